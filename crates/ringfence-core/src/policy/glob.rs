@@ -9,14 +9,14 @@ use globset::{Glob, GlobBuilder};
 use super::glob_tokens::{GlobToken, expand_braces, names_parent, split_pattern, text_of};
 use super::name_matcher::NameMatcher;
 
-/// Length of a pattern in bytes. No path is longer (path_resolution(7)).
+/// Maximum length of a pattern in bytes, because no path is longer (path_resolution(7)).
 const MAX_PATTERN_LENGTH: usize = 4096;
 
 /// Paths in the workspace: one path such as `.git/config`, or a pattern such as `**/.env`.
 ///
-/// `*`, `?` and classes such as `[!a]` match within one directory; `**` crosses directories; `{a,b}`
-/// lists alternatives, of which one may be empty. A pattern matches only the path itself. The caller
-/// must treat everything beneath a matching directory like the directory.
+/// `*`, `?` and classes such as `[!a]` match within one directory, and `**` crosses directories.
+/// `{a,b}` lists alternatives, one of which may be empty. A pattern matches only the path itself.
+/// The caller must treat everything beneath a matching directory like the directory.
 #[derive(Debug, Clone)]
 pub struct PathGlob {
     text: String,
@@ -26,7 +26,7 @@ pub struct PathGlob {
 #[derive(Debug, Clone)]
 enum Kind {
     Literal(PathBuf),
-    /// The components of each alternative.
+    /// Tokens of the pattern, by alternative and component.
     Pattern(Vec<Vec<Vec<GlobToken>>>),
 }
 
@@ -153,7 +153,8 @@ fn is_path_match(components: &[GlobComponent], names: &[&Path]) -> bool {
     reached[components.len()]
 }
 
-/// Marks the component after each reached `**` as reached too. A `**` at the end needs a name.
+/// Marks the component after each reached `**` as reached too, because `**` can match no directory
+/// at all. A `**` at the end is an exception, because it needs a name.
 fn skip_any_depth(components: &[GlobComponent], reached: &mut [bool]) {
     for (at, component) in components.iter().enumerate() {
         if reached[at] && matches!(component, GlobComponent::AnyDepth) && at + 1 < components.len() {
@@ -399,13 +400,13 @@ mod tests {
         }
     }
 
-    /// Checks an accepted pattern against `globset` on the whole path.
+    /// Compares an accepted pattern with `globset`, which matches the whole path at once.
     fn check_agreement(text: &str, path: &str) -> Result<(), TestCaseError> {
         let Ok(glob) = text.parse::<PathGlob>() else { return Ok(()) };
-        // A negated class of `globset` matches a slash.
+        // Add the slash to negated classes, because those of `globset` also match a slash.
         let reference = build_glob(&glob.as_str().replace("[!", "[!/")).unwrap().compile_matcher();
         let (own, theirs) = (glob.matches(Path::new(path)), reference.is_match(path));
-        // Names that are not ASCII are matched by characters, too.
+        // Names that are not ASCII are also matched by characters, so only our glob may match them.
         prop_assert!(own == theirs || own && !path.is_ascii(), "`{text}` on `{path}`: {own}, globset {theirs}");
         Ok(())
     }

@@ -1,13 +1,16 @@
-//! Tokens of a pattern, in the reading of `globset`.
+//! Tokens of a pattern, read as `globset` reads them.
 //!
-//! A search applies a pattern directory by directory, so a pattern has to be split at its slashes.
-//! One tokenizer decides which slash, comma and brace is part of a name and which is syntax. A
-//! pattern is refused if its split form could mean something else than the whole pattern does.
+//! A search applies a pattern directory by directory, so the pattern has to be split at its
+//! slashes. One tokenizer decides which slashes, commas and braces are part of a name and which are
+//! syntax. A pattern is refused if its split form could have another meaning than the whole
+//! pattern.
 
-/// Depth to which braces may be nested. `globset` panics on a pattern with hundreds of levels.
+/// Maximum depth of nested braces. `globset` panics on a pattern with hundreds of levels.
 const MAX_BRACE_DEPTH: usize = 16;
-/// Bounds of one expansion of braces, because each group multiplies the number of alternatives.
+/// Maximum number of alternatives in one expansion of braces, because each group multiplies the
+/// number of alternatives.
 const MAX_ALTERNATIVES: usize = 1024;
+/// Maximum number of tokens in one expansion of braces, for the same reason.
 const MAX_EXPANDED_TOKENS: usize = 1 << 16;
 
 const SLASH_IN_CLASS: &str = "a class in `[]` cannot contain `/`, also not within a range such as `[+-9]`: \
@@ -28,46 +31,49 @@ const DOT_COMPONENT: &str = "an alternative has `.` between its slashes: leave i
 /// Reason why a pattern is refused, with a hint.
 pub(super) type Refused = &'static str;
 
-/// One token of a pattern.
+/// Unit of syntax in a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum GlobToken {
     Character(char),
-    /// `?`
+    /// `?`, which matches one character.
     AnyCharacter,
-    /// `*`. Two of them stand for a `**` that is no directory of its own, as in `a**`.
+    /// `*`, which matches any text within a name. Two of these tokens in a row stand for a `**`
+    /// that is not a whole component, as in `a**`.
     AnyText,
     Class(CharacterClass),
-    /// `/`, also if it is escaped.
+    /// `/`, whether or not it is escaped.
     Separator,
-    /// `**` for any number of directories. `is_end` tells whether `globset` reads it as everything
-    /// beneath a directory.
+    /// `**` for any number of directories. `is_end` is true if `globset` reads the `**` as
+    /// everything beneath a directory.
     AnyDepth {
         is_end: bool,
     },
-    /// `{…,…}`
+    /// `{…,…}`, with the tokens of each alternative.
     Alternatives(Vec<Vec<GlobToken>>),
 }
 
-/// A class such as `[a-z]` or `[!.]`. No class matches a slash.
+/// Class of characters such as `[a-z]` or `[!.]`. No class matches a slash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CharacterClass {
-    /// The class as the pattern has it.
+    /// Text of the class in the pattern.
     text: String,
     is_negated: bool,
     ranges: Vec<(char, char)>,
 }
 
 impl CharacterClass {
-    /// Returns `true` if the class matches a character, or for `None` a byte that is part of none.
+    /// Returns `true` if the class matches a character. `None` stands for a byte that is not part
+    /// of a character.
     pub(super) fn matches(&self, character: Option<char>) -> bool {
         let is_member = |character| self.ranges.iter().any(|(first, last)| (*first..=*last).contains(&character));
         character.is_some_and(is_member) != self.is_negated
     }
 }
 
-/// Reads a pattern, and returns the components of each of its alternatives.
+/// Parses a pattern, and returns the components of each of its alternatives.
 ///
-/// Braces without a slash stay within their component.
+/// If no braces contain a slash, braces stay within their component. Otherwise all braces are
+/// expanded.
 pub(super) fn split_pattern(text: &str) -> Result<Vec<Vec<Vec<GlobToken>>>, Refused> {
     let mut parser = GlobParser { text, at: 0 };
     let tokens = parser.parse_sequence(0)?;
@@ -84,7 +90,7 @@ pub(super) fn split_pattern(text: &str) -> Result<Vec<Vec<Vec<GlobToken>>>, Refu
     Ok(split)
 }
 
-/// Refuses a component that no name matches, or that the whole pattern reads in another way.
+/// Refuses a component that no name can match, or that has another meaning in the whole pattern.
 fn check_component(component: &[GlobToken], is_last: bool) -> Result<(), Refused> {
     for tokens in expand_braces(component)? {
         match tokens.as_slice() {
@@ -101,7 +107,7 @@ fn check_component(component: &[GlobToken], is_last: bool) -> Result<(), Refused
     Ok(())
 }
 
-/// Returns `true` if one of the names that a component lists is `..`.
+/// Returns `true` if a component, or one of its alternatives, is `..`.
 pub(super) fn names_parent(component: &[GlobToken]) -> bool {
     let dot = GlobToken::Character('.');
     let is_parent = |tokens: &Vec<GlobToken>| *tokens == [dot.clone(), dot.clone()];
@@ -140,7 +146,7 @@ pub(super) fn expand_braces(tokens: &[GlobToken]) -> Result<Vec<Vec<GlobToken>>,
     Ok(expanded)
 }
 
-/// Returns the text that `globset` reads as `tokens`.
+/// Returns a text that `globset` reads as `tokens`.
 pub(super) fn text_of(tokens: &[GlobToken]) -> String {
     let mut text = String::new();
     for (at, token) in tokens.iter().enumerate() {
@@ -152,7 +158,8 @@ pub(super) fn text_of(tokens: &[GlobToken]) -> String {
                 text.push(*character);
             }
             GlobToken::AnyCharacter => text.push('?'),
-            // `globset` would give a second `*` a meaning of its own.
+            // Leave out the second of two `*`, because `globset` would give `**` a meaning of its
+            // own.
             GlobToken::AnyText if at > 0 && tokens[at - 1] == GlobToken::AnyText => {}
             GlobToken::AnyText => text.push('*'),
             GlobToken::Class(class) => text.push_str(&class.text),
@@ -169,7 +176,7 @@ pub(super) fn text_of(tokens: &[GlobToken]) -> String {
 
 struct GlobParser<'t> {
     text: &'t str,
-    /// Number of bytes that were read.
+    /// Number of bytes that were read so far.
     at: usize,
 }
 
@@ -184,7 +191,8 @@ impl GlobParser<'_> {
         Some(character)
     }
 
-    /// Reads up to the end of the text or, inside braces, up to the next `,` or `}` of the group.
+    /// Parses tokens up to the end of the text or, inside braces, up to the next `,` or `}` of the
+    /// group.
     fn parse_sequence(&mut self, depth: usize) -> Result<Vec<GlobToken>, Refused> {
         let mut tokens = Vec::new();
         while let Some(character) = self.peek() {
@@ -229,12 +237,13 @@ impl GlobParser<'_> {
         }
     }
 
-    /// Tells how `globset` reads the `**` from `start` to here, after the tokens `before` in the same
-    /// alternative.
+    /// Returns the tokens for the `**` that begins at `start`, as `globset` reads it. `before`
+    /// holds the tokens before the `**` in the same alternative.
     ///
-    /// `globset` looks at the characters on both sides, not at the alternatives that result. It
-    /// takes an escaped comma for the begin of an alternative, and `**/**` for `**/` if that is a
-    /// whole alternative.
+    /// `globset` looks at the characters on both sides of the `**`, not at the alternatives that
+    /// result. `globset` takes an escaped comma for the beginning of an alternative. `globset` also
+    /// reads `**/**` as `**/` if `**/**` is a whole alternative. Patterns with either ambiguity are
+    /// refused.
     fn read_double_star(&self, start: usize, before: &[GlobToken], depth: usize) -> Result<Vec<GlobToken>, Refused> {
         let previous = self.text[..start].chars().next_back();
         let next = self.peek();
@@ -252,7 +261,7 @@ impl GlobParser<'_> {
         Ok(if is_any_depth { vec![GlobToken::AnyDepth { is_end }] } else { as_text })
     }
 
-    /// Reads a class. Nothing is escaped in it, and a `]` or `-` that comes first is a member.
+    /// Parses a class. A class has no escapes, and a `]` or `-` that comes first is a member.
     fn parse_class(&mut self, start: usize) -> Result<GlobToken, Refused> {
         let is_negated = matches!(self.peek(), Some('!' | '^'));
         if is_negated {

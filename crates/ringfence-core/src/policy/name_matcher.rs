@@ -8,8 +8,8 @@ use super::glob_tokens::GlobToken;
 
 /// A pattern for the names in one directory.
 ///
-/// `globset` matches bytes, so that its `?` does not match `é`. A name that is not ASCII is therefore
-/// matched by characters as well, in which a byte that is part of no character counts as one.
+/// `globset` matches bytes, so its `?` does not match `é`. A name that is not ASCII is therefore
+/// also matched by characters. A byte that is not part of a character then counts as one character.
 #[derive(Debug, Clone)]
 pub struct NameMatcher {
     bytes: GlobMatcher,
@@ -18,7 +18,8 @@ pub struct NameMatcher {
 }
 
 impl NameMatcher {
-    /// Creates a matcher for names that match `bytes` or one of `alternatives`, which have no braces.
+    /// Creates a matcher for names that match `bytes` or one of `alternatives`. The alternatives
+    /// contain no braces.
     pub(super) fn new(bytes: GlobMatcher, alternatives: Vec<Vec<GlobToken>>) -> NameMatcher {
         NameMatcher { bytes, alternatives }
     }
@@ -36,7 +37,7 @@ impl NameMatcher {
     }
 }
 
-/// Returns the characters of a name, and `None` for each byte that is part of none.
+/// Returns the characters of a name, and `None` for each byte that is not part of a character.
 fn characters_of(name: &[u8]) -> Vec<Option<char>> {
     let mut characters = Vec::new();
     for chunk in name.utf8_chunks() {
@@ -84,7 +85,7 @@ fn matches_character(token: &GlobToken, character: Option<char>) -> bool {
         GlobToken::Character(expected) => character == Some(*expected),
         GlobToken::AnyCharacter | GlobToken::AnyText => true,
         GlobToken::Class(class) => class.matches(character),
-        // A component without braces has none of these.
+        // A component without braces contains none of these tokens.
         GlobToken::Separator | GlobToken::AnyDepth { .. } | GlobToken::Alternatives(_) => false,
     }
 }
