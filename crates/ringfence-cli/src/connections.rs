@@ -18,10 +18,10 @@ use crate::exchange::Exchanges;
 /// gives each client enough time for a first request, even under a flood of connections.
 const FIRST_REQUEST_GRACE: Duration = Duration::from_millis(250);
 
-/// Time to wait when the system has no descriptor left for a connection.
+/// Maximum time to wait after accept(2) has failed, before the server tries again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The connections of one server.
+/// Connections of one server, with a limit on their number.
 #[derive(Debug)]
 pub(crate) struct ConnectionLimit {
     most: usize,
@@ -91,19 +91,20 @@ impl ConnectionLimit {
         Some(Admission { limit: Arc::clone(self), number, exchanges })
     }
 
-    /// Closes the connection that has been idle for longest, if accept(2) failed for want of a descriptor or of memory,
-    /// and not because the peer has gone already. Tells whether a connection was closed, whose
-    /// descriptor is free when its task has ended.
+    /// Closes the connection that has been idle for longest, if accept(2) failed for lack of
+    /// descriptors or memory, and not because the peer disconnected. Returns whether a connection
+    /// was closed. The descriptor of that connection is free once its task has ended.
     pub(crate) fn make_room_after(&self, error: &io::Error) -> bool {
         let wants = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
         Errno::from_io_error(error).is_some_and(|errno| wants.contains(&errno)) && self.open().close_idle(self.grace)
     }
 
-    /// Makes room after accept(2) has failed, and returns when another try makes sense: as soon as
-    /// the task of the connection that was closed has ended, or after a pause.
+    /// Makes room after accept(2) has failed, and returns when the server should try again: as soon
+    /// as the task of a connection has ended, or after a pause.
     pub(crate) async fn recover_from(&self, error: &io::Error, connections: &mut JoinSet<()>) {
         if self.make_room_after(error) && !connections.is_empty() {
-            let _ = timeout(ACCEPT_PAUSE, connections.join_next()).await; // accept is tried again either way
+            // The server calls accept(2) again in either case, so the result does not matter.
+            let _ = timeout(ACCEPT_PAUSE, connections.join_next()).await;
         } else {
             sleep(ACCEPT_PAUSE).await;
         }
