@@ -20,24 +20,26 @@ use crate::init::{SetupError, Step};
 
 /// Devices that every sandbox has in `/dev`.
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
-/// Major number of these devices, and their minor numbers (Linux's `devices.txt`).
+/// Major number of the devices in `DEVICES`, and the minor number of each (Linux's `devices.txt`).
 const MEMORY_DEVICES: (u32, [u32; 5]) = (1, [3, 5, 7, 8, 9]);
-/// Number of `/dev/tty`, which is the controlling terminal of the process that opens it.
+/// Major and minor number of `/dev/tty`, which is the controlling terminal of the process that
+/// opens it.
 const CONTROLLING_TERMINAL: (u32, u32) = (5, 0);
-/// Number of `/dev/ptmx`. Each time that it is opened it is another terminal.
+/// Major and minor number of `/dev/ptmx`. Each open of `/dev/ptmx` creates another terminal.
 const TERMINAL_MULTIPLEXER: (u32, u32) = (5, 2);
-/// Names in `/dev` inside of the terminals among the standard streams. Bubblewrap itself makes the
-/// first.
+/// Names in the sandbox's `/dev` for the terminals among the standard streams. Bubblewrap itself
+/// makes the first one, `console`.
 pub const TERMINALS: [&str; 4] = ["console", "console1", "console2", "console3"];
 
-/// The ways in which a character device can be a standard stream.
+/// Kind of a character device that is a standard stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceKind {
     /// A device that every sandbox has in its own `/dev`.
     InEverySandbox,
-    /// A terminal, which is the same terminal when it is opened again.
+    /// A terminal that stays the same when it is opened again.
     Terminal,
-    /// Any other device. A second descriptor of it may lead to something else than the first.
+    /// Any other device. A second descriptor of the device may lead to something else than the
+    /// first.
     Other,
 }
 
@@ -54,8 +56,8 @@ pub fn device_kind(device: BorrowedFd<'_>, stat: &Stat) -> DeviceKind {
     }
 }
 
-/// Returns the path of the terminal behind a descriptor, or `None` if the descriptor is no terminal
-/// or the terminal has no name here.
+/// Returns the path of the terminal behind a descriptor. Returns `None` if the descriptor is not a
+/// terminal, or if the terminal has no path in this mount namespace.
 pub fn terminal_path(stream: BorrowedFd<'_>) -> Option<PathBuf> {
     let stat = fstat(stream).ok()?;
     let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
@@ -64,7 +66,8 @@ pub fn terminal_path(stream: BorrowedFd<'_>) -> Option<PathBuf> {
     }
     let name = rustix::termios::ttyname(stream, Vec::new()).ok();
     let name = name.map(|name| PathBuf::from(OsString::from_vec(name.into_bytes())));
-    // In a container the terminal's devpts may be absent, and the terminal mounted here.
+    // In a container, the devpts of the terminal may be absent, and the terminal may be mounted at
+    // this path.
     name.into_iter().chain([PathBuf::from("/dev/console")]).find(|path| is_same_file(path, &stat))
 }
 
@@ -145,12 +148,12 @@ fn reopen_device(number: usize, stream: BorrowedFd<'_>, stat: &Stat) -> io::Resu
     if let Some(path) = DEVICES.map(path_of).into_iter().find(is_same_device) {
         return replace(number, rustix::fs::open(path, flags | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?);
     }
-    // Two instances of devpts use the same numbers for different terminals, so the files are
-    // compared.
+    // Compare the files and not their device numbers, because two instances of devpts use the same
+    // numbers for different terminals.
     let terminals = TERMINALS.map(path_of).into_iter().filter(|path| is_same_file(path, stat));
     let controlling = Some(path_of("tty")).filter(is_same_device);
     let opened = match terminals.chain(controlling).next() {
-        // Without O_NONBLOCK, opening a serial line waits until its other side is there.
+        // Without O_NONBLOCK, the open of a serial line waits for the other side of the line.
         Some(path) => {
             rustix::fs::open(path, flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())
         }
@@ -161,8 +164,8 @@ fn reopen_device(number: usize, stream: BorrowedFd<'_>, stat: &Stat) -> io::Resu
             fcntl_setfl(&terminal, flags)?;
             replace(number, &terminal)
         }
-        // Only the owner of a file can change its mode (chmod(2)), and the mode of a file without a
-        // name does not matter.
+        // The old descriptor is harmless here: only the owner of a file can change its mode
+        // (chmod(2)), and the mode of a file without a name does not matter.
         Err(_) if stat.st_nlink == 0 || stat.st_uid != rustix::process::geteuid().as_raw() => Ok(()),
         Err(error) => Err(error.into()),
     }

@@ -50,10 +50,11 @@ pub enum RunError {
         /// Number of the descriptor.
         number: i32,
     },
-    /// A stream that the command would get is a terminal of the caller's that cannot be opened again inside.
+    /// A stream that the command would get is a terminal of the caller that cannot be opened again
+    /// inside.
     #[error("cannot hand descriptor {number} to the sandbox: it is a terminal without a name here, and it is yours")]
     UnnamedTerminal {
-        /// The number of the descriptor.
+        /// Number of the descriptor.
         number: i32,
     },
     /// The limits could not be set.
@@ -98,15 +99,15 @@ pub enum RunError {
         /// Error of the system call that failed.
         source: io::Error,
     },
-    /// The command ended, and bytes of one of its standard streams could not be copied.
+    /// The command ended, but bytes of one of its standard streams could not be copied.
     #[error("cannot copy the {stream} of the command")]
     Stream {
-        /// The name of the stream.
+        /// Name of the stream.
         stream: &'static str,
-        /// The error of the file outside.
+        /// Error of the file outside the sandbox.
         source: io::Error,
     },
-    /// A limit was taken away while the command ran, and the command was ended.
+    /// Another process removed a limit while the command ran, so the command was ended.
     #[error("the limit of {limit} was taken away from the control group of the run")]
     LimitLost {
         /// The limit that was removed.
@@ -115,8 +116,8 @@ pub enum RunError {
     /// The sandbox ended without a report of how its command ended.
     #[error("the sandbox was killed from outside")]
     Killed,
-    /// The run failed after its command was started, and the command had changed paths that programs
-    /// on the host act on.
+    /// The run failed after its command was started, and the command had changed paths that
+    /// programs on the host act on.
     #[error("the run made, changed or removed {}, and failed", quoted(planted))]
     Planted {
         /// The paths, relative to the workspace when they are in it.

@@ -161,16 +161,19 @@ impl Underway {
         })
     }
 
-    /// Ends every process, and waits for that. A first process that was killed has let go of its control
-    /// socket before the kernel ends the other processes of its pid namespace.
+    /// Kills every process, and waits until they are gone. The wait is necessary, because a first
+    /// process that is killed closes its control socket before the kernel ends the other processes
+    /// of its pid namespace.
     fn end(&self) {
         if let Some(group) = &self.group {
-            let _ = group.kill(); // the first process is in it, and is killed all the same
+            let _ = group.kill(); // the first process, which is in the group, is also killed below
         }
         let pidfd = &self.started.launched.pidfd;
-        let _ = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL); // it may have ended
+        // The first process may have ended already.
+        let _ = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
         let timeout = Timespec { tv_sec: END_TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
-        let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&timeout)); // dropping it waits on
+        // After a timeout, dropping `started` continues to wait.
+        let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&timeout));
     }
 
     fn watch_to_end(
@@ -182,7 +185,7 @@ impl Underway {
         let Underway { started, context, group, ends_by_group, egress, .. } = self;
         let deadline = context.time().and_then(|time| Instant::now().checked_add(time));
         let watch = Watch { deadline, group: group.as_ref(), ends_by_group: *ends_by_group, ..watch };
-        let meta = context.meta(); // while it runs: afterwards somebody waits
+        let meta = context.meta(); // made while the command runs, when nobody waits for it
         let mut outcome = supervise(started, watch, on_output).map_err(|source| RunError::Watch { source })?;
         let stream_failure = outcome.stream_failure.take();
         if let Some(limit) = outcome.lost_limit {
@@ -190,7 +193,8 @@ impl Underway {
         }
         let oom_killed = group.as_ref().is_some_and(Group::oom_killed);
         let denials = egress.take().map(GateHolder::close).unwrap_or_default();
-        // The result is complete before a failure is told: it remembers what the run planted.
+        // Make the result before an error is returned, because making it remembers what the run
+        // planted.
         let result = result(context, meta, outcome, oom_killed, denials, command)?;
         match stream_failure {
             Some(StreamFailure { stream, source }) => Err(RunError::Stream { stream, source }),

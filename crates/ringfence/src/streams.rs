@@ -1,9 +1,9 @@
 //! The caller's standard streams, if they are files outside the sandbox.
 //!
 //! A descriptor of such a file would let a command change the file's mode, and on some kernels more
-//! (`ringfence_linux::streams`). So no sandbox gets one. A file that is read is shown inside, read-only, and opened
-//! again there. A terminal is opened again on a mount of its own. Any other file stays outside, and its bytes go through a
-//! pipe ([`relay`]).
+//! (`ringfence_linux::streams`). So no sandbox gets such a descriptor. A file that is only read is
+//! shown inside, read-only, and opened again there. A terminal is opened again on a mount of its
+//! own. Any other file stays outside, and its bytes go through a pipe ([`relay`]).
 
 mod relay;
 
@@ -38,13 +38,14 @@ enum Handover {
     ToFile,
 }
 
-/// A terminal that belongs to the caller and has no path here, so that it cannot be opened again inside.
+/// A terminal that belongs to the caller and has no path here. Such a terminal cannot be opened
+/// again inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UnnamedTerminal {
     pub(crate) number: i32,
 }
 
-/// The streams of a caller that are not handed over as they are.
+/// The streams of a caller that are not handed over unchanged.
 #[derive(Debug, Default)]
 pub(crate) struct CallerStreams {
     reopened: Vec<(StreamFile, PathBuf)>,
@@ -53,8 +54,8 @@ pub(crate) struct CallerStreams {
 }
 
 impl CallerStreams {
-    /// Looks at the standard streams of this process. `may_write` tells whether the sandbox may write to a path of the
-    /// host by some name inside.
+    /// Examines the standard streams of this process. `may_write` returns whether the sandbox may
+    /// write to a path of the host, under any name inside.
     pub(crate) fn of_this_process(
         may_write: &dyn Fn(&Path) -> bool,
         guarded: &Guarded,
@@ -88,12 +89,13 @@ impl CallerStreams {
         self.reopened.iter().map(|(file, _)| file.clone()).collect()
     }
 
-    /// The paths of the terminals among the streams, each once.
+    /// Returns the paths of the terminals among the streams, each once.
     pub(crate) fn terminals(&self) -> &[PathBuf] {
         &self.terminals
     }
 
-    /// Makes the pipes of the other streams: the command's ends, by number, and the relays.
+    /// Makes the pipes of the relayed streams. Returns the command's ends by number, and the
+    /// relays.
     pub(crate) fn relay(&self) -> io::Result<([Option<OwnedFd>; 3], StreamRelays)> {
         let streams = standard_streams();
         let relayed =
@@ -131,7 +133,8 @@ fn handover(
     let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     let is_read_only = flags & OFlags::ACCMODE == OFlags::RDONLY;
     Ok(match path {
-        // A hidden file has no name inside. Its caller, who redirects it, gives away its bytes alone.
+        // A hidden file has no name inside, so its bytes go through a pipe. A caller who redirects
+        // the file gives away only its bytes.
         Some(path) if is_regular && is_read_only && !guarded.hides(&path) && can_be_opened(&path, &stat) => {
             Handover::Reopened(path)
         }
@@ -139,7 +142,8 @@ fn handover(
     })
 }
 
-/// Decides about a character device. Only a device that is the same however often it is opened is opened again.
+/// Decides how to hand over a character device. A device is opened again only if each open leads to
+/// the same device.
 fn device_handover(
     number: usize,
     stream: BorrowedFd<'_>,
@@ -150,7 +154,8 @@ fn device_handover(
         DeviceKind::InEverySandbox => Ok(Handover::AsItIs),
         DeviceKind::Terminal => match terminal_path(stream) {
             Some(path) => Ok(Handover::Terminal(path)),
-            // Only its owner could change its mode (chmod(2)), and only if it has a name somewhere.
+            // Only the owner of a terminal can change its mode (chmod(2)), and only if the terminal
+            // has a name somewhere.
             None if stat.st_nlink == 0 || stat.st_uid != rustix::process::geteuid().as_raw() => Ok(Handover::AsItIs),
             None => Err(UnnamedTerminal { number: number as i32 }),
         },

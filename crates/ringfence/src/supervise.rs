@@ -25,11 +25,12 @@ pub(crate) use foreground::Foreground;
 /// Longest time that a process tree that was told to end may take before its first process is
 /// killed.
 const GRACE: Duration = Duration::from_secs(6);
-/// The time for which the readers of a run that was told to end may still take its output.
+/// Longest time in which readers may still take the output of a run that was told to end.
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Signals with which a caller has a run end.
+/// Signals with which a caller ends a run.
 const ENDING_SIGNALS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
-/// How many times a processor is told to pause, between two looks of somebody who stays awake: some microseconds.
+/// Number of pause instructions between two polls of a thread that does not sleep. All pauses
+/// together take some microseconds.
 const PAUSES: usize = 300;
 /// Time between two checks of the limits of a control group that another process may change.
 const LIMIT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -72,7 +73,7 @@ pub(crate) struct Watch<'a> {
     /// Time until which the supervising thread polls without sleeping, because waking up takes as
     /// long as short code. The output stays in the pipes meanwhile.
     pub(crate) awake_until: Option<Instant>,
-    /// Pipes between the command and files of the caller's.
+    /// Pipes between the command and files of the caller.
     pub(crate) relays: StreamRelays,
 }
 
@@ -105,7 +106,7 @@ pub(crate) struct Outcome {
     pub(crate) duration: Duration,
     pub(crate) stdout: (String, u64),
     pub(crate) stderr: (String, u64),
-    /// A standard stream whose bytes could not be copied.
+    /// Standard stream whose bytes could not be copied, with the error.
     pub(crate) stream_failure: Option<StreamFailure>,
 }
 
@@ -134,9 +135,10 @@ struct Supervision<'a> {
     /// Time of the next check of the limits.
     limits_due: Option<Instant>,
     relays: StreamRelays,
-    /// Whether the run was told to end, by its deadline or by the caller.
+    /// True if the run was told to end, for example by its deadline or by the caller.
     is_told_to_end: bool,
-    /// Whether the command has said its last word, and so written all that it will write.
+    /// True if the command has told its exit code on `last_word`, and so has written all of its
+    /// output.
     is_written: bool,
 }
 
@@ -327,8 +329,10 @@ impl Supervision<'_> {
             if let Some(group) = self.watch.group {
                 let _ = group.kill(); // a process that cannot be killed cannot be waited for
             }
-            let _ = rustix::process::pidfd_send_signal(&self.started.launched.pidfd, Signal::KILL); // may be gone
-            // A command that ended in time, and whose output was not taken in time, was late all the same.
+            // The process may be gone already.
+            let _ = rustix::process::pidfd_send_signal(&self.started.launched.pidfd, Signal::KILL);
+            // A command whose output was not taken in time is late, even if the command itself
+            // ended in time.
             self.timed_out |= self.end.is_some() && !self.is_told_to_end && self.relays.is_unfinished();
             self.end.get_or_insert(End::Vanished);
             *pipes = [None, None];
@@ -346,13 +350,13 @@ impl Supervision<'_> {
             let is_ending = ENDING_SIGNALS.iter().any(|ending| ending.as_raw() == signal);
             self.is_told_to_end |= is_ending;
             if self.end.is_some() {
-                // The command has ended, and only the readers of its output are waited for.
+                // The command has ended, and the loop waits only for the readers of its output.
                 if is_ending {
                     self.relays.finish();
                 }
                 continue;
             }
-            // Continued in the foreground means that the command is to have the terminal again.
+            // A SIGCONT in the foreground means that the command is to have the terminal again.
             let order = if signal == Signal::CONT.as_raw() {
                 Order::Continue { foreground: foreground.lend() }
             } else {
@@ -435,7 +439,8 @@ impl Supervision<'_> {
             self.watch.deadline = match (self.relays.is_empty(), self.is_told_to_end) {
                 (true, _) => Some(Instant::now() + GRACE),
                 (false, true) => Some(Instant::now() + LAST_OUTPUT_TIMEOUT),
-                // The reader of a named pipe may be slow: the command itself would wait for it as long as it may run.
+                // The reader of a named pipe may be slow. The command itself could wait for the
+                // reader until its deadline.
                 (false, false) => self.watch.deadline,
             };
         }

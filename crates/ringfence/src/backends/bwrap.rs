@@ -215,7 +215,8 @@ impl Arguments {
         arguments
     }
 
-    /// Adds `/dev`, and in it these terminals of the host, which our own program makes unchangeable.
+    /// Adds `/dev` with the given terminals of the host. Ringfence's program makes the terminals
+    /// unchangeable later.
     fn devices(&mut self, terminals: &[PathBuf]) {
         let size = SHARED_MEMORY_SIZE.to_string();
         self.push(["--dev", "/dev", "--perms", "1777", "--size", &size, "--tmpfs", SHARED_MEMORY]);
@@ -224,7 +225,8 @@ impl Arguments {
             let inside = Path::new("/dev").join(name);
             self.push([OsStr::new("--dev-bind"), terminal.as_os_str(), inside.as_os_str()]);
         }
-        // Bubblewrap's own `/dev` is a file system in memory without a bound, in which its owner may write.
+        // Make `/dev` read-only, because bubblewrap's own `/dev` is a tmpfs without a size limit,
+        // in which its owner may write.
         self.push(["--remount-ro", "/dev"]);
     }
 

@@ -114,14 +114,15 @@ pub struct Unavailable {
     pub fix: String,
 }
 
-/// Standard streams for a trial, which must not depend on those of the caller.
+/// Opens `/dev/null` as the standard streams of a trial, because a trial must not depend on the
+/// caller's streams.
 fn null_streams() -> io::Result<[OwnedFd; 3]> {
     let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
     let null = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty())?;
     Ok([null.try_clone()?, null.try_clone()?, null])
 }
 
-/// What a launch is prepared for.
+/// Everything that a backend needs to know to prepare a launch.
 pub(crate) struct Site<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) host: &'a Host,

@@ -1,7 +1,8 @@
-//! Pipes between a command and files of its caller that stay outside.
+//! Pipes between a command and files of its caller that stay outside the sandbox.
 //!
-//! The relays never wait: one loop also serves the deadline, the signals and the end of the run. A relay holds bytes that
-//! were read and could not be written yet, so that none is lost, and polls the side that is not ready.
+//! The relays never wait, because the loop that serves them also serves the deadline, the signals
+//! and the end of the run. A relay holds bytes that were read and could not be written yet, so that
+//! no byte is lost. The relay polls the side that is not ready.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -11,19 +12,19 @@ use rustix::fs::{FileType, Mode, OFlags, SeekFrom, fcntl_getfl, fstat, open, see
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
-/// The number of bytes that are copied at once, and so the most that a relay holds.
+/// Maximum number of bytes that are copied at once, and so the most that a relay holds.
 const CHUNK: usize = 64 * 1024;
-/// The number of bytes for which there is room in a pipe that poll(2) says can be written.
+/// Number of bytes for which a pipe has room if poll(2) says that the pipe can be written.
 const PIPE_BUF: usize = 4096;
 
-/// A standard stream whose bytes could not be copied.
+/// Failure to copy the bytes of a standard stream.
 #[derive(Debug)]
 pub(crate) struct StreamFailure {
     pub(crate) stream: &'static str,
     pub(crate) source: io::Error,
 }
 
-/// The pipes between a command and files of its caller.
+/// Pipes between a command and files of its caller.
 #[derive(Debug, Default)]
 pub(crate) struct StreamRelays {
     relays: Vec<StreamRelay>,
@@ -31,8 +32,8 @@ pub(crate) struct StreamRelays {
 }
 
 impl StreamRelays {
-    /// Makes a pipe for each stream, which is given as its number, its descriptor and whether it is output. Returns the
-    /// command's ends by number.
+    /// Makes a pipe for each stream, and returns the command's ends by number. A stream is given as
+    /// its number, its descriptor, and `true` if the stream is output.
     pub(super) fn open(
         streams: impl Iterator<Item = (usize, BorrowedFd<'static>, bool)>,
     ) -> io::Result<([Option<OwnedFd>; 3], StreamRelays)> {
@@ -41,7 +42,8 @@ impl StreamRelays {
         for (number, outside, is_output) in streams {
             let is_twin = |relay: &StreamRelay| is_output && is_same_description(relay.outside, outside);
             if let Some(output) = relays.iter().find(|relay| relay.is_output && is_twin(relay)) {
-                // Two pipes would not keep the order of what is written to both.
+                // Share one pipe, because two pipes would not keep the order of the bytes that are
+                // written to both.
                 ends[number] = ends[output.number].as_ref().map(OwnedFd::try_clone).transpose()?;
                 continue;
             }
@@ -74,26 +76,28 @@ impl StreamRelays {
         self.relays.is_empty()
     }
 
-    /// The descriptor and the event that each relay waits for; none for a relay that has ended.
+    /// Returns the descriptor and the event that each relay waits for, or `None` for a relay that
+    /// has ended.
     pub(crate) fn interests(&self) -> impl Iterator<Item = Option<(BorrowedFd<'_>, PollFlags)>> {
         self.relays.iter().map(StreamRelay::interest)
     }
 
-    /// Tells whether the run has to wait for output that is not yet outside.
+    /// Tells whether the run has to wait for output that has not reached its file yet.
     pub(crate) fn is_unfinished(&self) -> bool {
         self.relays.iter().any(|relay| relay.is_output && relay.pipe.is_some())
     }
 
-    /// Copies what can be copied by the relays that are ready.
+    /// Copies the available bytes of each relay that is ready.
     pub(crate) fn copy(&mut self, ready: &[bool]) {
         for index in (0..self.relays.len()).filter(|index| ready.get(*index) == Some(&true)) {
             self.copy_one(index);
         }
     }
 
-    /// Copies what the command wrote before it ended, and then ends the output.
+    /// Copies the bytes that the command wrote before it ended, and then ends the output.
     ///
-    /// A process outside may have been given the command's end of a pipe. It is not waited for.
+    /// A process outside may hold the command's end of a pipe. The relay does not wait for that
+    /// process.
     pub(crate) fn drain(&mut self) {
         for index in 0..self.relays.len() {
             let relay = &mut self.relays[index];
@@ -104,7 +108,7 @@ impl StreamRelays {
         }
     }
 
-    /// Ends all relays. Gives back to the caller what the command did not read.
+    /// Ends all relays, and returns the bytes that the command left unread to the caller's files.
     pub(crate) fn finish(&mut self) {
         for relay in &mut self.relays {
             relay.take_back();
@@ -113,22 +117,24 @@ impl StreamRelays {
         }
     }
 
-    /// The first failure, once.
+    /// Takes the first failure, if there was one.
     pub(crate) fn take_failure(&mut self) -> Option<StreamFailure> {
         self.failure.take()
     }
 
     fn copy_one(&mut self, index: usize) {
         if let Some(input) = self.relays[index].input_of_description {
-            // Output begins where the command stopped reading, and not where the relay did.
+            // Output must begin at the offset where the command stopped reading, not where the
+            // relay did.
             self.relays[input].take_back();
         }
         let relay = &mut self.relays[index];
         let copied = if relay.is_output { relay.copy_out() } else { relay.copy_in() };
         if let Err(error) = copied {
-            // A command whose output fails gets SIGPIPE, and one whose input fails comes to its end.
+            // After a failure, the command gets SIGPIPE for its output, or end of file for its
+            // input.
             relay.pipe = None;
-            // A reader outside that has gone is no failure of ours: SIGPIPE says so.
+            // It is not our failure if a reader outside is gone: SIGPIPE tells the command.
             if error != Errno::PIPE {
                 let stream = ["standard input", "standard output", "standard error"][relay.number];
                 self.failure.get_or_insert(StreamFailure { stream, source: error.into() });
@@ -137,14 +143,17 @@ impl StreamRelays {
     }
 }
 
-/// The way in which a file outside is read or written without waiting for it.
+/// Way to read or write a file outside without waiting for the file.
 #[derive(Debug)]
 enum OutsideIo {
-    /// The caller's descriptor: it leads to a file that never has others wait, or it does not block.
+    /// Uses the caller's descriptor, because its file never blocks or the descriptor has
+    /// O_NONBLOCK.
     Direct,
-    /// A description of our own that does not block. The flag of the caller's is the caller's business.
+    /// Uses an open file description of our own with O_NONBLOCK, because the flags of the caller's
+    /// description belong to the caller.
     Unblocked(OwnedFd),
-    /// The caller's descriptor, which may block, with as many bytes as poll(2) promises.
+    /// Uses the caller's descriptor, which may block, and writes no more bytes than poll(2)
+    /// promises.
     AfterPoll,
 }
 
@@ -158,38 +167,41 @@ impl OutsideIo {
         let access = if is_output { OFlags::WRONLY } else { OFlags::RDONLY };
         match kind {
             FileType::Fifo => open_again(outside, access).map_or(OutsideIo::AfterPoll, OutsideIo::Unblocked),
-            // A device that is opened again may be another one.
+            // Do not open a device again, because that may lead to another device.
             _ => OutsideIo::AfterPoll,
         }
     }
 }
 
-/// A pipe between a command and a file outside.
+/// Pipe between a command and a file outside.
 #[derive(Debug)]
 struct StreamRelay {
     number: usize,
     outside: BorrowedFd<'static>,
     outside_io: OutsideIo,
-    /// Our end of the pipe, which does not block; none once everything is copied.
+    /// Our end of the pipe, which does not block; `None` after the relay has ended.
     pipe: Option<OwnedFd>,
     is_output: bool,
-    /// The relay of the input that comes from the same open file description, as in `<> file 1>&0`.
+    /// Index of the relay for the input from the same open file description, as in `<> file 1>&0`.
     input_of_description: Option<usize>,
-    /// A second reading end of the pipe, with which bytes that the command has not read are given back to a file.
+    /// Second reading end of the pipe, for taking back the bytes of a file that the command has not
+    /// read.
     unread: Option<OwnedFd>,
-    /// The number of bytes of the file that were written to the pipe and not taken back.
+    /// Number of bytes of the file that were written to the pipe and not taken back.
     given: usize,
-    /// Bytes that were read, of which the first `written` are written.
+    /// Bytes that were read. The first `written` of them are written already.
     buffer: Vec<u8>,
     written: usize,
-    /// The number of bytes in the pipe that the command wrote before it ended, once it has ended.
+    /// Number of bytes in the pipe that the command wrote before it ended; `None` until the command
+    /// has ended.
     left_to_drain: Option<usize>,
 }
 
 impl StreamRelay {
     fn interest(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let pipe = self.pipe.as_ref()?.as_fd();
-        // Poll asks the caller's own description: only that one knows whether a named pipe has had a writer before.
+        // Poll the caller's own description, because only that one knows whether a named pipe has
+        // had a writer before.
         Some(match (self.is_output, self.pending().is_empty()) {
             (true, true) => (pipe, PollFlags::IN),
             (true, false) => (self.outside, PollFlags::OUT),
@@ -206,7 +218,7 @@ impl StreamRelay {
         if let OutsideIo::Unblocked(fd) = &self.outside_io { fd.as_fd() } else { self.outside }
     }
 
-    /// Copies from the command to the file.
+    /// Copies bytes from the command to the file.
     fn copy_out(&mut self) -> Result<(), Errno> {
         loop {
             if self.pending().is_empty() {
@@ -231,7 +243,8 @@ impl StreamRelay {
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(error) => return Err(error),
             }
-            // Others get their turn; and who may block is asked again by poll.
+            // Return so that other streams get their turn. A file that may block must be polled
+            // again before the next write.
             let is_written = self.pending().is_empty();
             match self.outside_io {
                 OutsideIo::AfterPoll if !is_written => return Ok(()),
@@ -241,14 +254,14 @@ impl StreamRelay {
         }
     }
 
-    /// Copies from the file to the command.
+    /// Copies bytes from the file to the command.
     fn copy_in(&mut self) -> Result<(), Errno> {
         if self.pending().is_empty() {
             let source = if let OutsideIo::Unblocked(fd) = &self.outside_io { fd.as_fd() } else { self.outside };
             self.written = 0;
             match read_into(&mut self.buffer, source, CHUNK)? {
                 Some(0) => {
-                    self.pipe = None; // the command comes to the end of its input
+                    self.pipe = None; // the command gets end of file
                     return Ok(());
                 }
                 Some(_) => {}
@@ -267,12 +280,14 @@ impl StreamRelay {
         Ok(())
     }
 
-    /// Takes back what the command has not read, and moves the caller's position back by as much.
+    /// Takes back the bytes that the command has not read, and moves the caller's file offset back
+    /// by their number.
     fn take_back(&mut self) {
         let Some(unread) = &self.unread else { return };
         let mut length = self.pending().len();
         self.written = 0;
-        // A command can open the other end of its pipe, and write bytes into it that are not the file's.
+        // A command can open the other end of its pipe, and write bytes into it that are not the
+        // file's. So no more bytes are taken back than were given.
         let in_pipe = rustix::io::ioctl_fionread(unread).map_or(0, |length| length as usize);
         let mut left = in_pipe.min(self.given);
         while let Ok(Some(taken @ 1..)) = read_into(&mut self.buffer, unread.as_fd(), left.min(CHUNK)) {
@@ -284,15 +299,17 @@ impl StreamRelay {
         if length == 0 {
             return;
         }
-        let _ = seek(self.outside, SeekFrom::Current(-(length as i64))); // it was there a moment ago
+        // The seek cannot leave the file, because the offset was there a moment ago.
+        let _ = seek(self.outside, SeekFrom::Current(-(length as i64)));
         if self.pipe.is_none() {
-            // The file does not end here after all.
+            // The offset is no longer at the end of the file, so the relay continues.
             self.pipe = open_again(unread.as_fd(), OFlags::WRONLY).ok();
         }
     }
 }
 
-/// Reads at most `most` bytes into an empty buffer: their number, 0 at the end, or none if there is nothing to read yet.
+/// Replaces the content of `buffer` by at most `most` bytes of `source`. Returns their number, 0 at
+/// the end of the source, or `None` if there is nothing to read yet.
 fn read_into(buffer: &mut Vec<u8>, source: BorrowedFd<'_>, most: usize) -> Result<Option<usize>, Errno> {
     buffer.clear();
     if most == 0 {
@@ -308,13 +325,14 @@ fn read_into(buffer: &mut Vec<u8>, source: BorrowedFd<'_>, most: usize) -> Resul
     }
 }
 
-/// Opens a pipe again, as a description of our own that does not block.
+/// Opens a pipe again, as an open file description of our own that does not block.
 fn open_again(fd: BorrowedFd<'_>, access: OFlags) -> Result<OwnedFd, Errno> {
     let flags = access | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     open(format!("/proc/self/fd/{}", fd.as_raw_fd()), flags, Mode::empty())
 }
 
-/// Tells whether two descriptors of one file write at the same position, as those of `> file 2>&1` do.
+/// Tells whether two descriptors have the same file, flags and offset, as those of `> file 2>&1`
+/// do.
 fn is_same_description(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
     let facts = |fd| {
         let stat = fstat(fd).ok()?;

@@ -15,9 +15,9 @@ use conformance::{Caller, Place, Ring, Stage};
 use ringfence_test_ledger::require;
 
 const RINGS: [Ring; 2] = [Ring::Native, Ring::Bwrap];
-/// The control and the rings.
+/// The control without a sandbox, and the rings.
 const ALL: [Ring; 3] = [Ring::Local, Ring::Native, Ring::Bwrap];
-/// The time within which every run of these tests ends, however busy the machine is.
+/// Time within which every run of these tests ends, even on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn run_in(ring: Ring, place: &Place, script: &str) -> Command {
@@ -150,7 +150,7 @@ fn a_removed_file_is_read_to_its_end() {
     }
 }
 
-/// Waits for a run that a fault of the relays could keep from ending.
+/// Waits for a run, and fails if a defect of the relays keeps the run from ending.
 fn finished(child: Child) -> Output {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || sender.send(child.wait_with_output()));
@@ -161,7 +161,7 @@ fn start(command: &mut Command) -> Child {
     command.stderr(Stdio::piped()).spawn().expect("ringfence can be started")
 }
 
-/// A named pipe outside every sandbox.
+/// Named pipe outside every sandbox.
 struct NamedPipe {
     _directory: tempfile::TempDir,
     path: PathBuf,
@@ -176,7 +176,7 @@ impl NamedPipe {
         NamedPipe { _directory: directory, path }
     }
 
-    /// Opens both ends in one descriptor, so that nobody waits for another side.
+    /// Opens both ends in one descriptor, so that no open waits for the other side.
     fn both(&self) -> File {
         open_both(&self.path)
     }
@@ -189,7 +189,7 @@ impl NamedPipe {
         fs_err::OpenOptions::new().write(true).open(&self.path).expect("it can be written").into_parts().0
     }
 
-    /// Opens an end that does not block.
+    /// Opens a writing end that does not block.
     fn nonblocking_writer(&self) -> File {
         let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
         rustix::fs::open(&self.path, flags, rustix::fs::Mode::empty()).expect("it can be written").into()
@@ -361,7 +361,8 @@ fn a_named_pipe_on_which_nothing_happens_does_not_hold_a_run() {
             command.args(["--time", "1s", "--", "python3", "-c", script]);
             let (idle_input, idle_output) = (input.both(), output.both());
             let ended = finished(start(command.stdin(input.reader()).stdout(output.writer())));
-            // A busy machine may take longer than the time to start a command that does nothing.
+            // A busy machine may need longer than the time limit to start a command that does
+            // nothing.
             let is_late = code == 0 && ended.status.code() == Some(124);
             assert!(is_late || ended.status.code() == Some(code), "{ring:?} {script}: {ended:?}");
             drop((idle_input, idle_output));
