@@ -1,5 +1,6 @@
-//! Files that change which commits git takes for the ones that other files name, replacements and
-//! grafts, and the resolutions of conflicts that git records and writes again. The names in a rebase or in an index stay the same then, and mean something else.
+//! Files that change what git does with the names in a rebase or in an index, although the names
+//! stay the same. Replacements and grafts change which commits the names stand for. Recorded
+//! resolutions of conflicts are written into files again.
 
 use std::path::{Path, PathBuf};
 
@@ -56,7 +57,7 @@ impl GitSearch<'_> {
         }
     }
 
-    /// The references in a directory and below it, unless they are too many.
+    /// Returns the references in and below a directory, or `None` if there are too many.
     pub(super) fn loose_references(&mut self, directory: &Path) -> Option<Vec<(PathBuf, Vec<u8>)>> {
         let mut pending = vec![directory.to_path_buf()];
         let mut references = Vec::new();
@@ -79,7 +80,8 @@ impl GitSearch<'_> {
         Some(references)
     }
 
-    /// Keeps a directory of recorded resolutions, which turns them on where no setting says otherwise (git-rerere(1)).
+    /// Records the directory of recorded resolutions. Its existence makes git use resolutions if no
+    /// setting says otherwise (git-rerere(1)).
     pub(super) fn resolutions(&mut self, common: &Path, variables: &[ConfigVariable]) {
         let resolutions = common.join("rr-cache");
         let mut settings = variables.iter().chain(&self.global);
@@ -90,7 +92,8 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Keeps the resolutions that a run recorded. A sequence that goes on writes them into files of the work tree.
+    /// Records the directory of recorded resolutions if the run changed something in it, because a
+    /// sequence that continues writes the resolutions into files of the work tree.
     pub(super) fn resolutions_of_run(&mut self, common: &Path) {
         let resolutions = common.join("rr-cache");
         match self.deciders.phase {

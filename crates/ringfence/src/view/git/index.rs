@@ -28,10 +28,10 @@ const NAME_LENGTH_MASK: usize = 0xfff;
 const EXTENDED_FLAG: u16 = 0x4000;
 /// Maximum length of a path in bytes, longer than any real path.
 const MAX_NAME: usize = 1 << 16;
-/// Longer than an index with ten million files. Code in a sandbox can make a longer one that takes no space and would
-/// keep the search busy.
+/// Maximum length of an index in bytes, longer than an index with ten million files. Code in a
+/// sandbox can make a longer file that takes no space on disk and would keep the search busy.
 const MAX_LENGTH: u64 = 1 << 30;
-/// Long enough to read an index of 10,000 files in a few system calls.
+/// Size of the read buffer in bytes, with which an index of 10,000 files takes a few system calls.
 const BUFFER_SIZE: usize = 1 << 16;
 /// Placeholder for the position of an entry that cannot be read without the entry before it.
 const DEPENDENT_ENTRY: u32 = u32::MAX;
@@ -226,7 +226,8 @@ struct Extensions {
 }
 
 impl Extensions {
-    /// Reads what decides where git finds entries, and returns the names of all extensions.
+    /// Reads the extensions that decide where git finds entries, and returns the names of all
+    /// extensions.
     fn read<R: Read + Seek>(
         &self,
         reader: &mut IndexReader<R>,
@@ -320,7 +321,7 @@ impl<R: Read> IndexReader<R> {
         Ok(())
     }
 
-    /// Passes over bytes that are there, without reading them.
+    /// Skips bytes that exist, without reading them.
     fn seek_past(&mut self, length: u64) -> io::Result<()>
     where
         R: Seek,
@@ -330,7 +331,7 @@ impl<R: Read> IndexReader<R> {
         Ok(())
     }
 
-    /// Appends a path up to the NUL at its end.
+    /// Appends a path to `name`, up to the NUL at the end of the path.
     fn read_name(&mut self, name: &mut Vec<u8>) -> io::Result<()> {
         let limit = MAX_NAME.saturating_sub(name.len()) as u64;
         let length = (&mut self.reader).take(limit).read_until(0, name)?;

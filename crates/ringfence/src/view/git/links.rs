@@ -25,9 +25,10 @@ const WRITTEN_DIRECTORIES: [&str; 8] =
 /// own.
 const OWN_DIRECTORIES: [&str; 9] =
     ["annex", "branches", "hooks", "lfs", "modules", "objects", "remotes", "svn", "worktrees"];
-/// The number of files whose content matters that are looked at: half a second.
+/// Maximum number of files whose content matters that are looked at, which takes half a second.
 pub(super) const MAX_CONTENTS: usize = 1 << 17;
-/// The number of directories that are searched for links: a tenth of a second. Most repositories have less than 20.
+/// Maximum number of directories that are searched for links, which takes a tenth of a second. Most
+/// repositories have fewer than 20.
 const MAX_DIRECTORIES: usize = 1 << 14;
 
 /// Directories of repositories in which git on the host writes files by name.
@@ -39,7 +40,7 @@ pub(in crate::view) struct WrittenDirectories {
     pub(in crate::view) single: Vec<PathBuf>,
     /// Trees in which a new repository matters wherever it lies.
     pub(in crate::view) searched: Vec<PathBuf>,
-    /// Directories in which the content of each file matters, with all that is below them.
+    /// Directories, including everything below them, in which the content of each file matters.
     pub(in crate::view) contents: Vec<PathBuf>,
 }
 
@@ -60,7 +61,8 @@ pub(in crate::view) struct LinkSurvey {
 }
 
 impl LinkSurvey {
-    /// Looks for all directories of `written`, and for those in `writable` trees that links lead to.
+    /// Takes a survey of all directories of `written`, and of the directories in `writable` trees
+    /// that links lead to.
     pub(in crate::view) fn take(written: &WrittenDirectories, writable: &[PathBuf], began: FileTime) -> LinkSurvey {
         let mut survey = LinkSurvey { single: written.single.clone(), ..LinkSurvey::default() };
         let mut pending = written.trees.clone();

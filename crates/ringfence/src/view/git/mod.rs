@@ -94,11 +94,13 @@ struct GitSearch<'a> {
     commons: HashMap<PathBuf, Rc<Vec<ConfigVariable>>>,
     /// Worktrees in the workspace, by the directories that their repositories keep for them.
     worktrees: HashMap<PathBuf, PathBuf>,
-    /// The work trees of submodules, with what git checks out there.
+    /// Work trees of submodules, with the commits that git checks out there.
     submodules: HashMap<PathBuf, BTreeSet<SubmoduleCheckout>>,
-    /// The parts of indexes that decide something, to be kept at the end of the search.
+    /// Parts of indexes that decide something, by index. These parts are recorded at the end of the
+    /// search.
     index_contents: BTreeMap<PathBuf, BTreeSet<Vec<u8>>>,
-    /// The work trees of submodules in which git merges that commit with what is checked out.
+    /// Work trees of submodules in which git merges the commit of the index with the commit that is
+    /// checked out.
     merged_submodules: HashSet<PathBuf>,
     /// Directories that contain the repositories of submodules.
     module_directories: BTreeSet<PathBuf>,
@@ -133,7 +135,7 @@ impl GitSearch<'_> {
         if let Some(template) = &self.scope.template_dir {
             self.template_directory(template);
         }
-        // Git may be started in a workspace that has no repository, or none that works.
+        // Git may be started in a workspace that has no repository, or only a broken one.
         let global = std::mem::take(&mut self.global);
         self.apply(&global, &workspace);
         self.global = global;
@@ -374,8 +376,8 @@ impl GitSearch<'_> {
         self.replacements(common);
         self.resolutions(common, &variables);
         self.program_directory(&common.join("hooks"));
-        // Remotes of old (gitrepository-layout(5)): each file names a host, and how to reach it. Git reads one where the
-        // configuration has no remote of that name.
+        // Legacy remotes (gitrepository-layout(5)): each file names a host and the way to reach the
+        // host. Git reads such a file if the configuration has no remote of that name.
         for directory in ["remotes", "branches"].map(|name| common.join(name)) {
             for (name, _) in self.list(&directory).iter().filter(|(name, _)| !has_remote(&variables, name)) {
                 self.deciders.protect(&directory.join(name));
@@ -520,24 +522,26 @@ struct KnownRepository {
     worktrees: BTreeSet<PathBuf>,
 }
 
-/// The path in a `.git` file, as git reads it: exactly one blank precedes the path, and further ones are part of it.
+/// Returns the path in a `.git` file, as git reads it. Exactly one blank precedes the path, and
+/// further blanks are part of the path.
 fn parse_gitfile(content: &[u8]) -> Option<&[u8]> {
     content.strip_prefix(b"gitdir: ").map(trim_line)
 }
 
-/// The path in the file `gitdir` of a worktree, as git reads it: blanks at its end do not count.
+/// Returns the path in the file `gitdir` of a worktree, as git reads it. Blanks at the end of the
+/// path do not count.
 fn trim_back_link(bytes: &[u8]) -> &[u8] {
     until_nul(bytes).trim_ascii_end()
 }
 
-/// The text of a file with one line, without the end of the line.
+/// Returns the text of a file with one line, without the end of the line.
 fn trim_line(bytes: &[u8]) -> &[u8] {
     let bytes = until_nul(bytes);
     let end = bytes.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |last| last + 1);
     &bytes[..end]
 }
 
-/// The part of a text that programs in C see.
+/// Returns the text before the first NUL, which is the part that programs in C see.
 fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
@@ -554,7 +558,7 @@ fn direct_value<'v>(variables: &'v [ConfigVariable], [section, key]: [&str; 2]) 
     variables.iter().rfind(is_match).map(|variable| variable.value.as_slice())
 }
 
-/// Tells whether the configuration says where a remote is. An empty URL takes back the ones before it.
+/// Tells whether the configuration has a URL for a remote. An empty URL cancels the URLs before it.
 fn has_remote(variables: &[ConfigVariable], name: &OsStr) -> bool {
     let is_url = |variable: &&ConfigVariable| {
         variable.section == "remote" && variable.key == "url" && variable.subsection.as_deref() == Some(name.as_bytes())

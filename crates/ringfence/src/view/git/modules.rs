@@ -13,7 +13,7 @@ use super::{GitEntry, GitSearch, KnownRepository, MAX_CONFIG, PendingVisit};
 use crate::view::deciders::{PathState, path_from};
 use crate::view::names::lies_in;
 
-/// A commit that an index has git check out in the work tree of a submodule.
+/// Commit that an index makes git check out in the work tree of a submodule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SubmoduleCheckout {
     index: PathBuf,
@@ -48,7 +48,7 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Looks at a submodule that an index has.
+    /// Visits a submodule that an index contains.
     pub(super) fn submodule(&mut self, index: &Path, worktree: &Path, link: &Gitlink) {
         let path = self.submodule_path(&worktree.join(&link.path));
         if self.deciders.notes_file(index) {
@@ -60,13 +60,14 @@ impl GitSearch<'_> {
         self.pending.push_back(PendingVisit::Directory { path, role: GitEntry::OfSubmodule });
     }
 
-    /// A submodule's work tree, which may be missing.
+    /// Returns the path of a submodule's work tree without links. The work tree need not exist.
     fn submodule_path(&mut self, path: &Path) -> PathBuf {
         self.deciders.resolve(path).map_or_else(|| without_dots(path), |found| found.path)
     }
 
-    /// Keeps the commits that git checks out over a deciding file, once all deciding files are known. Whichever
-    /// repository's settings name such a file, `git submodule update` writes the file of that commit.
+    /// Records the commits that git checks out over deciding files, once all deciding files are
+    /// known. `git submodule update` writes such a file from the commit, whichever repository's
+    /// settings name the file.
     pub(super) fn note_submodules(&mut self) {
         for worktree in self.deciding_submodules() {
             let merged =
@@ -76,7 +77,8 @@ impl GitSearch<'_> {
                 if self.deciders.is_writable(&worktree) {
                     shown.extend(commit);
                 } else {
-                    // The sandbox cannot write to this work tree, and may be able to write to the index.
+                    // The sandbox cannot write to this work tree, but may be able to write to the
+                    // index.
                     let content = [worktree.as_os_str().as_bytes(), b"\0", &commit, &merged].concat();
                     self.index_contents.entry(index).or_default().insert(content);
                 }
@@ -94,8 +96,8 @@ impl GitSearch<'_> {
         }
     }
 
-    /// The work trees of submodules with a deciding file in them, be the file there or not. Git checks nothing out
-    /// below a `.git`.
+    /// Returns the work trees of submodules that contain a deciding path, even if no file exists at
+    /// the path. Paths below a `.git` do not count, because git checks nothing out there.
     fn deciding_submodules(&mut self) -> BTreeSet<PathBuf> {
         let mut found = BTreeSet::new();
         if self.submodules.is_empty() {
@@ -108,7 +110,7 @@ impl GitSearch<'_> {
         found
     }
 
-    /// The state of a submodule with which git merges another commit.
+    /// Returns the state of a submodule with which git merges another commit.
     fn merge_start(&mut self, worktree: &Path) -> Vec<u8> {
         let of_worktree = self.repositories.iter().filter(|(_, known)| known.worktrees.contains(worktree));
         let mut of_worktree: Vec<(PathBuf, KnownRepository)> =
@@ -117,7 +119,8 @@ impl GitSearch<'_> {
         of_worktree.iter().flat_map(|(gitdir, known)| self.sequence_start(gitdir, known)).collect()
     }
 
-    /// Looks at the repositories of submodules that a repository keeps, for all worktrees or for one.
+    /// Visits the repositories that a repository keeps for its submodules, for all worktrees or for
+    /// one.
     pub(super) fn modules(&mut self, gitdir: &Path, repository: &KnownRepository, worktree: &Path) {
         let directories = BTreeSet::from([gitdir, &repository.common]).into_iter().map(|kept| kept.join("modules"));
         let directories: Vec<PathBuf> = directories.filter(|kept| self.deciders.files.has_name(kept)).collect();

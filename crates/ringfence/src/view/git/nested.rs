@@ -69,9 +69,10 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Looks at the repositories of a tree that the search before the run did not know. The kernel
-    /// notes when a file was changed: only what is as young as the run is kept. A directory that the run has moved brings
-    /// files that are older, so that all of a repository counts which may not have been there.
+    /// Visits the repositories of a tree that the search before the run did not know. Records only
+    /// files that changed since the run began, because the kernel notes when a file was changed. A
+    /// directory that the run moved brings older files. So all files of a repository count if the
+    /// run may have moved the repository, and git may take it for a submodule.
     fn younger_repositories(&mut self, tree: &Path, began: FileTime) {
         let counts_moved = self.reaches_unnamed_submodules();
         let mut walk = TreeWalk::new(tree);
@@ -106,8 +107,8 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Tells whether git on the host may take a directory for a submodule although no index says so.
-    /// A sequence puts submodules into an index.
+    /// Tells whether git on the host may take a directory for a submodule that no index contains. A
+    /// sequence in progress can put submodules into an index.
     fn reaches_unnamed_submodules(&self) -> bool {
         let of_worktrees = self.repositories.values().map(|known| &known.own);
         let of_repositories = self.commons.values().chain(of_worktrees).map(|variables| variables.as_slice());
@@ -116,9 +117,10 @@ impl GitSearch<'_> {
     }
 }
 
-/// Tells whether a setting has git look into submodules that only a commit names. `git fetch` does where the
-/// configuration has the submodule, `git log -p` and `git diff` where they show the commits of a submodule, `git
-/// status` where it sums them up, and `git push` where it pushes submodules as well.
+/// Tells whether a setting makes git look into submodules that only a commit names. `git fetch`
+/// does so if the configuration has the submodule, `git log -p` and `git diff` if they show the
+/// commits of a submodule, `git status` if it summarizes these commits, and `git push` if it also
+/// pushes submodules.
 fn follows_commits(variable: &ConfigVariable) -> bool {
     match (variable.section.as_str(), variable.key.as_str()) {
         ("submodule", _) => true,

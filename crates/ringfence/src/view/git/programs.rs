@@ -67,11 +67,12 @@ pub(super) fn effect_of(variable: &ConfigVariable) -> SettingEffect {
     }
 }
 
-/// Programs that take the name of a script, apart from Python and Node.js.
+/// Programs that take the name of a script, except Python and Node.js.
 const INTERPRETERS: [&str; 13] =
     ["sh", "bash", "dash", "zsh", "ksh", "fish", "perl", "ruby", "php", "lua", "make", "source", "."];
 
-/// Variables of the caller's environment that hold a command which git runs (git(1), "Environment Variables").
+/// Variables of the caller's environment that hold a command for git to run (git(1), "Environment
+/// Variables").
 pub(super) const COMMAND_VARIABLES: [&str; 12] = [
     "GIT_SSH",
     "GIT_SSH_COMMAND",
@@ -157,7 +158,7 @@ pub(super) fn starts_node(command: &[u8]) -> bool {
     starts(command, |name| matches!(name, b"node" | b"nodejs" | b"bun" | b"deno" | b"tsx" | b"ts-node"))
 }
 
-/// Tells whether a command starts a program that takes a script, as in `sh clean`.
+/// Tells whether a command starts a program that takes the name of a script, as in `sh clean`.
 pub(super) fn starts_interpreter(command: &[u8]) -> bool {
     let is_interpreter = |name: &[u8]| INTERPRETERS.iter().any(|known| known.as_bytes() == name);
     starts(command, is_interpreter) || starts_python(command) || starts_node(command)

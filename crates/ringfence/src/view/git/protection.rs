@@ -98,7 +98,8 @@ impl GitSearch<'_> {
         self.program_directory(&path.join("hooks"));
     }
 
-    /// Protects a directory whose files git runs, and those that links in it lead to.
+    /// Protects a directory whose files git runs, and the files that links in the directory lead
+    /// to.
     pub(super) fn program_directory(&mut self, path: &Path) {
         let Some(found) = self.deciders.resolve_deciding(path) else { return };
         if !found.is_directory || !self.deciders.holds_writable(&found.path) {
@@ -141,7 +142,8 @@ impl GitSearch<'_> {
             let may_be_file = may_be_file(&word.text);
             let Some(path) = self.scope.expand(&word.text, worktree) else { continue };
             self.protect_word(&path, may_be_file, &mut named);
-            // A commit may bring the file. Most words without a slash or a dot are arguments.
+            // A commit may add the file later. Most words without a slash or a dot are arguments,
+            // unless the command takes the name of a script.
             if may_be_file && !is_code(&word.text) && (takes_script || is_path_like(&word.text)) {
                 self.deciders.resolve_deciding(&path);
             }
@@ -265,7 +267,7 @@ impl GitSearch<'_> {
     /// Protects the files that a pattern of a command matches. A pattern with `**`, or from the
     /// root, is ignored.
     fn protect_glob(&mut self, glob: &str, worktree: &Path) {
-        // A commit may bring a file that matches.
+        // A commit may add a file that matches the pattern.
         if let Some((directory, _)) = glob.rsplit_once('/').filter(|_| !glob.starts_with('/')) {
             let start = directory.split('/').take_while(|part| !part.contains(['*', '?', '[']));
             let start = worktree.join(start.collect::<PathBuf>());
@@ -337,7 +339,7 @@ impl GitSearch<'_> {
     }
 }
 
-/// Tells whether a word is a whole command of a shell rather than the path of a file.
+/// Tells whether a word is a whole shell command rather than the path of a file.
 fn is_code(word: &[u8]) -> bool {
     word.iter().any(|byte| b"'\"`$(){};|&<>".contains(byte))
 }
@@ -356,9 +358,9 @@ fn with_end(path: &Path, end: &str) -> PathBuf {
     name.into()
 }
 
-/// Tells whether a word is the path of a file rather than an argument. Git runs an alias only where the user types its
-/// name, and the words of most are arguments: `make build` must not make a file called `build` read-only. A path has
-/// a slash or a dot in it.
+/// Tells whether a word looks like the path of a file rather than an argument. A path contains a
+/// slash or a dot. Git runs an alias only if the user types its name, and most words of an alias
+/// are arguments: `make build` must not make a file called `build` read-only.
 fn is_path_like(word: &[u8]) -> bool {
     word.contains(&b'/') || word.contains(&b'.')
 }

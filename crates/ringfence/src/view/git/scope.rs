@@ -31,7 +31,7 @@ pub(in crate::view) struct GitScope {
     pub(super) work_tree: Option<PathBuf>,
     pub(super) common_dir: Option<PathBuf>,
     pub(super) index_file: Option<PathBuf>,
-    /// The directory whose files git copies into each new repository, hooks among them.
+    /// Directory whose files, including hooks, git copies into each new repository.
     #[serde(default)]
     pub(super) template_dir: Option<PathBuf>,
     /// Commands that come from the environment.

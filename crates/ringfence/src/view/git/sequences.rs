@@ -19,8 +19,8 @@ const MAX_PATCHES: usize = 1 << 12;
 /// Merge strategies that are part of git. Any other strategy is a program, and one with a slash is
 /// a program in the work tree.
 const BUILTIN_STRATEGIES: [&str; 6] = ["ort", "recursive", "resolve", "octopus", "ours", "subtree"];
-/// Files of a rebase that decide which commits git checks out. Those that only say how far it got are
-/// not among them.
+/// Files of a rebase that decide which commits git checks out. Files that only tell the progress of
+/// the rebase are not listed.
 const REBASE_FILES: [&str; 9] = [
     "autostash",
     "git-rebase-todo",
@@ -32,11 +32,11 @@ const REBASE_FILES: [&str; 9] = [
     "strategy_opts",
     "update-refs",
 ];
-/// Files of a sequence of picks or reverts that decide the same.
+/// Files of a sequence of picks or reverts that decide which commits git checks out.
 const SEQUENCER_FILES: [&str; 3] = ["head", "opts", "todo"];
-/// Directories in which git looks for a reference that is named in short (gitrevisions(7)).
+/// Directories in which git looks for a reference by its short name (gitrevisions(7)).
 const REFERENCE_DIRECTORIES: [&str; 5] = ["", "refs/", "refs/tags/", "refs/heads/", "refs/remotes/"];
-/// More names of references than the list of a sequence has.
+/// Maximum number of references that the list of a sequence names; real lists name fewer.
 const MAX_NAMES: usize = 1 << 12;
 
 impl GitSearch<'_> {
@@ -111,9 +111,10 @@ impl GitSearch<'_> {
         start
     }
 
-    /// The commits that the list of a sequence names by references: labels, which are references of their own, and
-    /// names that are no full names of objects. A reference with the name of an abbreviated object stands for another
-    /// commit. Nothing where a name cannot be judged.
+    /// Returns the commits that the list of a sequence names by references: labels, which are
+    /// references of their own, and names that are not full names of objects. An abbreviated object
+    /// name can also be the name of a reference, and then stands for another commit. Returns `None`
+    /// if a name cannot be judged.
     fn sequence_references(
         &mut self,
         gitdir: &Path,
@@ -138,7 +139,7 @@ impl GitSearch<'_> {
         for name in names {
             let name = name.split(|byte| b"~^".contains(byte)).next().unwrap_or_default();
             let name = if name == b"@" { b"HEAD" } else { name };
-            // These look for a commit in logs and messages.
+            // Names of these forms make git look for a commit in logs and messages.
             if name.contains(&b':') || name.windows(2).any(|pair| pair == b"@{") {
                 return None;
             }
@@ -181,8 +182,8 @@ impl GitSearch<'_> {
         line.unwrap_or_default().to_vec()
     }
 
-    /// Keeps the content of files in the directory of a sequence, and the state from which the
-    /// sequence goes on. A sequence without such a state cannot be judged.
+    /// Records the content of files in the directory of a sequence, and `start`, the state from
+    /// which the sequence continues. A sequence without such a state cannot be judged.
     fn note_sequence<'n>(&mut self, directory: &Path, names: impl IntoIterator<Item = &'n Path>, start: Option<&[u8]>) {
         let Some(found) = self.deciders.resolve(directory) else { return };
         let Some(start) = start else { return self.deciders.note(&found.path, PathState::Unknown) };
@@ -225,7 +226,8 @@ fn executed_lines(todo: &[u8]) -> impl Iterator<Item = &[u8]> {
     todo.split(|byte| *byte == b'\n').filter(is_executed)
 }
 
-/// The commits in the list of a sequence, as it names them (git-rebase(1), "Interactive mode").
+/// Returns the commits in the list of a sequence, as the list names them (git-rebase(1),
+/// "Interactive mode").
 fn named_commits(todo: &[u8]) -> impl Iterator<Item = &[u8]> {
     todo.split(|byte| *byte == b'\n').flat_map(|line| {
         let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());

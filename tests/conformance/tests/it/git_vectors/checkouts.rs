@@ -1,8 +1,9 @@
-//! Commits of submodules that a run puts into an index: git on the host checks them out over files that it executes.
+//! Commits of submodules that a run puts into an index. Git on the host checks these commits out
+//! over files that git executes.
 
 use super::vector::{Payload, Scope, Setting, Trick, Vector, compose};
 
-/// The submodule tracks hooks, scripts and configuration, all of them harmless.
+/// Script that makes the submodule track hooks, scripts and configuration, all of them harmless.
 const TRACKED: &str = r#"(
     cd w/sub
     git checkout -q -b own
@@ -21,7 +22,8 @@ git clone -q --bare w/sub lib.git
 git -C w config submodule.sub.url '@S@/lib.git'
 "#;
 
-/// Makes `$commit`, a commit of the submodule at `$GIT_DIR` whose hooks and scripts are the marker.
+/// Script that makes `$commit`, a commit of the submodule at `$GIT_DIR` whose hooks and scripts are
+/// the marker.
 const OTHER_COMMIT: &str = r#"
 export GIT_AUTHOR_NAME=x GIT_AUTHOR_EMAIL=x GIT_COMMITTER_NAME=x GIT_COMMITTER_EMAIL=x
 scratch=$(mktemp -d)
@@ -43,7 +45,7 @@ commit=$(git commit-tree -p HEAD -m x $(git write-tree))
 unset GIT_INDEX_FILE GIT_WORK_TREE GIT_DIR
 "#;
 
-/// Filters a file of the submodule.
+/// Builds a script that sets a command as the filter of a file in the submodule.
 macro_rules! filter {
     ($command:literal) => {
         concat!(
@@ -58,7 +60,7 @@ const UPDATE: &str = "git submodule update";
 const UPDATE_AND_STATUS: &str = "git submodule update; touch sub/file.txt; git status";
 const UPDATE_AND_COMMIT: &str = "git submodule update; git commit --allow-empty -m next";
 
-/// The name of a vector, the user's settings, and the user's commands after the run.
+/// Name of each vector, the user's settings, and the user's commands after the run.
 const OVER_FILES: [(&str, &str, &str); 11] = [
     ("relative-hooks", "git -C w/sub config core.hooksPath .githooks", UPDATE),
     ("absolute-hooks", "git -C w/sub config core.hooksPath '@W@/sub/.githooks'", UPDATE),
@@ -77,7 +79,7 @@ const OVER_FILES: [(&str, &str, &str); 11] = [
     ("filter-of-superproject", "git -C w config core.fsmonitor \"sh '@W@/sub/tools/clean'\"", UPDATE_AND_STATUS),
 ];
 
-/// All vectors of this module.
+/// Returns all vectors of this module.
 pub(super) fn vectors() -> Vec<Vector> {
     let mut vectors = Vec::new();
     let mut add = |scope: Scope, name: &'static str, gitdir: &str, put: &str, host: &'static str| {

@@ -69,7 +69,8 @@ git symbolic-ref HEAD refs/heads/other
 git update-ref -d refs/heads/main
 rm -rf .git/packed-refs .git/refs/remotes"#;
 
-/// The user has hooks in the work tree, and a rebase of merges that waits at its first label.
+/// User's preparation: hooks in the work tree, and a rebase of merges that waits at its first
+/// label.
 const REBASE_OF_MERGES: &str = r#"(
     cd w
     mkdir .githooks
@@ -84,7 +85,8 @@ const REBASE_OF_MERGES: &str = r#"(
     test -d .git/refs/rewritten
 )"#;
 
-/// The same with a list that begins anew without a parent, and names a branch.
+/// User's preparation: hooks in the work tree, and a rebase whose list begins anew without a parent
+/// and names a branch.
 const REBASE_OF_ROOT: &str = r#"(
     cd w
     mkdir .githooks
@@ -97,7 +99,8 @@ const REBASE_OF_ROOT: &str = r#"(
     test -e .git/rebase-merge/squash-onto
 )"#;
 
-/// The user picks two commits, and the first one conflicts. The list abbreviates their names.
+/// User's preparation: picks of two commits, of which the first one conflicts. The list of the
+/// sequence abbreviates the names of the commits.
 const PICKS: &str = r#"(
     cd w
     mkdir .githooks
@@ -112,7 +115,7 @@ const PICKS: &str = r#"(
     test -d .git/sequencer
 )"#;
 
-/// The user's rebase waits before a commit that conflicts in a hook.
+/// User's preparation: a rebase that waits before a commit that conflicts in a hook.
 const REBASE_OF_HOOK: &str = r#"(
     cd w
     mkdir .githooks
@@ -129,7 +132,7 @@ const REBASE_OF_HOOK: &str = r#"(
     test -d .git/rebase-merge
 )"#;
 
-/// Records a resolution that makes the marker the hook, in a copy of the repository.
+/// Script that records, in a copy of the repository, a resolution that makes the marker the hook.
 const RESOLUTION: &str = r#"
 git init -q $scratch/copy; cp -r .git/objects $scratch/copy/.git
 head=$(git rev-parse HEAD); topic=$(git rev-parse topic)
@@ -147,7 +150,8 @@ for name in $(ls $scratch/copy/.git/rr-cache); do
     for file in preimage postimage; do cat $scratch/copy/.git/rr-cache/$name/$file > .git/rr-cache/$name/$file; done
 done"#;
 
-/// Makes a partial clone far down, and a commit that names it, and writes the branch in place.
+/// Script that makes a partial clone far down and a commit that names the clone, and writes the
+/// commit directly into the file of the branch.
 const SHOWN: &str = r#"
 git init -q z/lib
 git -C z/lib config core.repositoryformatversion 1
@@ -161,12 +165,13 @@ git update-index --add --cacheinfo 160000,12345678123456781234567812345678123456
 other=$(git commit-tree -p HEAD -m x $(git write-tree))
 echo $other > .git/refs/heads/main"#;
 
-/// Many directories, and one behind them that becomes a repository.
+/// User's preparation: many directories, and one behind them that becomes a repository.
 const MANY_DIRECTORIES: &str = "
 for number in $(seq 100 145); do mkdir w/0$number; : > w/0$number/x; done
 mkdir -p w/z/lib; : > w/z/lib/x; git -C w add .; git -C w commit -q -m many";
 
-/// Makes all of a repository but its references, which git on the host does not take for one.
+/// Script that makes all of a repository but its references. Git on the host does not take the
+/// result for a repository.
 const UNFINISHED: &str = r#"
 git init -q $scratch/new
 rm -rf $scratch/new/.git/refs $scratch/new/.git/hooks
@@ -174,12 +179,12 @@ mkdir -p z; rm -rf z/new; mkdir z/new
 cp -r $scratch/new/.git z/new/unfinished
 printf '[core]\n\tbare = false\n\trepositoryformatversion = 0\n\tfsmonitor = @M@\n' > z/new/unfinished/config"#;
 
-/// Gives it its name, and has a commit of a sequence put it into the index.
+/// Script that adds the references to the unfinished repository, and names it `.git`.
 const FINISHED: &str = r#"
 mkdir -p z/new/unfinished/refs/heads
 mv z/new/unfinished z/new/.git"#;
 
-/// All vectors of this module.
+/// Returns all vectors of this module.
 pub(super) fn vectors() -> Vec<Vector> {
     let rebase = Scope { prepare: REBASE, ..PLAIN };
     let replace = "\ngit update-ref refs/replace/$picked $other";
@@ -229,7 +234,8 @@ pub(super) fn vectors() -> Vec<Vector> {
     vectors
 }
 
-/// Files beside the list of a sequence that decide which commits it means.
+/// Returns the vectors with files beside the list of a sequence that decide which commits the list
+/// means.
 fn sequences() -> Vec<Vector> {
     let head = "\npicked=$(git rev-parse main)";
     let label = "\nfor label in .git/refs/rewritten/*; do echo $other > $label; done";
@@ -273,7 +279,7 @@ fn sequences() -> Vec<Vector> {
     vectors
 }
 
-/// Repositories far down in a workspace that only a commit names.
+/// Returns the vectors with repositories far down in a workspace that only a commit names.
 fn far_repositories() -> Vec<Vector> {
     let shown = Scope { name: "meaning", prepare: MANY_DIRECTORIES, file: "z/lib", ..PLAIN };
     let mut vectors = Vec::new();
@@ -281,7 +287,8 @@ fn far_repositories() -> Vec<Vector> {
         let name = format!("shown-{value}").leak();
         let setting = Setting { name, config: "", extra: "", host: "git log -p" };
         let mut vector = compose(&shown, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
-        // The run makes no new file in a directory that is looked at anyway.
+        // Make the files beforehand, so that the run makes no new file in a directory that is
+        // searched anyway.
         vector.prepare.push_str("mkdir -p w/.evil/hooks; touch w/.evil/m w/.evil/config w/.evil/payload\n");
         vector.prepare.push_str(&format!("git config --global diff.submodule {value}\n"));
         vector.add_to_last_run(&format!("{SET_UP}{SHOWN}\n"));

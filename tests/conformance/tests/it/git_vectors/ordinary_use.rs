@@ -94,7 +94,7 @@ git bisect reset > /dev/null 2>&1
 git checkout -q main
 ";
 
-/// A rebase with labels.
+/// Rebase of a merge, which uses labels.
 const MERGES: &str = "git checkout -q -b one
 echo 1 > one.txt; git add one.txt; git commit -q -m one
 git checkout -q main
@@ -103,7 +103,7 @@ git merge -q --no-ff -m merge one
 git rebase -q -r --force-rebase HEAD~2
 ";
 
-/// A user's workspace, and the work that is done in it.
+/// Workspace of a user, and the work that is done in it.
 struct Session {
     name: &'static str,
     template: &'static str,

@@ -1,8 +1,8 @@
-//! Files that decide what git on the host checks out, over files that decide what it executes.
+//! Tests of files that decide what git on the host checks out over the files that it executes.
 
 use super::*;
 
-/// A superproject whose index has the submodule `sub`, at `commit`.
+/// Creates a superproject whose index has the submodule `sub`, at `commit`.
 fn superproject(commit: u8) -> Place {
     let place = repository();
     place.write("ws/.git/index", index_with_commit("sub", commit));
@@ -10,7 +10,7 @@ fn superproject(commit: u8) -> Place {
     place
 }
 
-/// An index of version 2 with one submodule at a commit.
+/// Returns an index of version 2 with one submodule at a commit.
 fn index_with_commit(path: &str, commit: u8) -> Vec<u8> {
     let mut index = index_with_submodule(path);
     index[52..72].fill(commit);
@@ -41,7 +41,7 @@ fn another_commit_is_reported_where_any_deciding_file_lies_in_the_submodule() {
         (module, "[filter \"x\"]\n\tclean = python3 -c 'import json'\n", &["sub"], ""),
         ("home/.gitconfig", "[core]\n\thooksPath = @/.hooks\n", &["sub"], ""),
         ("ws/.git/config", "[core]\n\thooksPath = sub/hooks\n", &["sub"], ""),
-        // None of these names a file of the submodule.
+        // None of these settings names a file of the submodule.
         (module, "[filter \"lfs\"]\n\tclean = git-lfs clean -- %f\n\tprocess = git-lfs filter-process\n", &[], ""),
         (module, "[credential]\n\thelper = \"!f() { /usr/bin/helper \\\"$1\\\"; }; f\"\n", &[], ""),
         (module, "[credential]\n\thelper = /usr/bin/helper\n[core]\n\thooksPath = /etc/hooks\n", &[], ""),
@@ -179,7 +179,7 @@ fn a_git_file_is_read_as_git_reads_it() {
     }
 }
 
-/// The repository of the worktree `wt`, as the sandbox of a workspace there would get it.
+/// Returns the repository of the worktree `wt`, as the sandbox of a workspace there would get it.
 fn shared_worktree(place: &Place) -> Option<PathBuf> {
     let host = Host::new([("HOME".into(), place.path("home").into())].into(), place.path("ws"));
     shared_repository(&place.path("ws/wt"), GitScope::for_host(&host).distrusted())

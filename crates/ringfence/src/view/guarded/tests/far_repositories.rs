@@ -55,7 +55,8 @@ fn a_far_repository_is_reported_only_where_a_run_changed_it() {
 
 #[test]
 fn a_repository_that_a_run_completes_is_reported_with_its_older_files() {
-    // The path from which a run moves the last part of the repository, and the path to which it is moved.
+    // Path from which a run moves the last part of the repository, and path to which the run moves
+    // it.
     for (from, to) in [
         ("zz/.other", "zz/.git"),
         ("aa/far", "zz"),
