@@ -124,12 +124,13 @@ impl Grants {
         Grants { locations, reserved }
     }
 
-    /// Returns the mounts as they were when the host was looked at.
+    /// Returns the mounts of the host, as they were when the reserved places were read.
     pub(crate) fn locations(&self) -> &Locations {
         &self.locations
     }
 
-    /// Refuses a workspace that is given as `given` and lies at `resolved`.
+    /// Refuses a workspace that is given as `given` and lies at `resolved`, if the workspace
+    /// touches a reserved place.
     pub(crate) fn check_workspace(&self, given: &Path, resolved: &Path) -> Result<(), GrantError> {
         self.check(given, resolved, Use::Workspace)
     }

@@ -142,8 +142,10 @@ impl Core {
         })
     }
 
-    /// Finds the guarded paths of a workspace, as they are now. Records are evidence: the code that they are about shall not edit
-    /// them, and neither shall code that runs somewhere else.
+    /// Finds the guarded paths of a workspace, as they are now.
+    ///
+    /// The records of runs are guarded, too, because they are evidence. Neither the code that a
+    /// record is about nor any other code in a sandbox may edit a record.
     pub(crate) fn guarded(
         &self,
         policy: &Policy,

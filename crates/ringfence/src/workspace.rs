@@ -110,8 +110,8 @@ impl ResolvedWorkspace {
         }
     }
 
-    /// Tells whether a path of the host lies in a tree that the sandbox may write to. Something in that tree may be
-    /// mounted read-only all the same.
+    /// Tells whether a host path lies in a tree that the sandbox may write to. Parts of that tree
+    /// may still be mounted read-only.
     pub(crate) fn is_in_writable_tree(&self, path: &std::path::Path) -> bool {
         let granted = self.granted.iter().filter(|granted| granted.access == Access::Write);
         granted.map(|granted| &granted.source).chain([&self.source]).any(|tree| path.starts_with(tree))

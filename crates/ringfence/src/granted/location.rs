@@ -121,7 +121,8 @@ pub(crate) struct Locations(Vec<Mount>);
 
 impl Locations {
     pub(crate) fn read() -> Locations {
-        // The kernel makes the table anew for each read: a large buffer takes it at once.
+        // Use a large buffer to read the table at once, because the kernel makes the table anew for
+        // each read.
         let mut table = Vec::with_capacity(1 << 16);
         let opened = fs_err::File::open("/proc/self/mountinfo");
         // Ignore errors: without the table, paths have no locations.
@@ -142,9 +143,9 @@ impl Locations {
         names
     }
 
-    /// Returns `true` if a file in one of `trees` may have a further path because of a mount.
+    /// Returns `true` if a mount may give a further path to a file in one of `trees`.
     ///
-    /// Without bind mounts, this costs one system call for each tree.
+    /// Without bind mounts, this check costs one system call for each tree.
     pub(crate) fn has_other_names<'p>(&self, trees: impl IntoIterator<Item = &'p Path>) -> bool {
         trees.into_iter().any(|tree| {
             let below = self.0.iter().filter(|mount| is_below(&mount.point, tree));
@@ -180,7 +181,7 @@ impl Locations {
         names.into_iter().collect()
     }
 
-    /// Where a path is in its filesystem, or would be.
+    /// Returns the location of a path in its file system. The path need not exist.
     fn locate(&self, path: &Path) -> Option<Location> {
         let mount = path.ancestors().find_map(|above| {
             let stat = statx(CWD, above, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID).ok()?;
@@ -210,7 +211,8 @@ impl Mount {
         Location { device: self.device.clone(), path: self.root.clone() }
     }
 
-    /// Returns how the mount names a place in a filesystem, if the mount shows the place.
+    /// Returns the name that the mount gives to a location, or `None` if the mount does not show
+    /// the location.
     fn name_of(&self, location: &Location) -> Option<MountedName> {
         if self.device != location.device {
             return None;
@@ -221,8 +223,8 @@ impl Mount {
         self.root.strip_prefix(&location.path).ok().map(|rest| MountedName::Part(rest.to_path_buf()))
     }
 
-    /// Returns `true` if a path leads into this mount, and no other mount covers it there. A path that cannot be
-    /// looked up counts as shown.
+    /// Returns `true` if a path leads into this mount, and no other mount covers the path. A
+    /// missing path is not shown. A path that cannot be looked up counts as shown.
     fn shows(&self, path: &Path) -> bool {
         match statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID) {
             Ok(stat) => stat.stx_mask & StatxFlags::MNT_ID.bits() == 0 || stat.stx_mnt_id == self.id,
@@ -231,11 +233,11 @@ impl Mount {
     }
 }
 
-/// The name that a mount gives to a place in a filesystem.
+/// Name that a mount gives to a location in a file system.
 enum MountedName {
-    /// The mount shows the place at this path.
+    /// The mount shows the whole location, at this path.
     Whole(PathBuf),
-    /// The mount shows only a part of the place, which has this path in it.
+    /// The mount shows only a part of the location, which has this path in the location.
     Part(PathBuf),
 }
 
@@ -345,7 +347,8 @@ mod tests {
             fs_err::create_dir_all(path(file).parent().unwrap()).unwrap();
             fs_err::write(path(file), "").unwrap();
         }
-        // The kernel knows none of these mounts, so that each has the id of the mount that holds the directory.
+        // The kernel knows none of these mounts, so they have the ID of the mount that holds the
+        // directory.
         let id = statx(CWD, &root, AtFlags::empty(), StatxFlags::MNT_ID).unwrap().stx_mnt_id;
         let table = Locations(vec![
             mount(id, "8:1", "/", "/"),

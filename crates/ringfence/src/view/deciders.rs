@@ -67,9 +67,9 @@ pub(super) struct Deciders {
     noted_since: Option<FileTime>,
     /// Existing paths that the sandbox must not write to.
     pub(super) protected: BTreeSet<PathBuf>,
-    /// Paths at which a file decides something, be it there or not, and writable or not.
+    /// Paths at which a file decides something. The file need not exist or be writable.
     pub(super) deciding: Vec<PathBuf>,
-    /// Directories that cannot be searched: they may hold anything.
+    /// Directories that cannot be searched and may contain anything.
     pub(super) denied: BTreeSet<PathBuf>,
     /// States of all existing paths that decide something and that the sandbox could write to.
     states: BTreeMap<PathBuf, PathState>,
@@ -77,7 +77,7 @@ pub(super) struct Deciders {
     pub(super) unreadable: Vec<Unreadable>,
     /// Directories of repositories, with the work trees of each.
     pub(super) repositories: BTreeMap<PathBuf, BTreeSet<PathBuf>>,
-    /// Directories that had a repository before the run, as the survey found them.
+    /// Directories that had a repository before the run, as found by the survey.
     pub(super) surveyed_repositories: HashSet<PathBuf>,
 }
 
@@ -94,7 +94,7 @@ impl Deciders {
         Deciders::new(scope, phase).search(scope)
     }
 
-    /// Searches after a run for all that the run may have made since it began.
+    /// Searches after a run for everything that the run may have made since `began`.
     fn find_after_run(scope: &SearchScope, began: FileTime, survey: &LinkSurvey) -> Deciders {
         let mut deciders = Deciders::new(scope, SearchPhase::AfterRun { began });
         deciders.surveyed_repositories.clone_from(&survey.repositories);
@@ -156,7 +156,8 @@ impl Deciders {
         self.follow(path).ok()
     }
 
-    /// Follows a path as [`Deciders::resolve`] does. Where nothing is there, the path is returned without links.
+    /// Follows a path as [`Deciders::resolve`] does. If nothing exists at the path, the error is
+    /// the path without links.
     fn follow(&mut self, path: &Path) -> Result<ResolvedPath, Option<PathBuf>> {
         let trace = self.files.trace(path);
         for (link, text) in trace.links {
@@ -166,7 +167,7 @@ impl Deciders {
         match trace.end {
             TraceEnd::At { path, is_directory } => Ok(ResolvedPath { path, is_directory }),
             TraceEnd::Missing(path) => Err(Some(path)),
-            // A worktree's `.git` is a file: it must keep pointing where it points.
+            // The `.git` of a worktree is a file, which must keep naming the same directory.
             TraceEnd::BelowFile(path) => {
                 self.protect_resolved(&ResolvedPath { path, is_directory: false });
                 Err(None)
@@ -181,7 +182,7 @@ impl Deciders {
         }
     }
 
-    /// Follows a path at which a file decides something, or would decide if it were there.
+    /// Follows a path at which a file decides something, or would decide something if it existed.
     pub(super) fn resolve_deciding(&mut self, path: &Path) -> Option<ResolvedPath> {
         let found = self.follow(path);
         let end = found.as_ref().map_or_else(Option::clone, |found| Some(found.path.clone()));
@@ -217,17 +218,17 @@ impl Deciders {
         }
     }
 
-    /// Tells whether a file is as young as the states that are kept now.
+    /// Tells whether a file has changed recently enough for its state to be recorded now.
     pub(super) fn notes_file(&self, path: &Path) -> bool {
         self.noted_since.is_none_or(|began| is_changed_since(path, began))
     }
 
-    /// Tells whether a path cannot be judged.
+    /// Tells whether the search could not judge a path.
     pub(super) fn is_unjudged(&self, path: &Path) -> bool {
         matches!(self.states.get(path), Some(PathState::Unknown | PathState::Denied))
     }
 
-    /// Keeps a file whose content does not matter.
+    /// Records a path if it exists, regardless of the content of the file there.
     pub(super) fn note_existing(&mut self, path: &Path) {
         if self.files.has_name(path) {
             self.note(path, PathState::File);

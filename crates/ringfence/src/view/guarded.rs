@@ -22,11 +22,12 @@ use crate::Host;
 use crate::granted::Locations;
 use crate::workspace::ResolvedWorkspace;
 
-/// The most paths that are guarded one by one. Each takes a mount, and code in a sandbox can make any number of files.
+/// Maximum number of paths that are guarded one by one. Each path takes a mount, and code in a
+/// sandbox can make any number of files.
 const MAX_GUARDED_PATHS: usize = 1 << 14;
 
-/// The guarded paths of one workspace, on the host. Those of `hidden` and `protected` are there, and no component of
-/// them is a symbolic link.
+/// Guarded paths of one workspace, on the host. The paths in `hidden` and `protected` exist, and no
+/// component of them is a symbolic link.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Guarded {
     /// Repository outside of which the workspace is a worktree.
@@ -121,7 +122,8 @@ impl Guarded {
             links.append(&mut matches.links);
             let mut unfound = files_with_unfound_names([&hidden, &protected], &twins, &matches.linked)?;
             if has_mounted_names {
-                // One hard link has several paths then, and their number does not tell whether all links are found.
+                // With such mounts, one hard link has several paths. So the number of paths does
+                // not tell whether all hard links are found.
                 unfound.extend(matches.linked.keys());
             }
             if !unfound.is_empty() {
@@ -171,12 +173,12 @@ impl Guarded {
         path.ancestors().any(|above| self.hidden.contains(above) || self.protected.contains(above))
     }
 
-    /// Tells whether a path of the host, without links in it, is hidden.
+    /// Tells whether a host path without links in it is hidden.
     pub(crate) fn hides(&self, path: &Path) -> bool {
         path.ancestors().any(|above| self.hidden.contains(above))
     }
 
-    /// Whether anything exists that `protect` must hold.
+    /// Tells whether the policy protects anything that exists.
     pub(crate) fn protects_something(&self) -> bool {
         self.protects_something
     }
@@ -224,11 +226,12 @@ impl Guarded {
     }
 }
 
-/// Refuses more paths than can be guarded. What lies in a guarded directory is guarded with it, and does not count.
+/// Refuses more paths than can be guarded. Paths in a guarded directory are guarded with the
+/// directory, and do not count.
 fn check_number(guarded: &BTreeSet<PathBuf>) -> Result<(), ViewError> {
     let mut outermost: Option<&Path> = None;
     let mut count = 0;
-    // A directory comes right before the paths in it.
+    // In a sorted set, a directory comes right before the paths in it.
     for path in guarded {
         if !outermost.is_some_and(|above| lies_in(path, above)) {
             outermost = Some(path);
@@ -241,7 +244,7 @@ fn check_number(guarded: &BTreeSet<PathBuf>) -> Result<(), ViewError> {
     Ok(())
 }
 
-/// Guards the file that a rule led to before a run removed or turned the link to it.
+/// Guards the file that a rule led to before a run removed or changed the link to the file.
 fn guard_former_target(link: &GuardedLink, deciders: &mut Deciders, hidden: &mut BTreeSet<PathBuf>) {
     match (deciders.files.trace(&link.target).end, link.effect) {
         (TraceEnd::At { path, .. }, RuleEffect::Protect) => deciders.protect_silently(&path),

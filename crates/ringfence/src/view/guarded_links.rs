@@ -1,9 +1,10 @@
 //! Symbolic links on the way to the files that `hide` and `protect` name.
 //!
-//! Nothing can be mounted over a link, so that a run can remove or turn one, and the rule then leads
-//! elsewhere. A link that a run has removed or turned is reported, and remembered on the host with
-//! the file that it led to: later runs guard that file until the link is back, or the user puts
-//! something else in its place. A run is refused if links are remembered and cannot be read.
+//! Nothing can be mounted over a link, so a run can remove or change a link, and the rule then
+//! leads elsewhere. A link that a run has removed or changed is reported, and remembered on the
+//! host with the file that the link led to. Later runs guard that file until the link is back, or
+//! until the user puts something else in its place. A run is refused if a list of remembered links
+//! exists and cannot be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,8 +19,9 @@ use super::deciders::PathText;
 use super::patterns::is_absent;
 use crate::{Host, untrusted};
 
-/// Length of a list of links in bytes, which every run reads. Links of which code in a sandbox makes thousands are
-/// kept as one entry for each rule and target before the list gets longer.
+/// Maximum length of a list of links in bytes, because every run reads the list. Code in a sandbox
+/// can make thousands of links. Before a list gets longer than this limit, the list keeps only one
+/// entry for each rule and target.
 const MAX_MEMORY: u64 = 1 << 20;
 
 /// Effect of a rule on the files that it names.
@@ -44,7 +46,8 @@ pub(super) struct GuardedLink {
     /// Identity of the file at the link's path, or `None` if there was no file. After a run changed
     /// the link, this is the file that the run left there.
     left: Option<FileMark>,
-    /// The target stays guarded, whatever becomes of the link: the entry stands for many links.
+    /// `true` if the target stays guarded regardless of the link, because the entry stands for many
+    /// links.
     is_lasting: bool,
 }
 
@@ -69,7 +72,8 @@ impl GuardedLink {
         fs_err::read_link(&self.link).is_ok_and(|text| text == self.text)
     }
 
-    /// Tells whether the file in the link's place is another one than it was. A lasting entry does not depend on it.
+    /// Tells whether the file in the link's place is another one than before. A lasting entry does
+    /// not depend on that file.
     pub(super) fn is_changed(&self) -> bool {
         !self.is_lasting && !self.is_there() && mark_of(&self.link) != self.left
     }
@@ -94,11 +98,13 @@ impl LinkMemory {
         LinkMemory { file: file.filter(|file| file.to_str().is_some()) }
     }
 
-    /// Returns the links that are still as a run left them. An error means that there may be any.
+    /// Returns the links that are still as a run left them. An error means that any number of such
+    /// links may exist.
     pub(super) fn load(&self) -> Result<Vec<GuardedLink>, ViewError> {
         let Some(file) = &self.file else { return Ok(Vec::new()) };
         let links = match fs_err::symlink_metadata(file) {
-            // A user who cannot reach the state directory has none, and no run has remembered anything.
+            // A user who cannot reach the state directory has no list, because no run could write
+            // one.
             Err(error) if is_absent(&error) || error.kind() == io::ErrorKind::PermissionDenied => return Ok(Vec::new()),
             Err(error) => Err(error),
             Ok(_) => read_links(file),
@@ -112,7 +118,7 @@ impl LinkMemory {
     pub(super) fn remember(&self, links: &[&GuardedLink]) {
         let Some(file) = &self.file else { return };
         if let Err(error) = self.try_remember(file, links) {
-            // An empty list cannot be read, so that the next run is refused.
+            // An empty list cannot be read, so the next run is refused.
             let refuses = fs_err::write(file, "").is_ok();
             for link in links {
                 let path = link.link.display();
@@ -122,7 +128,7 @@ impl LinkMemory {
     }
 
     fn try_remember(&self, file: &Path, links: &[&GuardedLink]) -> io::Result<()> {
-        // A list that cannot be read stays as it is, and the next run is refused.
+        // Keep a list that cannot be read as it is, so that the next run is refused.
         let Ok(known) = self.load() else { return Ok(()) };
         let as_left = |link: &&GuardedLink| GuardedLink { left: mark_of(&link.link), ..(*link).clone() };
         let known: BTreeSet<GuardedLink> = known.into_iter().chain(links.iter().map(as_left)).collect();
@@ -131,11 +137,11 @@ impl LinkMemory {
             text = list_of(one_for_each_target(known).iter())?;
         }
         fs_err::create_dir_all(file.parent().ok_or(io::ErrorKind::NotFound)?)?;
-        // Another run may read the list at the same time.
+        // Replace the list by renaming, because another run may read it at the same time.
         let unfinished = file.with_extension(std::process::id().to_string());
         let written = fs_err::write(&unfinished, text).and_then(|()| fs_err::rename(&unfinished, file));
         written.inspect_err(|_| {
-            let _ = fs_err::remove_file(&unfinished); // it may not have been made
+            let _ = fs_err::remove_file(&unfinished); // the file may not exist
         })
     }
 }
@@ -145,7 +151,8 @@ fn read_links(file: &Path) -> io::Result<Vec<GuardedLink>> {
     Ok(serde_json::from_str(&text)?)
 }
 
-/// Returns the text of a list. The list ends after the first entry that makes it too long to be read again.
+/// Returns the text of a list. The list ends after the first entry that makes it too long to be
+/// read again.
 fn list_of<'l>(links: impl Iterator<Item = &'l GuardedLink>) -> io::Result<String> {
     let mut text = String::from("[");
     for link in links {
@@ -161,7 +168,7 @@ fn list_of<'l>(links: impl Iterator<Item = &'l GuardedLink>) -> io::Result<Strin
     Ok(text)
 }
 
-/// Keeps one lasting entry for each rule and target.
+/// Returns one lasting entry for each rule and target.
 fn one_for_each_target(links: BTreeSet<GuardedLink>) -> Vec<GuardedLink> {
     let mut entries: BTreeMap<(RuleEffect, String, PathBuf), GuardedLink> = BTreeMap::new();
     for link in links {

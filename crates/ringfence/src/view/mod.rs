@@ -93,28 +93,28 @@ pub enum ViewError {
         /// Error of the operating system.
         source: io::Error,
     },
-    /// Rules cover more paths than can be guarded one by one.
+    /// The rules cover more paths than can be guarded one by one.
     #[error("`hide` and `protect` cover more than {limit} paths one by one, `{path}` among them")]
     TooManyPaths {
-        /// One of the paths.
+        /// One of the paths that the rules cover.
         path: PathBuf,
-        /// The most that can be guarded.
+        /// Maximum number of paths that can be guarded.
         limit: usize,
     },
     /// More links lead to guarded files than can be watched.
     #[error("more than {limit} links lead to what `hide` and `protect` match, `{path}` among them")]
     TooManyLinks {
-        /// One of the links.
+        /// One of the links to guarded files.
         path: PathBuf,
-        /// The most that can be watched.
+        /// Maximum number of links that can be watched.
         limit: usize,
     },
-    /// The list of links to guarded files that earlier runs removed cannot be used.
+    /// The list of links to guarded files that earlier runs removed cannot be read.
     #[error("cannot read `{path}`, the list of links to hidden or protected files that runs in this workspace removed")]
     RemovedLinks {
-        /// The file that holds the list.
+        /// Path of the file that holds the list.
         path: PathBuf,
-        /// The reason.
+        /// Error of reading or parsing the list.
         source: io::Error,
     },
 }
@@ -186,7 +186,8 @@ pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
         binds.insert(WORKSPACE.into(), (workspace.source.clone(), Access::Write));
     }
 
-    // Shallow before deep: a path's mount point is made by, or lies in, the one above it.
+    // Shallow paths come before deep ones, because each mount point is made by, or lies in, the
+    // mount above it.
     let mut mounts: BTreeMap<PathBuf, Entry> = bind_entries(binds).collect();
     let names = Names::in_view(entries.iter().chain(mounts.values()));
     let Steps { pins, guards } = guarded.steps(&names);
@@ -199,10 +200,12 @@ pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
     Ok(Sight { view, variables })
 }
 
-/// Tells whether a command may write to a path of the host by some name inside. The path has no links in it.
+/// Tells whether a command may write to a host path under any name inside. The path has no links in
+/// it.
 pub(crate) fn may_write(site: &Site<'_>, path: &Path) -> bool {
     let workspace = site.workspace;
-    // Nearly all paths are decided by this, and a view takes longer.
+    // Make this check first, because the check decides about nearly all paths and a view takes
+    // longer.
     if !workspace.is_in_writable_tree(path) {
         return false;
     }
@@ -211,10 +214,11 @@ pub(crate) fn may_write(site: &Site<'_>, path: &Path) -> bool {
     Names::in_view(&entries).writable(path).next().is_some()
 }
 
-/// What is mounted at which path inside.
+/// Mounts by path inside, each with its path on the host and its access.
 type Binds = BTreeMap<PathBuf, (PathBuf, Access)>;
 
-/// The parts of the host that a command sees beside the system: toolchains, granted paths and the workspace.
+/// Returns the parts of the host that a command sees besides the system: toolchains, granted paths
+/// and the workspace.
 fn binds(site: &Site<'_>, home: &Path) -> Result<Binds, ViewError> {
     let Site { host, workspace, guarded, .. } = *site;
     let mut binds = Binds::new();
@@ -247,7 +251,7 @@ fn bind_entries(binds: Binds) -> impl Iterator<Item = (PathBuf, Entry)> {
         .map(|(destination, (source, access))| (destination.clone(), Entry::Bind { source, destination, access }))
 }
 
-/// The path of the home directory inside.
+/// Returns the path of the home directory inside.
 fn home_inside(host: &Host) -> PathBuf {
     host.home.clone().filter(|home| !under_system(home)).unwrap_or_else(|| FALLBACK_HOME.into())
 }

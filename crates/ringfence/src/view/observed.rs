@@ -231,26 +231,29 @@ pub(super) fn is_absent(path: &Path) -> bool {
     FileTime::of_existing(path).is_none()
 }
 
-/// Tells whether `path` surely was where it is when `began`. A file that is moved gets a new time of change, and so does
-/// the directory that it is moved to. A directory also gets one when a file is made in it.
+/// Tells whether `path` was certainly at its place in `tree` at the time `began`. If a file is
+/// moved, the file and the directory that it is moved to get a new time of change. A directory also
+/// gets a new time if a file is made in it, so only both times together show a move.
 fn was_there(tree: &Path, path: &Path, began: FileTime) -> bool {
     let below = path.ancestors().take_while(|above| *above != tree);
     let mut steps = below.filter_map(|child| Some((child, child.parent()?)));
     steps.all(|(child, parent)| !is_changed_since(child, began) || !is_changed_since(parent, began))
 }
 
-/// The time at which a directory got its repository.
+/// Time at which a directory got its repository, compared with a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RepositoryOrigin {
-    /// Git takes the directory for none, or the repository is behind a `.git` that has a time of change of its own.
+    /// The directory has no repository, or a `.git` file or link leads to the repository and has a
+    /// time of change of its own.
     None,
     BeforeRun,
-    /// A run may have moved the repository here, or a part of it. Files that are moved can be older than the run.
+    /// The run may have moved the repository or a part of it here. Files that are moved can be
+    /// older than the run.
     Unsure,
 }
 
 impl RepositoryOrigin {
-    /// Looks at a directory of `tree`, since which a run `began`.
+    /// Examines a directory of `tree` after a run that began at `began`.
     pub(super) fn find(tree: &Path, directory: &Path, began: FileTime) -> RepositoryOrigin {
         let entry = directory.join(".git");
         let gitdir = match statat(CWD, &entry, AtFlags::SYMLINK_NOFOLLOW) {
@@ -272,8 +275,8 @@ impl RepositoryOrigin {
     }
 }
 
-/// Lists all files, links and directories below a directory, and the directory itself. Nothing where they are more than
-/// `limit`, or where one cannot be listed.
+/// Lists a directory itself, and all files, links and directories below it. Returns `None` if there
+/// are more than `limit`, or if a directory cannot be listed.
 pub(super) fn paths_below(directory: &Path, limit: usize) -> Option<Vec<PathBuf>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut found = vec![directory.to_path_buf()];
@@ -298,8 +301,8 @@ pub(super) fn paths_below(directory: &Path, limit: usize) -> Option<Vec<PathBuf>
     Some(found)
 }
 
-/// Lists the links and directories in a directory that is no link. A directory of references can hold thousands of
-/// files, which are passed over without a copy of their names.
+/// Lists the links and directories in a directory that is not a link. A directory of references can
+/// contain thousands of files, so files are skipped without a copy of their names.
 pub(super) fn scan_directory(path: &Path) -> Result<DirectoryScan, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut scan = DirectoryScan::default();

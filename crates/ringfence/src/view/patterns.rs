@@ -18,11 +18,11 @@ use super::ViewError;
 use super::guarded_links::{GuardedLink, RuleEffect};
 use super::observed::{ObservedFiles, Trace, TraceEnd};
 
-/// The most links to guarded files that are watched. Code in a sandbox can make any number of links, and each link to a
-/// directory counts once for each file that a rule matches there.
+/// Maximum number of links to guarded files that are watched. Code in a sandbox can make any number
+/// of links, and each link to a directory counts once for each file that a rule matches there.
 const MAX_GUARDED_LINKS: usize = 1 << 14;
 
-/// A file, by what all of its names have in common.
+/// Device and inode of a file, which all names of the file have in common.
 pub(super) type Inode = (u64, u64);
 
 /// Position in a pattern: the number of the pattern, and how many of its components are matched.
@@ -35,9 +35,9 @@ pub(super) struct PatternMatches {
     pub(super) protected: BTreeSet<PathBuf>,
     /// Directories that could not be searched and may hold anything.
     pub(super) denied: BTreeSet<PathBuf>,
-    /// The files that have more than one name, with those of their names that were found.
+    /// Files that have more than one name, with the names that were found.
     pub(super) linked: BTreeMap<Inode, BTreeSet<PathBuf>>,
-    /// The links on the way to a match.
+    /// Links on the way to a match.
     pub(super) links: Vec<GuardedLink>,
 }
 
@@ -115,7 +115,7 @@ impl<'a> PatternSearch<'a> {
         Ok(self.matches)
     }
 
-    /// Keeps the links to directories in which something matches, and those on the way to such
+    /// Keeps the links to directories in which something matches, and the links on the way to such
     /// a link.
     fn keep_followed_links(&mut self) -> Result<(), ViewError> {
         let mut to_directory: HashMap<(usize, &OsStr), Vec<usize>> = HashMap::new();

@@ -219,7 +219,7 @@ fn a_link_through_which_git_writes_is_reported_wherever_it_is() {
         fs_err::create_dir_all(path.parent().unwrap()).unwrap();
         symlink("/nowhere", path).unwrap();
     }
-    // The directory is new, too, and turns on what git records in there.
+    // The directory is reported as well, because its existence makes git record resolutions there.
     let expected: BTreeSet<&str> = links.into_iter().chain([".git/rr-cache"]).collect();
     assert_eq!(guarded.planted(), expected.into_iter().collect::<Vec<_>>());
     // A directory that is moved brings links that are older than the run.
@@ -390,7 +390,7 @@ fn a_link_to_a_guarded_file_that_a_run_removes_is_reported_and_the_file_stays_gu
     }
 }
 
-/// The list of removed links that a run in the workspace of `place` left.
+/// Returns the path of the list of removed links that a run in the workspace of `place` left.
 fn list_of_removed_links(place: &Place) -> PathBuf {
     let lists = fs_err::read_dir(place.path("home/.local/state/ringfence/removed-links")).unwrap();
     let lists: Vec<PathBuf> = lists.map(|entry| entry.unwrap().path()).collect();
@@ -414,7 +414,7 @@ fn a_run_is_refused_if_the_list_of_removed_links_cannot_be_read() {
         let error = place.try_find(&policy).unwrap_err();
         assert!(matches!(&error, ViewError::RemovedLinks { path, .. } if *path == list), "{error}");
         assert!(error.hint().ends_with(&format!("rm '{}'", list.display())), "{}", error.hint());
-        // A sandbox that stays reports another link, and the list does not become readable by that.
+        // A sandbox that stays reports another link, which must not make the list readable again.
         guarded.planted();
         assert_eq!(fs_err::read(&list).unwrap(), content);
     }
@@ -441,7 +441,7 @@ fn removed_links_that_would_fill_their_list_are_remembered_by_target() {
         let length = fs_err::metadata(list_of_removed_links(&place)).unwrap().len();
         assert!(length < 4096, "the list has {length} bytes");
         assert!(is_guarded());
-        // Another file in the place of the link that stands for all of them changes nothing.
+        // A new file in the place of the link that stands for all links changes nothing.
         place.write("ws/conf/0.key", "");
         assert!(is_guarded());
         fs_err::remove_file(place.path("ws/conf/0.key")).unwrap();
