@@ -49,8 +49,8 @@ fuzz_target!(|input: (u8, &[u8])| {
     check_late_host(bytes, usize::from(size));
 });
 
-/// Checks that a stream is stopped if its first line has two words and a later one, which the end of
-/// the stream may end, is the header that names a host.
+/// Checks that a stream is stopped if its first line has two or more words and a later line is the
+/// header that names a host. The end of the stream may end that line.
 fn check_late_host(bytes: &[u8], size: usize) {
     let mut watch = StreamWatch::new(LineRule::First);
     let is_stopped = bytes.chunks(size.max(1)).any(|piece| watch.read(piece) == Admission::None);
@@ -58,7 +58,7 @@ fn check_late_host(bytes: &[u8], size: usize) {
         return;
     }
     let is_lead = |byte: &u8| *byte <= b' ' || matches!(byte, 0x7f | 0x85 | 0xa0);
-    // Servers end lines at a line feed, or at a carriage return and a line feed alone.
+    // Some servers end lines at each line feed, others only at a carriage return with a line feed.
     let fed: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
     let mut returned = Vec::new();
     let mut rest = bytes;
@@ -82,7 +82,7 @@ fn check_late_host(bytes: &[u8], size: usize) {
     }
 }
 
-/// Checks that a stream passes as it is, or is stopped, and that one with a hello is stopped.
+/// Checks that a stream passes unchanged or is stopped, and that a stream with a hello is stopped.
 fn check_late_hello(bytes: &[u8], size: usize) {
     let mut watch = StreamWatch::new(LineRule::Every);
     let mut passed = Vec::new();

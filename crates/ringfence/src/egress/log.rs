@@ -282,21 +282,22 @@ impl SharedLog {
     fn append(&mut self, line: &[u8]) {
         self.written += line.len() as u64;
         if let Err(error) = self.append_to_current_part(line) {
-            // The disk may be full: the proxy goes on.
+            // The disk may be full. The proxy continues without this line.
             tracing::warn!(%error, "cannot write the egress log");
             self.file = None;
         }
     }
 
-    /// Appends to the part that has the log's name now. Other runs may have begun a new one since
-    /// the last event, and have deleted the part that this run wrote to.
+    /// Appends a line to the part that has the log's name now. Since the last event, other runs may
+    /// have begun a new part, and deleted the part that this run wrote to.
     fn append_to_current_part(&mut self, line: &[u8]) -> io::Result<()> {
         loop {
             let file = match &mut self.file {
                 Some(file) => file,
                 None => self.file.insert(open_shared(&self.path)?),
             };
-            // A new part is begun with an exclusive lock on this one, so it keeps its name until then.
+            // Another run needs an exclusive lock on this part to begin a new one. So the part
+            // keeps its name until this run unlocks it.
             flock(&*file, FlockOperation::LockShared)?;
             if is_named(file, &self.path)? {
                 let written = file.write_all(line);
@@ -308,7 +309,7 @@ impl SharedLog {
     }
 }
 
-/// Tells whether `path` is the name of an open file.
+/// Tells whether `path` leads to the open file `file`.
 fn is_named(file: &fs_err::File, path: &Path) -> io::Result<bool> {
     let own = file.metadata()?;
     match fs_err::metadata(path) {

@@ -54,7 +54,7 @@ pub(crate) use variables::{remote_variables, variables};
 
 /// Highest number of denials that a result lists one by one; further denials are only counted.
 const MOST_DENIALS: usize = 100;
-/// Time in which connections that a command left behind are judged when its gate is closed.
+/// Maximum time, after a gate is closed, to judge the connections that a command left behind.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Returns the kind of gate that a policy asks for.
@@ -200,8 +200,8 @@ fn let_out(context: &Context) -> (&Network, &Egress) {
 type Tell = Box<dyn Fn(Event) + Send + Sync>;
 
 impl GateHolder {
-    /// Does `work` on a thread of its own, and keeps what it tells. The work ends soon after its
-    /// receiver does.
+    /// Runs `work` on a thread of its own, and records the events that `work` reports. `work` must
+    /// end soon after its receiver completes.
     fn start(
         log: Log,
         work: impl AsyncFnOnce(Tell, oneshot::Receiver<()>) -> io::Result<()> + Send + 'static,
@@ -229,8 +229,8 @@ impl GateHolder {
         Ok(GateHolder { denials, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Judges what the command has left behind, lets nothing through after that, and returns what was
-    /// denied.
+    /// Judges the connections that the command left behind, closes the gate, and returns the
+    /// denials.
     pub(crate) fn close(mut self) -> Vec<Denial> {
         self.end();
         let kept = std::mem::take(&mut *self.denials.lock().unwrap_or_else(PoisonError::into_inner));
@@ -280,7 +280,7 @@ async fn hold(awaited: Awaited, proxy: &Proxy) -> io::Result<()> {
         () = proxy.drained() => None,
     };
     let Some(Gate { proxy: listener, tunnel: device }) = gate else {
-        return Ok(()); // its set-up failed, which is told by whoever watches that
+        return Ok(()); // the set-up failed, as its watcher reports, or the gate is closed
     };
     let listener = std::net::TcpListener::from(listener);
     listener.set_nonblocking(true)?;

@@ -161,7 +161,7 @@ fn a_run_goes_on_in_the_new_part_that_other_runs_have_begun() {
         long.write(denied(&late));
         assert_eq!(targets(&read_part(&path).unwrap().entries).last(), Some(&&*late));
     }
-    // The same without any part.
+    // The run also continues if all parts of the log are gone.
     fs_err::remove_file(&path).unwrap();
     long.write(denied("last.test:443"));
     assert_eq!(targets(&read_part(&path).unwrap().entries), ["last.test:443"]);
