@@ -18,7 +18,7 @@ mod opening;
 mod watch;
 
 use hello::{Hello, HelloPosition, HelloReader};
-use opening::{OtherNames, LineRule, Opening, OpeningKind};
+use opening::{LineRule, Opening, OpeningKind, OtherNames};
 use watch::{Admission, StreamWatch};
 
 fuzz_target!(|input: (u8, &[u8])| {

@@ -42,8 +42,8 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
 
 /// Flags of the compiler for a static release binary.
 ///
-/// A panic aborts, so that nobody reads tables for unwinding. A position-independent program of this
-/// size has a megabyte of relocations, which the linker can pack.
+/// A panic aborts, so that no code reads the tables for unwinding. A position-independent program
+/// of this size has a megabyte of relocations, which the linker packs.
 const STATIC_FLAGS: &str =
     "-C target-feature=+crt-static -C force-unwind-tables=no -C link-arg=-Wl,-z,pack-relative-relocs";
 

@@ -82,8 +82,9 @@ pub(crate) fn run_captured(
 
 /// Runs a command in a nameless sandbox of `policy`, and stops the sandbox.
 ///
-/// Processes that the command left in the background can plant something until the sandbox has ended. So
-/// the paths in the result are those that are found then, and an error tells of them, too.
+/// Processes that the command left in the background can plant something until the sandbox has
+/// ended. So the paths in the result are those that are found after that, and an error names them,
+/// too.
 async fn scoped(
     core: &Arc<Core>,
     policy: &Policy,

@@ -301,8 +301,8 @@ impl Room {
         planted
     }
 
-    /// Finds the paths that the sandbox planted, and remembers the links of git among them, so that no
-    /// other sandbox is led by one.
+    /// Finds the paths that the sandbox planted, and remembers the links of git among them, so that
+    /// they mislead no other sandbox.
     fn planted(&self) -> Vec<String> {
         let witness = fs_err::read(self.directory.join(WITNESS)).ok();
         let witness = witness.and_then(|text| serde_json::from_slice::<Witness>(&text).ok());

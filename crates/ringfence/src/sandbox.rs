@@ -423,8 +423,9 @@ impl Sandbox {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stopped {
-    /// Paths that the sandbox made, changed or removed since its start and that programs on the host act
-    /// on. Processes in the background may have done so after the result of the last command.
+    /// Paths that the sandbox made, changed or removed since its start and that programs on the
+    /// host act on. Processes in the background may have changed some of them after the result of
+    /// the last command.
     pub planted: Vec<String>,
 }
 

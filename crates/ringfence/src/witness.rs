@@ -62,8 +62,8 @@ impl Witness {
         self.egress.as_deref().map(|log| egress::denials_since(log, logged, sandbox)).unwrap_or_default()
     }
 
-    /// Returns the protected paths that were made, changed or removed since the sandbox was started.
-    /// Links of git among them are remembered, so that no other sandbox is led by one.
+    /// Returns the protected paths that were made, changed or removed since the sandbox was
+    /// started. Remembers the links of git among them, so that they mislead no other sandbox.
     pub(crate) fn planted(&self) -> Vec<String> {
         self.watched.planted()
     }

@@ -286,9 +286,10 @@ static FAMILIES: &[Family] = &[
         rule: Rule::Refuse(libc::ENOSYS),
     },
     Family {
-        // The first process has the user id of the command. With a limit on its processor time the
-        // command could have the kernel kill it, and with it the report of the run. A filter cannot see
-        // whether a call reads or sets, because that lies behind a pointer; /proc/PID/limits can be read.
+        // The first process has the user id of the command. With a limit on its processor time, the
+        // command could have the kernel kill the first process, and with it the report of the run. A
+        // filter cannot tell reading from setting, because the new limit lies behind a pointer.
+        // Limits can be read in /proc/PID/limits instead.
         name: "limits of others",
         reason: "limits of another process have the kernel kill it, the first one of the sandbox included",
         syscalls: &[both("prlimit64", 302, 261)],
