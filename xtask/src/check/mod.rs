@@ -1,7 +1,9 @@
 //! `cargo xtask check`: runs all checks of the code that do not run the code.
 
+mod commits;
 mod layers;
 mod manifests;
+mod prose;
 mod source;
 
 use std::time::Instant;
@@ -26,6 +28,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: Arguments) -> Result<()> {
         ("dependencies point one way", |workspace| report(layers::check(workspace)?)),
         ("every dependency has its reason", |workspace| report(manifests::check(workspace)?)),
         ("unsafe code stays in its place, files stay small", |workspace| report(source::check(workspace)?)),
+        ("comments name their subjects", |workspace| report(prose::check(workspace)?)),
+        ("commits say what they do", |workspace| report(commits::check(workspace)?)),
         ("formatting", |workspace| run_command(&mut workspace.cargo(["fmt", "--all", "--check"]))),
         ("lints", lints),
         ("fuzz targets compile, and have inputs", fuzz::check),
