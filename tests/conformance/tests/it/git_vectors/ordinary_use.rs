@@ -94,13 +94,15 @@ git bisect reset > /dev/null 2>&1
 git checkout -q main
 ";
 
-/// Rebase of a merge, which uses labels.
-const MERGES: &str = "git checkout -q -b one
+/// Rebase of a merge, which uses labels. The dates are fixed, because commits that are made again
+/// within the same second would be the same ones.
+const MERGES: &str = "export GIT_AUTHOR_DATE='1700000000 +0000' GIT_COMMITTER_DATE='1700000000 +0000'
+git checkout -q -b one
 echo 1 > one.txt; git add one.txt; git commit -q -m one
 git checkout -q main
 echo 2 > two.txt; git add two.txt; git commit -q -m two
 git merge -q --no-ff -m merge one
-git rebase -q -r --force-rebase HEAD~2
+GIT_COMMITTER_DATE='1700000060 +0000' git rebase -q -r --force-rebase HEAD~2
 ";
 
 /// Workspace of a user, and the work that is done in it.
