@@ -17,11 +17,11 @@ use tokio::task::JoinSet;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// What is written and read at once.
+/// Number of bytes that are written and read at once.
 const PIECE: usize = 256 * 1024;
-/// What every answer consists of.
+/// Byte that every answer consists of.
 const FILL: u8 = b'x';
-/// What one request is answered with.
+/// Answer to one request.
 const ANSWER: &[u8] = &[FILL; 5];
 
 #[tokio::main]

@@ -1,4 +1,5 @@
-//! What a verdict costs with a hundred thousand rules: `cargo run --release -p ringfence-egress --example bench_rules`.
+//! Measures the cost of a verdict with a hundred thousand rules: `cargo run --release -p
+//! ringfence-egress --example bench_rules`.
 //!
 //! Prints one line of JSON, nanoseconds for each kind of target.
 

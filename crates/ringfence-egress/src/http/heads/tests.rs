@@ -2,7 +2,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 
-/// What comes out at the other end when `bytes` come in pieces of `size`.
+/// Returns the bytes that pass when `bytes` arrive in pieces of `size`, and the fault.
 async fn passed(bytes: &[u8], size: usize) -> (Vec<u8>, Option<HeadFault>) {
     let (mut client, server) = tokio::io::duplex(size);
     let mut heads = StrictHeads::new(Rewound::new(Bytes::new(), server), 1024);
