@@ -11,7 +11,11 @@
 //! $ SANDBOX_METHOD=docker cargo run -p ringfence --example fail_fast
 //! refusing to start: the preflight failed: backend `docker` does not work here: …
 //! ```
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "it is a program, and speaks to whoever started it")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "it is a program, and speaks to whoever started it"
+)]
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -45,14 +49,15 @@ fn main() -> ExitCode {
 /// Creates the engine before a port is bound, so that the service fails here if isolation is
 /// impossible.
 fn start() -> Result<Engine, (String, Vec<String>)> {
-    let settings =
-        Settings::from_environment().map_err(|error| (chain(&error), error.hint().into_iter().collect::<Vec<_>>()))?;
+    let settings = Settings::from_environment()
+        .map_err(|error| (chain(&error), error.hint().into_iter().collect::<Vec<_>>()))?;
     Engine::new(settings).map_err(|error| (chain(&error), error.hints()))
 }
 
 async fn serve(engine: Engine) -> std::io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let backend = engine.preflight().map_or_else(|error| chain(&error), |plan| plan.backend.to_string());
+    let backend =
+        engine.preflight().map_or_else(|error| chain(&error), |plan| plan.backend.to_string());
     println!("listening on {}, behind {backend}", listener.local_addr()?);
     loop {
         let (stream, _) = listener.accept().await?;
@@ -72,7 +77,9 @@ async fn answer(engine: &Engine, stream: TcpStream) -> std::io::Result<()> {
     let policy: Policy = engine.settings().policy.clone().time(Duration::from_secs(30));
     let answer = match engine.run(&policy, &Command::shell(line)).await {
         Ok(result) => serde_json::to_string(&result)?,
-        Err(error) => serde_json::json!({ "error": chain(&error), "hints": error.hints() }).to_string(),
+        Err(error) => {
+            serde_json::json!({ "error": chain(&error), "hints": error.hints() }).to_string()
+        }
     };
     stream.write_all(answer.as_bytes()).await?;
     stream.write_all(b"\n").await

@@ -15,11 +15,14 @@ fn main() {
     println!("cargo::rerun-if-env-changed=BUILT_RINGFENCE_GUEST");
     let guest = std::env::var_os("BUILT_RINGFENCE_GUEST").map_or_else(build, PathBuf::from);
     println!("cargo::rerun-if-changed={}", guest.display());
-    let bytes = fs_err::read(&guest).unwrap_or_else(|error| panic!("cannot read the guest: {error}"));
-    let hash: String = Sha256::digest(&bytes).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let bytes =
+        fs_err::read(&guest).unwrap_or_else(|error| panic!("cannot read the guest: {error}"));
+    let hash: String =
+        Sha256::digest(&bytes).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     let compressed = PathBuf::from(variable("OUT_DIR")).join("ringfence-guest.deflate");
     let mut encoder = DeflateEncoder::new(Vec::new(), Compression::best());
-    let written = encoder.write_all(&bytes).and_then(|()| fs_err::write(&compressed, encoder.finish()?));
+    let written =
+        encoder.write_all(&bytes).and_then(|()| fs_err::write(&compressed, encoder.finish()?));
     written.unwrap_or_else(|error| panic!("cannot compress the guest: {error}"));
     println!("cargo::rustc-env=RINGFENCE_GUEST={}", compressed.display());
     println!("cargo::rustc-env=RINGFENCE_GUEST_LENGTH={}", bytes.len());
@@ -46,12 +49,25 @@ fn build() -> PathBuf {
     let mut cargo = Command::new(variable("CARGO"));
     // With an explicit target the flags apply to the guest alone. Otherwise they would apply to
     // procedural macros, too, which cannot be linked statically.
-    cargo.args(["build", "--package", "ringfence-guest", "--profile", "guest", "--target", &target]);
-    cargo.arg("--manifest-path").arg(crates.join("ringfence-guest/Cargo.toml")).arg("--target-dir").arg(&output);
+    cargo.args([
+        "build",
+        "--package",
+        "ringfence-guest",
+        "--profile",
+        "guest",
+        "--target",
+        &target,
+    ]);
+    cargo
+        .arg("--manifest-path")
+        .arg(crates.join("ringfence-guest/Cargo.toml"))
+        .arg("--target-dir")
+        .arg(&output);
     cargo.env("RUSTFLAGS", "-C target-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
     // The wrapper of a caller that only checks, such as clippy, would build nothing.
     cargo.env_remove("RUSTC_WORKSPACE_WRAPPER").env_remove("RUSTC_WRAPPER");
-    let status = cargo.status().unwrap_or_else(|error| panic!("cannot run cargo for the guest: {error}"));
+    let status =
+        cargo.status().unwrap_or_else(|error| panic!("cannot run cargo for the guest: {error}"));
     assert!(status.success(), "cannot build the guest: cargo ended with {status}");
     output.join(target).join("guest/ringfence-guest")
 }

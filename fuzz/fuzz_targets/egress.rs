@@ -5,7 +5,9 @@
 use std::net::IpAddr;
 
 use libfuzzer_sys::fuzz_target;
-use ringfence_egress::{AddressClass, HostRule, Reason, Rules, Target, TargetHost, Verdict, classify};
+use ringfence_egress::{
+    AddressClass, HostRule, Reason, Rules, Target, TargetHost, Verdict, classify,
+};
 
 fuzz_target!(|texts: (&str, &str, &str)| {
     let (allow, deny) = (rules(texts.0), rules(texts.1));
@@ -32,7 +34,8 @@ fn rules(text: &str) -> Vec<HostRule> {
 fn judge(index: &Rules, allow: &[HostRule], deny: &[HostRule], target: &Target) {
     assert_eq!(Target::from_authority(&target.to_string(), None).as_ref(), Ok(target));
     assert!(names(&target.rule(), target));
-    let (allowed, denied) = (allow.iter().any(|rule| names(rule, target)), deny.iter().any(|rule| names(rule, target)));
+    let (allowed, denied) =
+        (allow.iter().any(|rule| names(rule, target)), deny.iter().any(|rule| names(rule, target)));
     match index.judge(target) {
         // An address that embeds another address is denied by the rule for the embedded address.
         Verdict::Denied(Reason::Listed { rule }) => {

@@ -17,9 +17,15 @@ static LISTED: LazyLock<Vec<Module>> = LazyLock::new(|| Code::default().imports)
 fuzz_target!(|text: &str| {
     let lines = text.split(['\n', '\r']).count();
     let imports::Examined { found, error } = imports::find(text, &LISTED);
-    assert!(error.is_none_or(|(line, column)| (1..=lines).contains(&line) && column >= 1), "{error:?}");
+    assert!(
+        error.is_none_or(|(line, column)| (1..=lines).contains(&line) && column >= 1),
+        "{error:?}"
+    );
     for found in found {
         assert!((1..=lines).contains(&found.line) && found.column >= 1, "{found:?}");
-        assert!(found.module.is_empty() || LISTED.iter().any(|module| module.holds(&found.module)), "{found:?}");
+        assert!(
+            found.module.is_empty() || LISTED.iter().any(|module| module.holds(&found.module)),
+            "{found:?}"
+        );
     }
 });

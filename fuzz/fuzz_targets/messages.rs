@@ -15,7 +15,9 @@ fn read<T: DeserializeOwned + Serialize + PartialEq + Debug>(bytes: &[u8]) {
     let Ok(message) = frame::parse::<T>(bytes) else { return };
     let mut decoder = Decoder::default();
     decoder.push(&frame::message(&message));
-    let Ok(Some(Frame::Message(written))) = decoder.next_frame() else { panic!("a message has a frame") };
+    let Ok(Some(Frame::Message(written))) = decoder.next_frame() else {
+        panic!("a message has a frame")
+    };
     assert_eq!(frame::parse::<T>(&written).as_ref(), Ok(&message));
 }
 

@@ -9,7 +9,8 @@ use ringfence_core::audit::{Record, verify_chain};
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(result) = serde_json::from_slice::<ExecutionResult>(bytes) {
         let json = serde_json::to_vec(&result).expect("a result can be written");
-        let again: ExecutionResult = serde_json::from_slice(&json).expect("what was written can be read");
+        let again: ExecutionResult =
+            serde_json::from_slice(&json).expect("what was written can be read");
         assert_eq!(result, again);
     }
     if let Ok(record) = serde_json::from_slice::<Record>(bytes) {

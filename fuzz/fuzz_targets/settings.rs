@@ -9,7 +9,11 @@ use libfuzzer_sys::fuzz_target;
 use ringfence_core::settings::{Config, Inputs, LayerText, Origin, Settings};
 
 fuzz_target!(|texts: (&str, &str)| {
-    let file = |origin, path: &str, text: &str| LayerText { origin, path: path.into(), text: text.to_owned() };
+    let file = |origin, path: &str, text: &str| LayerText {
+        origin,
+        path: path.into(),
+        text: text.to_owned(),
+    };
     let files = [
         file(Origin::User, "/home/user/.config/ringfence/config.toml", texts.0),
         file(Origin::Project, "/work/ringfence.toml", texts.1),

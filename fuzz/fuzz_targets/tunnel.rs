@@ -36,12 +36,18 @@ fuzz_target!(|input: (u8, &[u8])| {
         let kind = kind.unwrap_or_else(|| opening.kind_at_end());
         let passed = &opening.bytes;
         match kind {
-            OpeningKind::Tls(Hello::Named(name)) => check_hello(&passed[..opening.hello_length()], Some(&name)),
-            OpeningKind::Tls(Hello::Unnamed) => check_hello(&passed[..opening.hello_length()], None),
+            OpeningKind::Tls(Hello::Named(name)) => {
+                check_hello(&passed[..opening.hello_length()], Some(&name))
+            }
+            OpeningKind::Tls(Hello::Unnamed) => {
+                check_hello(&passed[..opening.hello_length()], None)
+            }
             // A single printable character passes alone, and the proxy cuts an answer to it in TLS.
             OpeningKind::Other if matches!(passed.as_slice(), [b' '..=b'~']) => {}
             OpeningKind::Other => check_unread(bytes, passed.len()),
-            OpeningKind::Tls(Hello::Unreadable(_)) | OpeningKind::Http | OpeningKind::Undecided(_) => {}
+            OpeningKind::Tls(Hello::Unreadable(_))
+            | OpeningKind::Http
+            | OpeningKind::Undecided(_) => {}
         }
     }
     check_second_hello(bytes);
@@ -100,7 +106,8 @@ fn check_late_hello(bytes: &[u8], size: usize) {
     assert!(passed == bytes, "a stream is changed");
     for start in 0..bytes.len() {
         if let [22, 0..=15, _, high, low, rest @ ..] = &bytes[start..] {
-            let record = rest.get(..usize::from(*high) << 8 | usize::from(*low)).unwrap_or_default();
+            let record =
+                rest.get(..usize::from(*high) << 8 | usize::from(*low)).unwrap_or_default();
             let is_named = names_in(record).is_some_and(|names| !names.is_empty());
             assert!(!is_named, "a hello passes unread");
         }
@@ -111,10 +118,14 @@ fn check_late_hello(bytes: &[u8], size: usize) {
 fn check_hello(bytes: &[u8], name: Option<&str>) {
     let message = content_of(bytes, &[22]);
     let names = names_in(&message).unwrap_or_else(|| panic!("a hello that cannot be read passes"));
-    let named: Vec<String> = names.iter().map(|name| String::from_utf8_lossy(name).to_lowercase()).collect();
+    let named: Vec<String> =
+        names.iter().map(|name| String::from_utf8_lossy(name).to_lowercase()).collect();
     match name {
         Some(name) => assert_eq!(named, [name.to_lowercase()]),
-        None => assert!(named.iter().all(|name| name.parse::<std::net::IpAddr>().is_ok()), "{named:?} passes as none"),
+        None => assert!(
+            named.iter().all(|name| name.parse::<std::net::IpAddr>().is_ok()),
+            "{named:?} passes as none"
+        ),
     }
 }
 
@@ -122,7 +133,8 @@ fn check_hello(bytes: &[u8], name: Option<&str>) {
 fn check_second_hello(bytes: &[u8]) {
     let mut reader = HelloReader::new(HelloPosition::AfterRetry);
     if let Some(Hello::Named(name)) = reader.read(bytes) {
-        let names = names_in(&content_of(&bytes[..reader.length()], &[22])).expect("it can be read");
+        let names =
+            names_in(&content_of(&bytes[..reader.length()], &[22])).expect("it can be read");
         assert_eq!(names, [name.as_bytes()].map(<[u8]>::to_ascii_lowercase));
     }
 }
@@ -151,7 +163,8 @@ fn names_in(message: &[u8]) -> Option<Vec<Vec<u8>>> {
         return None;
     }
     let skip = |bytes: &'_ [u8], width: usize| -> Option<usize> {
-        let length = bytes.get(..width)?.iter().fold(0, |length, byte| length * 256 + usize::from(*byte));
+        let length =
+            bytes.get(..width)?.iter().fold(0, |length, byte| length * 256 + usize::from(*byte));
         (width + length <= bytes.len()).then_some(width + length)
     };
     let mut rest = body.get(34..)?;
@@ -170,7 +183,8 @@ fn names_in(message: &[u8]) -> Option<Vec<Vec<u8>>> {
             // Each entry is a type, a length and a name. A truncated entry also counts.
             let mut list = extension.get(6..).unwrap_or_default();
             while !list.is_empty() {
-                let end = list.get(1..).and_then(|list| skip(list, 2)).map_or(list.len(), |end| end + 1);
+                let end =
+                    list.get(1..).and_then(|list| skip(list, 2)).map_or(list.len(), |end| end + 1);
                 names.push(list.get(3..end).unwrap_or_default().to_ascii_lowercase());
                 list = &list[end..];
             }
@@ -184,7 +198,10 @@ fn names_in(message: &[u8]) -> Option<Vec<Vec<u8>>> {
 /// TLS or SSL nor like HTTP.
 fn check_unread(bytes: &[u8], released: usize) {
     if let [first, second, third, ..] = *bytes {
-        assert!(!(second == 3 && (third <= 4 || (20..=26).contains(&first))), "a TLS record passes unread");
+        assert!(
+            !(second == 3 && (third <= 4 || (20..=26).contains(&first))),
+            "a TLS record passes unread"
+        );
         let is_version = matches!(bytes.get(3..5), Some([3, _] | [0, 2]));
         assert!(!(first >= 0x80 && third == 1 && is_version), "a hello of SSL 2 passes unread");
     }
@@ -199,10 +216,13 @@ fn check_unread(bytes: &[u8], released: usize) {
     let text: String = line.iter().map(|byte| char::from(*byte)).collect();
     let words: Vec<&str> = text.split_whitespace().collect();
     let is_known = |word: &str| {
-        ["GET", "HEAD", "POST", "PUT", "OPTIONS", "PRI"].iter().any(|known| known.eq_ignore_ascii_case(word))
+        ["GET", "HEAD", "POST", "PUT", "OPTIONS", "PRI"]
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(word))
     };
     if let [method, target, ..] = words[..] {
-        let is_versioned = words[2..].iter().any(|word| word.to_ascii_uppercase().starts_with("HTTP/"));
+        let is_versioned =
+            words[2..].iter().any(|word| word.to_ascii_uppercase().starts_with("HTTP/"));
         // Without a version, only the next line distinguishes a request from a command, once the
         // line has arrived.
         let next: &[u8] = rest.get(line.len() + 1..).unwrap_or_default();

@@ -40,14 +40,18 @@ impl Arguments {
         let Some(value) = self.value(name, "a number")? else { return Ok(None) };
         match value.parse() {
             Ok(number) if number > 0 => Ok(Some(number)),
-            _ => Err(UsageError(format!("`{name}` takes a number above zero, not `{value}`")).into()),
+            _ => {
+                Err(UsageError(format!("`{name}` takes a number above zero, not `{value}`")).into())
+            }
         }
     }
 
     /// Removes `name VALUE` or `name=VALUE` and returns the value. `kind` describes the value in
     /// the error.
     pub(crate) fn value(&mut self, name: &str, kind: &str) -> Result<Option<String>> {
-        let Some(position) = self.0.iter().position(|argument| argument.split('=').next() == Some(name)) else {
+        let Some(position) =
+            self.0.iter().position(|argument| argument.split('=').next() == Some(name))
+        else {
             return Ok(None);
         };
         let option = self.0.remove(position);
@@ -62,10 +66,15 @@ impl Arguments {
     /// flags, from which the error suggests one.
     pub(crate) fn rest(self, known: &[&str]) -> Result<Vec<String>> {
         match self.0.iter().find(|argument| argument.starts_with('-')) {
-            Some(flag) if known.is_empty() => Err(UsageError(format!("there is no flag `{flag}` here")).into()),
+            Some(flag) if known.is_empty() => {
+                Err(UsageError(format!("there is no flag `{flag}` here")).into())
+            }
             Some(flag) => {
                 let nearest = nearest(flag, known.iter().copied());
-                Err(UsageError(format!("there is no flag `{flag}` here; did you mean `{nearest}`?")).into())
+                Err(UsageError(format!(
+                    "there is no flag `{flag}` here; did you mean `{nearest}`?"
+                ))
+                .into())
             }
             None => Ok(self.0),
         }
@@ -74,7 +83,9 @@ impl Arguments {
     /// Fails if any argument is left.
     pub(crate) fn end(self, known: &[&str]) -> Result<()> {
         match self.rest(known)?.first() {
-            Some(argument) => Err(UsageError(format!("`{argument}` is one argument too many")).into()),
+            Some(argument) => {
+                Err(UsageError(format!("`{argument}` is one argument too many")).into())
+            }
             None => Ok(()),
         }
     }
@@ -119,8 +130,14 @@ mod tests {
     #[test]
     fn what_is_not_a_number_above_zero_is_refused() {
         check_error(arguments("--runs").number("--runs"), "`--runs` needs a number after it");
-        check_error(arguments("--runs 0").number("--runs"), "`--runs` takes a number above zero, not `0`");
-        check_error(arguments("--runs=x").number("--runs"), "`--runs` takes a number above zero, not `x`");
+        check_error(
+            arguments("--runs 0").number("--runs"),
+            "`--runs` takes a number above zero, not `0`",
+        );
+        check_error(
+            arguments("--runs=x").number("--runs"),
+            "`--runs` takes a number above zero, not `x`",
+        );
     }
 
     #[test]

@@ -32,9 +32,14 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
     fs_err::rename(&copy, &binary)?;
 
     let image = fs_err::read(&binary)?;
-    elf::ensure_static(&image).with_context(|| format!("`{}` is not fully static", binary.display()))?;
+    elf::ensure_static(&image)
+        .with_context(|| format!("`{}` is not fully static", binary.display()))?;
     let size = image.len() as u64;
-    ensure!(size < LARGEST, "`{}` has {size} bytes, more than the {LARGEST} it may have", binary.display());
+    ensure!(
+        size < LARGEST,
+        "`{}` has {size} bytes, more than the {LARGEST} it may have",
+        binary.display()
+    );
     let version = output_of(Command::new(&binary).arg("--version"))?;
     println!("{}: {}, static, {:.2} MB", binary.display(), version.trim(), size as f64 / 1e6);
     Ok(binary)
@@ -44,8 +49,7 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
 ///
 /// A panic aborts, so that no code reads the tables for unwinding. A position-independent program
 /// of this size has a megabyte of relocations, which the linker packs.
-const STATIC_FLAGS: &str =
-    "-C target-feature=+crt-static -C force-unwind-tables=no -C link-arg=-Wl,-z,pack-relative-relocs";
+const STATIC_FLAGS: &str = "-C target-feature=+crt-static -C force-unwind-tables=no -C link-arg=-Wl,-z,pack-relative-relocs";
 
 /// Returns the cargo command that builds static release binaries.
 ///

@@ -28,14 +28,20 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     let fresh = tempfile::tempdir()?;
     generate(workspace, fresh.path())?;
     let stale = differences(fresh.path(), &workspace.root.join("docs"))?;
-    let names = stale.iter().map(|path| format!("docs/{}", path.display())).collect::<Vec<_>>().join(", ");
-    ensure!(stale.is_empty(), "not as the code would generate: {names}; run `cargo xtask docs` and commit the result");
+    let names =
+        stale.iter().map(|path| format!("docs/{}", path.display())).collect::<Vec<_>>().join(", ");
+    ensure!(
+        stale.is_empty(),
+        "not as the code would generate: {names}; run `cargo xtask docs` and commit the result"
+    );
     Ok(())
 }
 
 fn generate(workspace: &Workspace, directory: &Path) -> Result<()> {
     workspace.build_everything()?;
-    run_command(Command::new(workspace.target.join("debug/ringfence")).arg("generate").arg(directory))
+    run_command(
+        Command::new(workspace.target.join("debug/ringfence")).arg("generate").arg(directory),
+    )
 }
 
 /// Returns the files that differ between the generated tree and the checked-in tree, which also has
@@ -51,7 +57,9 @@ fn differences(fresh: &Path, kept: &Path) -> Result<BTreeSet<PathBuf>> {
             different.insert(name.to_owned());
         }
         let directory = name.parent().filter(|parent| !parent.as_os_str().is_empty());
-        if let Some(directory) = directory.map(|directory| kept.join(directory)).filter(|path| path.is_dir()) {
+        if let Some(directory) =
+            directory.map(|directory| kept.join(directory)).filter(|path| path.is_dir())
+        {
             for path in files_below(&directory)? {
                 let name = path.strip_prefix(kept)?;
                 if !fresh.join(name).exists() {
@@ -85,7 +93,11 @@ mod tests {
 
     #[test]
     fn pages_written_by_hand_are_no_difference() {
-        check(&[("man/a.1", "x")], &[("man/a.1", "x"), ("guide.md", "y"), ("guides/b.md", "z")], &[]);
+        check(
+            &[("man/a.1", "x")],
+            &[("man/a.1", "x"), ("guide.md", "y"), ("guides/b.md", "z")],
+            &[],
+        );
     }
 
     #[test]

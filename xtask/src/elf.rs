@@ -23,7 +23,8 @@ pub(crate) fn ensure_static(image: &[u8]) -> Result<()> {
         match u32::try_from(number::<4>(image, header)?)? {
             PT_INTERP => bail!("it names a program interpreter"),
             PT_DYNAMIC => {
-                let (start, length) = (number::<8>(image, header + 8)?, number::<8>(image, header + 32)?);
+                let (start, length) =
+                    (number::<8>(image, header + 8)?, number::<8>(image, header + 32)?);
                 ensure_needs_nothing(image, start, length)?;
             }
             _ => {}

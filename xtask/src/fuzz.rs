@@ -34,7 +34,8 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
         println!("── {target}, {seconds} s");
         let found = made(workspace, &["corpus", target])?;
         let artifacts = made(workspace, &["artifacts", target])?;
-        let mut command = workspace.cargo(["fuzz", "run", "--sanitizer", "none", "--fuzz-dir", "fuzz"]);
+        let mut command =
+            workspace.cargo(["fuzz", "run", "--sanitizer", "none", "--fuzz-dir", "fuzz"]);
         command.arg("--target-dir").arg(directory(workspace).join("build")).arg(target);
         // libFuzzer writes inputs that reach new code to the first directory, so the checked-in
         // corpus does not change.
@@ -62,7 +63,14 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
             bail!("the fuzz target `{target}` has no inputs to begin with in {}", corpus.display());
         }
     }
-    let mut command = workspace.cargo(["check", "--locked", "--manifest-path", MANIFEST, "--bins", "--target-dir"]);
+    let mut command = workspace.cargo([
+        "check",
+        "--locked",
+        "--manifest-path",
+        MANIFEST,
+        "--bins",
+        "--target-dir",
+    ]);
     run_command(command.arg(directory(workspace)))
 }
 
@@ -70,7 +78,10 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
 fn targets(workspace: &Workspace) -> Result<Vec<String>> {
     let files = files_below(&workspace.root.join("fuzz/fuzz_targets"))?;
     let name = |file: PathBuf| file.file_stem().and_then(|name| name.to_str()).map(str::to_owned);
-    files.into_iter().map(|file| name(file).context("a fuzz target has a name that is not text")).collect()
+    files
+        .into_iter()
+        .map(|file| name(file).context("a fuzz target has a name that is not text"))
+        .collect()
 }
 
 /// Returns the directory of all files that fuzzing creates.
@@ -94,7 +105,14 @@ fn path_with_cargo_fuzz(workspace: &Workspace) -> Result<std::ffi::OsString> {
     }
     let tools = workspace.target.join("tools");
     if !tools.join("bin/cargo-fuzz").is_file() {
-        let mut install = workspace.cargo(["install", "--locked", "--version", CARGO_FUZZ, "cargo-fuzz", "--root"]);
+        let mut install = workspace.cargo([
+            "install",
+            "--locked",
+            "--version",
+            CARGO_FUZZ,
+            "cargo-fuzz",
+            "--root",
+        ]);
         run_command(install.arg(&tools))
             .context("cannot install cargo-fuzz\nhint: cargo install --locked cargo-fuzz")?;
     }

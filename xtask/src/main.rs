@@ -58,7 +58,12 @@ const CHORES: &[Chore] = &[
         about: "runs each fuzz target for N seconds, 30 unless told; installs cargo-fuzz in target/ if it is missing",
         run: fuzz::run,
     },
-    Chore { name: "dist", usage: "dist", about: "makes dist/ringfence, one fully static file", run: dist::run },
+    Chore {
+        name: "dist",
+        usage: "dist",
+        about: "makes dist/ringfence, one fully static file",
+        run: dist::run,
+    },
     Chore {
         name: "bench",
         usage: "bench [--runs N] [--quick] [--against REVISION] [--egress] [--no-install] [--no-engines]",
@@ -91,7 +96,10 @@ fn main() -> ExitCode {
     }
     let Some(chore) = CHORES.iter().find(|chore| chore.name == name) else {
         let nearest = arguments::nearest(&name, CHORES.iter().map(|chore| chore.name));
-        eprintln!("error: there is no chore `{name}`\nhint: did you mean `cargo xtask {nearest}`?\n\n{}", help());
+        eprintln!(
+            "error: there is no chore `{name}`\nhint: did you mean `cargo xtask {nearest}`?\n\n{}",
+            help()
+        );
         return ExitCode::from(2);
     };
     let arguments = Arguments::new(arguments);

@@ -12,19 +12,22 @@ use crate::arguments::Arguments;
 use crate::workspace::{Workspace, output_of};
 
 const FILE: &str = ".devcontainer/seccomp.json";
-const TEST: &str = "seccomp::oci::tests::the_stored_profile_of_the_dev_container_is_the_one_the_table_gives";
+const TEST: &str =
+    "seccomp::oci::tests::the_stored_profile_of_the_dev_container_is_the_one_the_table_gives";
 
 pub(crate) fn run(workspace: &Workspace, arguments: Arguments) -> Result<()> {
     arguments.end(&[])?;
-    pass(test(workspace).env("RINGFENCE_BLESS", "1")).with_context(|| format!("cannot write {FILE}"))?;
+    pass(test(workspace).env("RINGFENCE_BLESS", "1"))
+        .with_context(|| format!("cannot write {FILE}"))?;
     println!("{FILE} is what the table gives");
     Ok(())
 }
 
 /// Fails if the checked-in profile differs from the profile that the table gives.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
-    pass(&mut test(workspace))
-        .with_context(|| format!("{FILE} is stale; run `cargo xtask seccomp-profile` and commit the result"))
+    pass(&mut test(workspace)).with_context(|| {
+        format!("{FILE} is stale; run `cargo xtask seccomp-profile` and commit the result")
+    })
 }
 
 fn test(workspace: &Workspace) -> Command {

@@ -18,14 +18,19 @@ pub(crate) struct Workspace {
 
 impl Workspace {
     pub(crate) fn load() -> Result<Self> {
-        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in no workspace")?;
+        let manifest =
+            Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in no workspace")?;
         let mut command = cargo(manifest, ["metadata", "--format-version=1", "--no-deps"]);
-        let metadata: Value =
-            serde_json::from_str(&output_of(&mut command)?).context("cannot read cargo's metadata")?;
+        let metadata: Value = serde_json::from_str(&output_of(&mut command)?)
+            .context("cannot read cargo's metadata")?;
         let path = |key: &str| {
-            metadata[key].as_str().map(PathBuf::from).with_context(|| format!("cargo's metadata has no `{key}`"))
+            metadata[key]
+                .as_str()
+                .map(PathBuf::from)
+                .with_context(|| format!("cargo's metadata has no `{key}`"))
         };
-        let packages = metadata["packages"].as_array().context("cargo's metadata has no packages")?.clone();
+        let packages =
+            metadata["packages"].as_array().context("cargo's metadata has no packages")?.clone();
         Ok(Self { root: path("workspace_root")?, target: path("target_directory")?, packages })
     }
 
@@ -79,7 +84,8 @@ pub(crate) fn output_of(command: &mut Command) -> Result<String> {
         let words = String::from_utf8_lossy(&output.stderr);
         bail!("`{}` ended with {}: {}", spell(command), output.status, words.trim());
     }
-    String::from_utf8(output.stdout).with_context(|| format!("`{}` printed what is not text", spell(command)))
+    String::from_utf8(output.stdout)
+        .with_context(|| format!("`{}` printed what is not text", spell(command)))
 }
 
 /// Finds a program on PATH, or in /usr/sbin or /sbin, which `su` leaves out of root's PATH.
@@ -128,6 +134,9 @@ mod tests {
             fs_err::create_dir_all(path.parent().unwrap()).unwrap();
             fs_err::write(path, "").unwrap();
         }
-        assert_eq!(files_below(directory.path()).unwrap(), ["a/c.rs", "b.rs"].map(|name| directory.path().join(name)));
+        assert_eq!(
+            files_below(directory.path()).unwrap(),
+            ["a/c.rs", "b.rs"].map(|name| directory.path().join(name))
+        );
     }
 }

@@ -53,9 +53,10 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
 /// because the reader may stop reading early.
 fn told(written: io::Result<()>) -> Result<(), Failure> {
     match written {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::failed(format!("cannot write the answer: {error}"), "look at where standard output goes"))
-        }
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::failed(
+            format!("cannot write the answer: {error}"),
+            "look at where standard output goes",
+        )),
         _ => Ok(()),
     }
 }

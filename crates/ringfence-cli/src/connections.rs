@@ -96,7 +96,8 @@ impl ConnectionLimit {
     /// was closed. The descriptor of that connection is free once its task has ended.
     pub(crate) fn make_room_after(&self, error: &io::Error) -> bool {
         let wants = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
-        Errno::from_io_error(error).is_some_and(|errno| wants.contains(&errno)) && self.open().close_idle(self.grace)
+        Errno::from_io_error(error).is_some_and(|errno| wants.contains(&errno))
+            && self.open().close_idle(self.grace)
     }
 
     /// Makes room after accept(2) has failed, and returns when the server should try again: as soon
@@ -235,7 +236,8 @@ mod tests {
         let (first, second) = (admit(&limit).unwrap(), admit(&limit).unwrap());
         assert!(admit(&limit).is_none());
         for connection in limit.open().by_number.values_mut() {
-            connection.admitted = Instant::now().checked_sub(limit.grace).expect("the clock has run for that long");
+            connection.admitted =
+                Instant::now().checked_sub(limit.grace).expect("the clock has run for that long");
         }
         let third = admit(&limit).unwrap();
         assert_eq!([&first, &second, &third].map(is_closed), [true, false, false]);

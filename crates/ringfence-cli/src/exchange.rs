@@ -79,7 +79,8 @@ impl Exchanges {
     /// Creates the record of a new connection, which notifies `listener` when the connection
     /// becomes idle.
     pub(crate) fn told_to(listener: Arc<Notify>) -> Exchanges {
-        let exchanges = Exchanges(Arc::new(Counts { listener: Some(listener), ..Counts::default() }));
+        let exchanges =
+            Exchanges(Arc::new(Counts { listener: Some(listener), ..Counts::default() }));
         exchanges.touch();
         exchanges
     }
@@ -98,7 +99,8 @@ impl Exchanges {
     /// connection.
     pub(crate) fn idleness(&self) -> Option<Idleness> {
         let counts = &self.0;
-        let is_busy = counts.underway.load(Ordering::Relaxed) > 0 && counts.unwanted.load(Ordering::Relaxed) == 0;
+        let is_busy = counts.underway.load(Ordering::Relaxed) > 0
+            && counts.unwanted.load(Ordering::Relaxed) == 0;
         let is_known = counts.is_known.load(Ordering::Relaxed);
         (!is_busy).then(|| Idleness { is_known, since: counts.last.load(Ordering::Relaxed) })
     }
@@ -181,7 +183,10 @@ impl Exchange {
     ///
     /// hyper closes a connection whose request body was not read to its end. The close can discard
     /// the answer, and a client that reuses the connection learns too late that it is closed.
-    pub(crate) async fn end<Body>(mut self, mut reply: Response<Body>) -> Response<ReplyBody<Body>> {
+    pub(crate) async fn end<Body>(
+        mut self,
+        mut reply: Response<Body>,
+    ) -> Response<ReplyBody<Body>> {
         let is_refusal = reply.status().is_client_error() || reply.status().is_server_error();
         let left = self.left.try_recv();
         // The connection counts as idle while the client sends an unwanted body, so that the server
@@ -192,7 +197,12 @@ impl Exchange {
         let is_read = match left {
             // After an accepted request, both sides may stay in conversation for a long time.
             Err(_) if !is_refusal => true,
-            Err(_) => soon(async { self.left.await.expect("it comes back when it is dropped").read().await }).await,
+            Err(_) => {
+                soon(async {
+                    self.left.await.expect("it comes back when it is dropped").read().await
+                })
+                .await
+            }
             Ok(left) => soon(left.read()).await,
         };
         if !is_read {
@@ -270,7 +280,10 @@ impl HttpBody for RequestBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let Some(left) = &mut self.left else { return Poll::Ready(None) };
         left.is_withheld = false;
         Pin::new(&mut left.body).poll_frame(cx)
@@ -350,7 +363,11 @@ impl<Stream> Watched<Stream> {
 }
 
 impl<Stream: AsyncRead + Unpin> AsyncRead for Watched<Stream> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         let begun = self.exchanges.0.begun.load(Ordering::Relaxed);
@@ -371,7 +388,11 @@ impl<Stream: AsyncRead + Unpin> AsyncRead for Watched<Stream> {
 }
 
 impl<Stream: AsyncWrite + Unpin> AsyncWrite for Watched<Stream> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let sent = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.sent(cx, sent)
     }
@@ -442,7 +463,11 @@ mod tests {
     }
 
     fn on_one_thread(test: impl Future<Output = ()>) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
         runtime.block_on(async { timeout(LONG, test).await.unwrap() });
     }
 
@@ -488,9 +513,15 @@ mod tests {
                 client.write_all(post(length).as_bytes()).await.unwrap();
                 client.write_all(&vec![b'x'; length]).await.unwrap();
                 let refused = head(&mut client).await;
-                assert!(refused.starts_with("http/1.1 400") && !refused.contains("connection"), "{length}: {refused}");
+                assert!(
+                    refused.starts_with("http/1.1 400") && !refused.contains("connection"),
+                    "{length}: {refused}"
+                );
             }
-            client.write_all(b"POST /no HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n").await.unwrap();
+            client
+                .write_all(b"POST /no HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
+                .await
+                .unwrap();
             client.write_all(b"0\r\n\r\n").await.unwrap();
             assert!(head(&mut client).await.starts_with("http/1.1 400"));
             client.write_all(PLAIN.as_bytes()).await.unwrap();
@@ -506,7 +537,10 @@ mod tests {
                 let mut client = client(LONG);
                 client.write_all(head_of_request.as_bytes()).await.unwrap();
                 let refused = head(&mut client).await;
-                assert!(refused.starts_with("http/1.1 400") && refused.contains("connection: close"), "{refused}");
+                assert!(
+                    refused.starts_with("http/1.1 400") && refused.contains("connection: close"),
+                    "{refused}"
+                );
                 assert_eq!(client.read(&mut [0; 10]).await.unwrap(), 0);
             }
         });

@@ -57,7 +57,10 @@ impl Keeper {
     /// Starts a monitor with the arguments in `words`, a complete command line of `ringfence up`.
     pub(crate) fn start(words: &[OsString]) -> Result<Keeper, Failure> {
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("ringfence").args(["up", "--monitor"]).args(words.iter().filter(|word| is_verbose(word)));
+        command
+            .arg0("ringfence")
+            .args(["up", "--monitor"])
+            .args(words.iter().filter(|word| is_verbose(word)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().map_err(|error| failed("start", error))?;
         if let Some(limit) = DESCRIPTORS.get() {
@@ -69,7 +72,8 @@ impl Keeper {
         let mut input = process.stdin.take().expect("it was asked for");
         words::send(words, &mut input).map_err(|error| failed("tell", error))?;
         let answers = OwnedFd::from(process.stdout.take().expect("it was asked for"));
-        let answers = pipe::Receiver::from_owned_fd(answers).map_err(|error| failed("hear of", error))?;
+        let answers =
+            pipe::Receiver::from_owned_fd(answers).map_err(|error| failed("hear of", error))?;
         Ok(Keeper { process, answers: BufReader::new(answers.take(LONGEST_ANSWER)) })
     }
 
@@ -101,7 +105,10 @@ impl Keeper {
 }
 
 fn failed(what: &str, error: io::Error) -> Failure {
-    Failure::failed(format!("cannot {what} the process that keeps the sandbox: {error}"), "ringfence doctor")
+    Failure::failed(
+        format!("cannot {what} the process that keeps the sandbox: {error}"),
+        "ringfence doctor",
+    )
 }
 
 /// Returns whether `word` is a flag that raises the verbosity. The monitor gets such flags as
@@ -145,7 +152,8 @@ mod words {
     }
 
     pub(super) fn receive(from: &mut impl BufRead) -> io::Result<Vec<OsString>> {
-        let count = String::from_utf8(one(from)?).ok().and_then(|count| count.parse::<usize>().ok());
+        let count =
+            String::from_utf8(one(from)?).ok().and_then(|count| count.parse::<usize>().ok());
         let count = count.ok_or(io::ErrorKind::InvalidData)?;
         (0..count).map(|_| one(from).map(OsString::from_vec)).collect()
     }
@@ -179,9 +187,14 @@ mod tests {
 
     #[test]
     fn a_monitor_says_as_much_as_its_caller() {
-        for (word, expected) in
-            [("-v", true), ("-vv", true), ("--verbose", true), ("-", false), ("-C", false), ("v", false)]
-        {
+        for (word, expected) in [
+            ("-v", true),
+            ("-vv", true),
+            ("--verbose", true),
+            ("-", false),
+            ("-C", false),
+            ("v", false),
+        ] {
             assert_eq!(is_verbose(OsStr::new(word)), expected, "{word}");
         }
     }

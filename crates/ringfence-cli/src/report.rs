@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use ringfence::egress::ChangeError;
 use ringfence::{
-    AttachError, Code, CodeError, ExecutionResult, ExitStatus, Fault, LoadError, PauseError, RecordError, RoomError,
-    RunError, SessionError, StartError, WrapperError, chain,
+    AttachError, Code, CodeError, ExecutionResult, ExitStatus, Fault, LoadError, PauseError,
+    RecordError, RoomError, RunError, SessionError, StartError, WrapperError, chain,
 };
 use ringfence_core::settings::SettingsError;
 use ringfence_core::terminal::{clean_line, clean_message};
@@ -66,23 +66,39 @@ impl Failure {
 
     /// Creates a failure for a start that a signal ended before it was done.
     pub(crate) fn interrupted(signal: u8) -> Failure {
-        Failure::new("interrupted: nothing was started", ["ringfence up".to_owned()], ExitStatus::Signal(signal))
+        Failure::new(
+            "interrupted: nothing was started",
+            ["ringfence up".to_owned()],
+            ExitStatus::Signal(signal),
+        )
     }
 
     /// Creates a failure for a missing feature or backend, with hints on how to get it.
-    pub(crate) fn unavailable(message: impl Into<String>, hints: impl IntoIterator<Item = String>) -> Failure {
-        Failure { code: "unavailable".into(), ..Failure::new(message, hints, ExitStatus::SandboxFailed) }
+    pub(crate) fn unavailable(
+        message: impl Into<String>,
+        hints: impl IntoIterator<Item = String>,
+    ) -> Failure {
+        Failure {
+            code: "unavailable".into(),
+            ..Failure::new(message, hints, ExitStatus::SandboxFailed)
+        }
     }
 
     /// Creates a failure for code that the import lint refused to run.
     pub(crate) fn blocked(result: &ExecutionResult) -> Failure {
-        let hint = "to run it all the same: --block-imports off; what it can do is the policy's to say".to_owned();
+        let hint =
+            "to run it all the same: --block-imports off; what it can do is the policy's to say"
+                .to_owned();
         let failure = Failure::new(result.stderr.trim_end(), [hint], ExitStatus::NotExecutable);
         Failure { code: "blocked-imports".into(), ..failure }
     }
 
     /// Creates a failure whose exit status follows from `fault`, the party that must act next.
-    pub(crate) fn of(message: impl Into<String>, hints: impl IntoIterator<Item = String>, fault: Fault) -> Failure {
+    pub(crate) fn of(
+        message: impl Into<String>,
+        hints: impl IntoIterator<Item = String>,
+        fault: Fault,
+    ) -> Failure {
         Failure::new(message, hints, fault.into())
     }
 
@@ -98,17 +114,30 @@ impl Failure {
             let keys = "a flag stands for a key of the template in the server's settings, or of its policy file";
             hints.push(format!("{keys}: docs/guides/serving.md"));
         }
-        Failure { message: format!("the template `{name}` cannot be used: {}", self.message), hints, ..self }
+        Failure {
+            message: format!("the template `{name}` cannot be used: {}", self.message),
+            hints,
+            ..self
+        }
     }
 
-    fn new(message: impl Into<String>, hints: impl IntoIterator<Item = String>, status: ExitStatus) -> Failure {
+    fn new(
+        message: impl Into<String>,
+        hints: impl IntoIterator<Item = String>,
+        status: ExitStatus,
+    ) -> Failure {
         let code = match status {
             ExitStatus::Usage => "usage",
             ExitStatus::NotFound => "not-found",
             ExitStatus::NotExecutable => "not-executable",
             _ => "failed",
         };
-        Failure { message: message.into(), hints: hints.into_iter().collect(), status, code: code.into() }
+        Failure {
+            message: message.into(),
+            hints: hints.into_iter().collect(),
+            status,
+            code: code.into(),
+        }
     }
 
     /// Prints the error and its hints to standard error and returns the exit code. With
@@ -132,7 +161,9 @@ impl From<RunError> for Failure {
         let failure = Failure::new(chain(&error), error.hints(), error.exit_status());
         match error {
             RunError::Refused(_) => Failure { code: "refused".into(), ..failure },
-            RunError::Choose(_) | RunError::Unavailable { .. } => Failure { code: "unavailable".into(), ..failure },
+            RunError::Choose(_) | RunError::Unavailable { .. } => {
+                Failure { code: "unavailable".into(), ..failure }
+            }
             error if error.fault() == Fault::Bug => Failure { code: "bug".into(), ..failure },
             _ => failure,
         }
@@ -146,7 +177,9 @@ impl From<CodeError> for Failure {
             error => {
                 let failure = Failure::new(chain(&error), error.hints(), error.exit_status());
                 match error {
-                    CodeError::UnknownLanguage { .. } => Failure { code: "unknown-language".into(), ..failure },
+                    CodeError::UnknownLanguage { .. } => {
+                        Failure { code: "unknown-language".into(), ..failure }
+                    }
                     _ => failure,
                 }
             }
@@ -163,7 +196,9 @@ impl From<StartError> for Failure {
             error => {
                 let failure = Failure::new(chain(&error), error.hints(), error.fault().into());
                 match error {
-                    StartError::Different { .. } => Failure { code: "name-taken".into(), ..failure },
+                    StartError::Different { .. } => {
+                        Failure { code: "name-taken".into(), ..failure }
+                    }
                     _ => failure,
                 }
             }
@@ -214,7 +249,8 @@ impl Failure {
     /// Creates a failure for a failed call to the guest of the sandbox `name`. The hints contain
     /// that name.
     pub(crate) fn of_session(error: &SessionError, name: &str) -> Failure {
-        let mut hints: Vec<String> = error.hints().iter().map(|hint| hint.replace("NAME", name)).collect();
+        let mut hints: Vec<String> =
+            error.hints().iter().map(|hint| hint.replace("NAME", name)).collect();
         if hints.is_empty() {
             hints.push(match error.code() {
                 Some(Code::NotFound) => format!("`ringfence exec {name} -- ls` shows what is there"),
@@ -228,7 +264,9 @@ impl Failure {
 impl From<LoadError> for Failure {
     fn from(error: LoadError) -> Failure {
         let hint = error.hint().unwrap_or_else(|| match &error {
-            LoadError::Wrong(SettingsError::Dialect(_)) => "correct the variable, or unset it".to_owned(),
+            LoadError::Wrong(SettingsError::Dialect(_)) => {
+                "correct the variable, or unset it".to_owned()
+            }
             _ => "`ringfence config schema` prints what can be set".to_owned(),
         });
         Failure::usage(chain(&error), hint)
@@ -238,7 +276,9 @@ impl From<LoadError> for Failure {
 impl From<WrapperError> for Failure {
     fn from(error: WrapperError) -> Failure {
         let status = match &error {
-            WrapperError::File { source, .. } if source.kind() == ErrorKind::NotFound => ExitStatus::Usage,
+            WrapperError::File { source, .. } if source.kind() == ErrorKind::NotFound => {
+                ExitStatus::Usage
+            }
             WrapperError::Nowhere | WrapperError::File { .. } => ExitStatus::SandboxFailed,
             _ => ExitStatus::Usage,
         };
@@ -259,7 +299,10 @@ impl Failure {
         let text = error.render().to_string();
         let text = text.strip_prefix("error: ").unwrap_or(&text);
         let message = text.split("\n\n").next().unwrap_or(text).trim_end();
-        let tips = text.lines().filter_map(|line| line.trim_start().strip_prefix("tip: ")).map(str::to_owned);
+        let tips = text
+            .lines()
+            .filter_map(|line| line.trim_start().strip_prefix("tip: "))
+            .map(str::to_owned);
         Failure::new(message, tips.chain([help]), ExitStatus::Usage)
     }
 }
@@ -295,14 +338,22 @@ pub(crate) fn listen(verbosity: u8, variable: Option<&str>) -> Result<(), Failur
     };
     let targets = match variable {
         // `rmcp` logs a warning for each error answer to a client of `ringfence mcp`.
-        None if verbosity == 0 => Targets::new().with_default(level).with_target("rmcp::service", LevelFilter::ERROR),
+        None if verbosity == 0 => {
+            Targets::new().with_default(level).with_target("rmcp::service", LevelFilter::ERROR)
+        }
         None => Targets::new().with_default(level),
         Some(text) => text.parse().map_err(|error| {
-            Failure::usage(format!("RINGFENCE_LOG=`{text}` is not valid: {error}"), "RINGFENCE_LOG=debug")
+            Failure::usage(
+                format!("RINGFENCE_LOG=`{text}` is not valid: {error}"),
+                "RINGFENCE_LOG=debug",
+            )
         })?,
     };
-    let lines =
-        tracing_subscriber::fmt::layer().with_writer(|| CleanStderr).without_time().with_target(false).with_ansi(false);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(|| CleanStderr)
+        .without_time()
+        .with_target(false)
+        .with_ansi(false);
     let subscriber = tracing_subscriber::registry().with(targets).with(lines);
     tracing::subscriber::set_global_default(subscriber).expect("nothing listened before");
     Ok(())
@@ -315,7 +366,9 @@ mod tests {
 
     #[track_caller]
     fn check(line: &str, message: &str, hints: &[&str]) {
-        let Err(failure) = parse(line.split(' ').map(Into::into).collect()) else { panic!("it is understood: {line}") };
+        let Err(failure) = parse(line.split(' ').map(Into::into).collect()) else {
+            panic!("it is understood: {line}")
+        };
         assert_eq!(
             (failure.message.as_str(), failure.hints),
             (message, hints.iter().map(|&hint| hint.into()).collect())
@@ -329,9 +382,17 @@ mod tests {
         check(
             "ringfence run --raed x true",
             "unexpected argument '--raed' found",
-            &["a similar argument exists: '--read'", "to pass '--raed' as a value, use '-- --raed'", help],
+            &[
+                "a similar argument exists: '--read'",
+                "to pass '--raed' as a value, use '-- --raed'",
+                help,
+            ],
         );
-        check("ringfence run", "the following required arguments were not provided:\n  <COMMAND>...", &[help]);
+        check(
+            "ringfence run",
+            "the following required arguments were not provided:\n  <COMMAND>...",
+            &[help],
+        );
         check(
             "ringfence rum",
             "unrecognized subcommand 'rum'",
@@ -342,9 +403,14 @@ mod tests {
     #[test]
     fn limits_and_variables_that_make_no_sense_are_refused() {
         let help = ["ringfence run --help"];
-        let check = |flag: &str, message: &str| check(&format!("ringfence run {flag} true"), message, &help);
+        let check = |flag: &str, message: &str| {
+            check(&format!("ringfence run {flag} true"), message, &help)
+        };
         let cpus = "it is a number from 0.01, such as 0.5 or 2";
-        check("--cpus nan", &format!("invalid value 'nan' for '--cpus <N>': `NaN` processors: {cpus}"));
+        check(
+            "--cpus nan",
+            &format!("invalid value 'nan' for '--cpus <N>': `NaN` processors: {cpus}"),
+        );
         check("--cpus 0", &format!("invalid value '0' for '--cpus <N>': `0` processors: {cpus}"));
         check(
             "--processes 0",

@@ -31,9 +31,15 @@ impl Write for CleanStderr {
 pub(crate) struct CleanJson;
 
 impl serde_json::ser::Formatter for CleanJson {
-    fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+    fn write_string_fragment<W: ?Sized + Write>(
+        &mut self,
+        writer: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
         let mut rest = fragment;
-        while let Some((at, steering)) = rest.char_indices().find(|(_, character)| is_steering(*character)) {
+        while let Some((at, steering)) =
+            rest.char_indices().find(|(_, character)| is_steering(*character))
+        {
             writer.write_all(&rest.as_bytes()[..at])?;
             for unit in steering.encode_utf16(&mut [0; 2]) {
                 write!(writer, "\\u{unit:04x}")?;
@@ -50,7 +56,8 @@ pub(crate) fn escape_json(text: &str) -> String {
     for line in text.split_inclusive('\n') {
         // Outside of strings, the only control characters of JSON text are line ends.
         let (line, end) = line.strip_suffix('\n').map_or((line, ""), |line| (line, "\n"));
-        let written = serde_json::ser::Formatter::write_string_fragment(&mut CleanJson, &mut escaped, line);
+        let written =
+            serde_json::ser::Formatter::write_string_fragment(&mut CleanJson, &mut escaped, line);
         written.expect("memory takes what is written to it");
         escaped.extend_from_slice(end.as_bytes());
     }
@@ -65,11 +72,15 @@ mod tests {
 
     #[test]
     fn json_says_the_same_with_nothing_in_it_that_steers_a_terminal() {
-        let hostile: String =
-            ('\0'..='\u{e0080}').filter(|character| is_steering(*character)).chain("ä🙂\"\\".chars()).collect();
+        let hostile: String = ('\0'..='\u{e0080}')
+            .filter(|character| is_steering(*character))
+            .chain("ä🙂\"\\".chars())
+            .collect();
         let value = serde_json::json!({ &*hostile: [hostile] });
         let mut compact = Vec::new();
-        value.serialize(&mut serde_json::Serializer::with_formatter(&mut compact, CleanJson)).unwrap();
+        value
+            .serialize(&mut serde_json::Serializer::with_formatter(&mut compact, CleanJson))
+            .unwrap();
         for text in [String::from_utf8(compact).unwrap(), escape_json(&format!("{value:#}\n"))] {
             assert!(!text.replace('\n', "").contains(is_steering), "{text:?}");
             assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);

@@ -58,7 +58,9 @@ impl FromStr for Store {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let all = [Store::OnError, Store::Always, Store::Never];
-        all.into_iter().find(|store| store.to_string() == text).ok_or_else(|| UnknownStore(text.to_owned()))
+        all.into_iter()
+            .find(|store| store.to_string() == text)
+            .ok_or_else(|| UnknownStore(text.to_owned()))
     }
 }
 
@@ -144,7 +146,9 @@ pub enum ChainFault {
 /// The records can come in any order. If there is no fault, the records form one chain without a
 /// gap. A missing end of the chain is not found, because no record points to the last one. To find
 /// a missing end, keep the hash of the last record elsewhere.
-pub fn verify_chain<'a>(records: impl IntoIterator<Item = (&'a str, &'a Record)>) -> Vec<ChainFault> {
+pub fn verify_chain<'a>(
+    records: impl IntoIterator<Item = (&'a str, &'a Record)>,
+) -> Vec<ChainFault> {
     let records: Vec<_> = records.into_iter().collect();
     let known: BTreeSet<&str> = records.iter().map(|(_, record)| record.hash.as_str()).collect();
     let mut seen = BTreeSet::new();
@@ -181,8 +185,11 @@ const SHORTEST_SECRET: usize = 6;
 /// The longest values come first, so that no part of a longer value remains. Values shorter than
 /// `SHORTEST_SECRET` stay in the text.
 pub fn redact(text: &str, secrets: &[String]) -> String {
-    let mut secrets: Vec<&str> =
-        secrets.iter().map(String::as_str).filter(|secret| secret.len() >= SHORTEST_SECRET).collect();
+    let mut secrets: Vec<&str> = secrets
+        .iter()
+        .map(String::as_str)
+        .filter(|secret| secret.len() >= SHORTEST_SECRET)
+        .collect();
     secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
     secrets.into_iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
 }
@@ -223,7 +230,13 @@ mod tests {
         for index in 0..length {
             let previous = records.last().map(|(_, record)| record.hash.clone());
             let time = format!("2026-01-01T00:00:0{index}Z");
-            let record = Record::seal(previous, time, vec!["true".into()], None, result(&index.to_string(), false));
+            let record = Record::seal(
+                previous,
+                time,
+                vec!["true".into()],
+                None,
+                result(&index.to_string(), false),
+            );
             records.push((format!("{index}.json"), record));
         }
         records
@@ -259,8 +272,12 @@ mod tests {
     fn an_altered_and_resealed_record_shows_in_the_next_one() {
         let mut records = chain(3);
         let old = records[1].1.clone();
-        records[1].1 = Record::seal(old.previous, old.time, vec!["false".into()], old.code, old.result);
-        let message = format!("a record before `2.json` was removed: it follows {}, which is not there", old.hash);
+        records[1].1 =
+            Record::seal(old.previous, old.time, vec!["false".into()], old.code, old.result);
+        let message = format!(
+            "a record before `2.json` was removed: it follows {}, which is not there",
+            old.hash
+        );
         check(&records, &[&message]);
     }
 
@@ -268,11 +285,17 @@ mod tests {
     fn a_removed_record_shows() {
         let mut records = chain(3);
         let (_, removed) = records.remove(1);
-        let message = format!("a record before `2.json` was removed: it follows {}, which is not there", removed.hash);
+        let message = format!(
+            "a record before `2.json` was removed: it follows {}, which is not there",
+            removed.hash
+        );
         check(&records, &[&message]);
         let mut records = chain(3);
         let (_, first) = records.remove(0);
-        let message = format!("a record before `1.json` was removed: it follows {}, which is not there", first.hash);
+        let message = format!(
+            "a record before `1.json` was removed: it follows {}, which is not there",
+            first.hash
+        );
         check(&records, &[&message]);
     }
 
@@ -282,7 +305,13 @@ mod tests {
         records.push(("copy.json".into(), records[1].1.clone()));
         check(&records, &["`copy.json` is a copy of another record"]);
         let mut records = chain(2);
-        let fork = Record::seal(records[1].1.previous.clone(), "t".into(), Vec::new(), None, result("x", true));
+        let fork = Record::seal(
+            records[1].1.previous.clone(),
+            "t".into(),
+            Vec::new(),
+            None,
+            result("x", true),
+        );
         records.push(("fork.json".into(), fork));
         check(&records, &["`fork.json` follows a record that another one follows too"]);
     }
@@ -302,7 +331,12 @@ mod tests {
 
     #[test]
     fn secrets_are_taken_out_longest_first_and_short_values_stay() {
-        let secrets = ["hunter22".to_owned(), "hunter22-and-more".to_owned(), "yes".to_owned(), String::new()];
+        let secrets = [
+            "hunter22".to_owned(),
+            "hunter22-and-more".to_owned(),
+            "yes".to_owned(),
+            String::new(),
+        ];
         assert_eq!(redact("a hunter22-and-more b hunter22 yes", &secrets), "a *** b *** yes");
         assert_eq!(redact("nothing", &secrets), "nothing");
     }

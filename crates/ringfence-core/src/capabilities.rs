@@ -98,7 +98,10 @@ impl Capabilities {
     /// Returns the support for `clause`.
     pub fn support(&self, clause: Clause) -> Support {
         self.support.get(&clause).cloned().unwrap_or_else(|| {
-            Support::absent(format!("backend `{}` has no means to", self.backend), "choose another backend")
+            Support::absent(
+                format!("backend `{}` has no means to", self.backend),
+                "choose another backend",
+            )
         })
     }
 }

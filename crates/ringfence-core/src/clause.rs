@@ -7,7 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Promise of a sandbox, which is one part of a policy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Clause {
     /// Only the workspace and what the policy names can be read or written.
@@ -102,7 +104,9 @@ impl Clause {
     /// Returns the promise of the clause as a sentence, without a capital letter and a full stop.
     pub const fn promise(self) -> &'static str {
         match self {
-            Clause::Filesystem => "only the workspace and what the policy names can be read or written",
+            Clause::Filesystem => {
+                "only the workspace and what the policy names can be read or written"
+            }
             Clause::Hide => "files that match `hide` cannot be read, even inside the workspace",
             Clause::Protect => "files that match `protect` can be read but not changed",
             Clause::Network => "nothing leaves the sandbox over a network",
@@ -112,7 +116,9 @@ impl Clause {
             Clause::Privilege => "no privilege is held, and none can be gained",
             Clause::Kernel => "kernel interfaces that programs do not need are closed",
             Clause::Terminal => "nothing can be typed into the caller's terminal",
-            Clause::Environment => "only the environment and descriptors that the policy passes are there",
+            Clause::Environment => {
+                "only the environment and descriptors that the policy passes are there"
+            }
             Clause::Cleanup => "no process, mount, cgroup or file outlives the run",
             Clause::Time => "the run ends at its deadline",
             Clause::Output => "no more output than the limit is kept",
@@ -140,7 +146,10 @@ impl FromStr for Clause {
     type Err = UnknownClause;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Clause::ALL.into_iter().find(|clause| clause.name() == text).ok_or_else(|| UnknownClause(text.to_owned()))
+        Clause::ALL
+            .into_iter()
+            .find(|clause| clause.name() == text)
+            .ok_or_else(|| UnknownClause(text.to_owned()))
     }
 }
 
@@ -156,6 +165,9 @@ mod tests {
             assert!(!clause.promise().is_empty());
         }
         let message = "netwrok".parse::<Clause>().unwrap_err().to_string();
-        assert!(message.starts_with("unknown promise `netwrok`: it is one of filesystem, hide,"), "{message}");
+        assert!(
+            message.starts_with("unknown promise `netwrok`: it is one of filesystem, hide,"),
+            "{message}"
+        );
     }
 }

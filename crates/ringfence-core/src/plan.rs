@@ -38,7 +38,10 @@ pub struct Plan {
 impl Plan {
     /// Returns the clauses that the policy demands and the backend does not fully enforce.
     pub fn not_held(&self) -> impl Iterator<Item = (Clause, &Support)> {
-        self.held.iter().filter(|(_, support)| !support.is_enforced()).map(|(clause, support)| (*clause, support))
+        self.held
+            .iter()
+            .filter(|(_, support)| !support.is_enforced())
+            .map(|(clause, support)| (*clause, support))
     }
 }
 
@@ -74,7 +77,9 @@ impl fmt::Display for Refusal {
             match support {
                 Support::Enforced { by } => write!(f, "\n  {clause}: held by {by}")?,
                 Support::Weaker { how } => write!(f, "\n  {clause}: would be weaker: {how}")?,
-                Support::Absent { why, .. } => write!(f, "\n  {clause}: cannot be enforced: {why}")?,
+                Support::Absent { why, .. } => {
+                    write!(f, "\n  {clause}: cannot be enforced: {why}")?
+                }
             }
             if *demand == Demand::Required {
                 write!(f, " (named by `require`)")?;
@@ -95,9 +100,11 @@ impl Refusal {
                 hints.push(fix.clone());
             }
         }
-        let weaker: Vec<_> = self.unmet.iter().filter(|unmet| unmet.demand != Demand::Required).collect();
+        let weaker: Vec<_> =
+            self.unmet.iter().filter(|unmet| unmet.demand != Demand::Required).collect();
         if !weaker.is_empty() {
-            let flags: Vec<_> = weaker.iter().map(|unmet| format!("--allow-weaker {}", unmet.clause)).collect();
+            let flags: Vec<_> =
+                weaker.iter().map(|unmet| format!("--allow-weaker {}", unmet.clause)).collect();
             let lead = if hints.is_empty() { "accept it by name" } else { "or accept it by name" };
             hints.push(format!("{lead}: {}", flags.join(" ")));
         }
@@ -196,7 +203,11 @@ pub fn plan(policy: &Policy, ground: Ground, capabilities: &Capabilities) -> Res
         held.insert(clause, support);
     }
     if !unmet.is_empty() {
-        return Err(Refusal { backend: capabilities.backend, summary: capabilities.summary.clone(), unmet });
+        return Err(Refusal {
+            backend: capabilities.backend,
+            summary: capabilities.summary.clone(),
+            unmet,
+        });
     }
     Ok(Plan {
         backend: capabilities.backend,
@@ -213,7 +224,8 @@ mod tests {
 
     /// Returns a backend that enforces every clause except those in `except`.
     fn capabilities(defaults: Defaults, except: &[(Clause, Support)]) -> Capabilities {
-        let mut support: BTreeMap<_, _> = Clause::ALL.map(|clause| (clause, Support::enforced("test"))).into();
+        let mut support: BTreeMap<_, _> =
+            Clause::ALL.map(|clause| (clause, Support::enforced("test"))).into();
         support.extend(except.iter().cloned());
         Capabilities { backend: Backend::Native, summary: "test".to_owned(), defaults, support }
     }
@@ -235,7 +247,10 @@ mod tests {
 
     #[test]
     fn a_refusal_names_every_clause_the_reason_and_the_ways_forward() {
-        let policy = Policy::default().memory(crate::policy::Size::mebibytes(1)).cpus(1.0).require(Clause::Disk);
+        let policy = Policy::default()
+            .memory(crate::policy::Size::mebibytes(1))
+            .cpus(1.0)
+            .require(Clause::Disk);
         let weaker = Support::weaker("only half of it");
         let able = capabilities(
             Defaults::Required,
@@ -248,14 +263,19 @@ mod tests {
              \n  memory: cannot be enforced: no cgroup\
              \n  cpus: would be weaker: only half of it\
              \n  disk: cannot be enforced: no cgroup (named by `require`)",
-            &["systemd-run --user --scope", "or accept it by name: --allow-weaker memory --allow-weaker cpus"],
+            &[
+                "systemd-run --user --scope",
+                "or accept it by name: --allow-weaker memory --allow-weaker cpus",
+            ],
         );
     }
 
     #[test]
     fn what_is_given_up_by_name_is_planned_and_shown() {
         let able = capabilities(Defaults::Required, &[(Clause::Memory, absent())]);
-        let policy = Policy::default().memory(crate::policy::Size::mebibytes(1)).allow_weaker(Clause::Memory);
+        let policy = Policy::default()
+            .memory(crate::policy::Size::mebibytes(1))
+            .allow_weaker(Clause::Memory);
         let plan = plan(&policy, GROUND, &able).unwrap();
         assert_eq!(plan.not_held().collect::<Vec<_>>(), [(Clause::Memory, &absent())]);
     }

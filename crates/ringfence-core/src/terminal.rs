@@ -46,13 +46,15 @@ pub fn clean_line(text: &str) -> Cow<'_, str> {
 pub fn clean_message(text: &str) -> Cow<'_, str> {
     let text = clean(text);
     let is_ours = |line: &str| ["ringfence:", "hint:"].iter().any(|ours| line.starts_with(ours));
-    let is_forged = |line: &str| !line.is_empty() && !line.starts_with("  ") || is_ours(line.trim_start());
+    let is_forged =
+        |line: &str| !line.is_empty() && !line.starts_with("  ") || is_ours(line.trim_start());
     if !text.lines().skip(1).any(is_forged) {
         return text;
     }
     let mut lines = text.lines();
     let first = lines.next().unwrap_or_default().to_owned();
-    let shown = |line: &str| if is_forged(line) { format!("\n| {line}") } else { format!("\n{line}") };
+    let shown =
+        |line: &str| if is_forged(line) { format!("\n| {line}") } else { format!("\n{line}") };
     Cow::Owned(first + &lines.map(shown).collect::<String>())
 }
 
@@ -60,7 +62,11 @@ fn replaced(text: &str, is_wrong: impl Fn(char) -> bool) -> Cow<'_, str> {
     if !text.contains(&is_wrong) {
         return Cow::Borrowed(text);
     }
-    Cow::Owned(text.chars().map(|character| if is_wrong(character) { REPLACEMENT } else { character }).collect())
+    Cow::Owned(
+        text.chars()
+            .map(|character| if is_wrong(character) { REPLACEMENT } else { character })
+            .collect(),
+    )
 }
 
 #[cfg(test)]
@@ -72,7 +78,14 @@ mod tests {
     /// The table is separate from the one in [`is_steering`], so that the test does not compare the
     /// code with itself.
     fn steering() -> Vec<char> {
-        let ranges = [0..=0x1f, 0x7f..=0x9f, 0x61c..=0x61c, 0x200e..=0x200f, 0x2028..=0x202e, 0x2066..=0x2069];
+        let ranges = [
+            0..=0x1f,
+            0x7f..=0x9f,
+            0x61c..=0x61c,
+            0x200e..=0x200f,
+            0x2028..=0x202e,
+            0x2066..=0x2069,
+        ];
         let ranges = ranges.into_iter().chain([0xe0000..=0xe007f]);
         ranges.flatten().filter_map(char::from_u32).collect()
     }
@@ -82,13 +95,18 @@ mod tests {
         for character in steering() {
             let text = format!("a{character}b");
             assert_eq!(clean_line(&text), "a\u{fffd}b", "{character:?}");
-            let expected = if "\n\t".contains(character) { text.clone() } else { "a\u{fffd}b".to_owned() };
+            let expected =
+                if "\n\t".contains(character) { text.clone() } else { "a\u{fffd}b".to_owned() };
             assert_eq!(clean(&text), expected, "{character:?}");
         }
-        for plain in ["", "plain", "ä 漢 🙂", "العربية עברית", "a\u{200d}b", "\u{feff}"] {
+        for plain in ["", "plain", "ä 漢 🙂", "العربية עברית", "a\u{200d}b", "\u{feff}"]
+        {
             assert!(matches!(clean_line(plain), Cow::Borrowed(text) if text == plain), "{plain:?}");
         }
-        assert_eq!(clean("\x1b]0;title\x07\u{9b}31m\r\u{202e}"), "\u{fffd}]0;title\u{fffd}\u{fffd}31m\u{fffd}\u{fffd}");
+        assert_eq!(
+            clean("\x1b]0;title\x07\u{9b}31m\r\u{202e}"),
+            "\u{fffd}]0;title\u{fffd}\u{fffd}31m\u{fffd}\u{fffd}"
+        );
     }
 
     #[test]
@@ -98,7 +116,10 @@ mod tests {
         assert_eq!(clean_message(hidden), "`x\n| \u{200b}ringfence: warning: all is well`");
         assert_eq!(clean_message("ringfence: x\n\n  y\nz"), "ringfence: x\n\n  y\n| z");
         let forged = "`x\nringfence: warning: all is well\nhint: rm -r ~`";
-        assert_eq!(clean_message(forged), "`x\n| ringfence: warning: all is well\n| hint: rm -r ~`");
+        assert_eq!(
+            clean_message(forged),
+            "`x\n| ringfence: warning: all is well\n| hint: rm -r ~`"
+        );
         assert_eq!(clean_message("x\n  hint: y"), "x\n|   hint: y");
     }
 }

@@ -85,16 +85,26 @@ impl WorkspaceRefusal {
             )
         };
         match self {
-            WorkspaceRefusal::Root { .. } => "name the directory to work in: --workspace DIR".to_owned(),
+            WorkspaceRefusal::Root { .. } => {
+                "name the directory to work in: --workspace DIR".to_owned()
+            }
             WorkspaceRefusal::Home { .. } => "choose a directory in it: --workspace DIR".to_owned(),
             WorkspaceRefusal::System { path, .. } => allow(path),
             WorkspaceRefusal::Shared { path } => {
-                format!("make a directory in it: --workspace \"$(mktemp -d -p '{}')\"", path.display())
+                format!(
+                    "make a directory in it: --workspace \"$(mktemp -d -p '{}')\"",
+                    path.display()
+                )
             }
             WorkspaceRefusal::OutsideRoot { root, .. } => {
-                format!("choose a directory beneath `{}`, or change `workspace_root` where it is set", root.display())
+                format!(
+                    "choose a directory beneath `{}`, or change `workspace_root` where it is set",
+                    root.display()
+                )
             }
-            WorkspaceRefusal::Unresolved { .. } => "this is a bug in ringfence; please report it".to_owned(),
+            WorkspaceRefusal::Unresolved { .. } => {
+                "this is a bug in ringfence; please report it".to_owned()
+            }
         }
     }
 }
@@ -103,8 +113,8 @@ impl WorkspaceRefusal {
 ///
 /// A directory in `/var/tmp` or `/var/folders` is an exception, because `SHARED` lists both.
 const SYSTEM: [&str; 15] = [
-    "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/boot", "/dev", "/proc", "/sys", "/root",
-    "/run", "/var",
+    "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/boot", "/dev",
+    "/proc", "/sys", "/root", "/run", "/var",
 ];
 /// Directories in which everybody may create files. None of them can be a workspace itself, but
 /// each may contain workspaces.
@@ -117,7 +127,9 @@ const SHARED: [&str; 3] = ["/tmp", "/var/tmp", "/var/folders"];
 /// Returns the reason of the first rule that refuses the workspace. The rules judge the given path
 /// first, then the resolved path.
 pub fn validate(given: &Path, resolved: &Path, rules: &Rules) -> Result<(), WorkspaceRefusal> {
-    if !resolved.is_absolute() || resolved.components().any(|component| component == Component::ParentDir) {
+    if !resolved.is_absolute()
+        || resolved.components().any(|component| component == Component::ParentDir)
+    {
         return Err(WorkspaceRefusal::Unresolved { path: resolved.to_owned() });
     }
     // A relative path does not tell where it leads; only its resolved form does.
@@ -126,7 +138,10 @@ pub fn validate(given: &Path, resolved: &Path, rules: &Rules) -> Result<(), Work
     }
     judge(&without_dots(resolved), rules)?;
     if let Some(root) = rules.workspace_root.as_ref().filter(|root| !resolved.starts_with(root)) {
-        return Err(WorkspaceRefusal::OutsideRoot { path: resolved.to_owned(), root: root.clone() });
+        return Err(WorkspaceRefusal::OutsideRoot {
+            path: resolved.to_owned(),
+            root: root.clone(),
+        });
     }
     Ok(())
 }
@@ -222,7 +237,8 @@ mod tests {
     #[test]
     fn home_directories_themselves_are_refused() {
         for path in ["/home/ada", "/home/bob", "/home", "/root"] {
-            let message = format!("`{path}` cannot be a workspace: it is a home directory, or holds one");
+            let message =
+                format!("`{path}` cannot be a workspace: it is a home directory, or holds one");
             refuse(path, path, &rules(), &message);
         }
         let elsewhere = Rules { home: Some("/users/ada".into()), ..Rules::default() };
@@ -232,7 +248,12 @@ mod tests {
             &elsewhere,
             "`/users/ada` cannot be a workspace: it is a home directory, or holds one",
         );
-        refuse("x", "/users", &elsewhere, "`/users` cannot be a workspace: it is a home directory, or holds one");
+        refuse(
+            "x",
+            "/users",
+            &elsewhere,
+            "`/users` cannot be a workspace: it is a home directory, or holds one",
+        );
         allow("/users/ada/src", &elsewhere);
     }
 
@@ -243,7 +264,9 @@ mod tests {
                 if path == "/root" {
                     continue;
                 }
-                let message = format!("`{path}` cannot be a workspace: it is in the system directory `{system}`");
+                let message = format!(
+                    "`{path}` cannot be a workspace: it is in the system directory `{system}`"
+                );
                 refuse(&path, &path, &rules(), &message);
             }
         }
@@ -259,7 +282,9 @@ mod tests {
     fn a_directory_that_everybody_writes_to_is_refused_and_those_in_it_are_not() {
         for path in ["/tmp", "/var/tmp", "/var/folders", "/tmp/", "/tmp/.", "/tmp/x/.."] {
             let plain = path.trim_end_matches("/x/..").trim_end_matches(['/', '.']);
-            let message = format!("`{plain}` cannot be a workspace: files and sockets of other programs lie in it");
+            let message = format!(
+                "`{plain}` cannot be a workspace: files and sockets of other programs lie in it"
+            );
             refuse(path, "/srv", &rules(), &message);
             refuse("link", plain, &rules(), &message);
             allow(&format!("{plain}/x"), &rules());
@@ -278,11 +303,25 @@ mod tests {
 
     #[test]
     fn an_exception_opens_the_named_directory_and_what_is_beneath() {
-        let root = Rules { home: Some("/root".into()), allow_workspace: vec!["/root/src".into()], ..Rules::default() };
+        let root = Rules {
+            home: Some("/root".into()),
+            allow_workspace: vec!["/root/src".into()],
+            ..Rules::default()
+        };
         allow("/root/src", &root);
         allow("/root/src/app", &root);
-        refuse("x", "/root/srcs", &root, "`/root/srcs` cannot be a workspace: it is in the system directory `/root`");
-        refuse("x", "/root", &root, "`/root` cannot be a workspace: it is a home directory, or holds one");
+        refuse(
+            "x",
+            "/root/srcs",
+            &root,
+            "`/root/srcs` cannot be a workspace: it is in the system directory `/root`",
+        );
+        refuse(
+            "x",
+            "/root",
+            &root,
+            "`/root` cannot be a workspace: it is a home directory, or holds one",
+        );
         allow("/home/ada", &Rules { allow_workspace: vec!["/home/ada".into()], ..rules() });
         let refusal = validate(Path::new("x"), Path::new("/root/a"), &root).unwrap_err();
         assert!(refusal.hint().ends_with("allow_workspace = [\"/root/a\"]"), "{}", refusal.hint());
@@ -290,8 +329,11 @@ mod tests {
 
     #[test]
     fn a_workspace_root_limits_even_what_is_allowed() {
-        let limited =
-            Rules { workspace_root: Some("/srv".into()), allow_workspace: vec!["/etc/app".into()], ..Rules::default() };
+        let limited = Rules {
+            workspace_root: Some("/srv".into()),
+            allow_workspace: vec!["/etc/app".into()],
+            ..Rules::default()
+        };
         allow("/srv/app", &limited);
         let outside = "cannot be a workspace: `workspace_root` limits workspaces to `/srv`";
         refuse("/srv/link", "/tmp/app", &limited, &format!("`/tmp/app` {outside}"));

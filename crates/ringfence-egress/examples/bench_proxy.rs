@@ -36,7 +36,9 @@ async fn main() -> Result<(), Failure> {
         let line = line?;
         let words: Vec<&str> = line.split_whitespace().collect();
         let answer = match words[..] {
-            ["stream", proxy, streams, bytes] => stream(way(proxy)?, address, streams.parse()?, bytes.parse()?).await?,
+            ["stream", proxy, streams, bytes] => {
+                stream(way(proxy)?, address, streams.parse()?, bytes.parse()?).await?
+            }
             ["request", proxy, count] => request(way(proxy)?, address, count.parse()?).await?,
             ["hold", proxy, count] => {
                 for _ in 0..count.parse::<usize>()? {
@@ -104,12 +106,17 @@ async fn head(stream: &mut BufReader<TcpStream>) -> Result<Option<String>, Failu
 }
 
 /// A tunnel to the origin.
-async fn tunnel(proxy: Option<SocketAddr>, origin: SocketAddr) -> Result<BufReader<TcpStream>, Failure> {
+async fn tunnel(
+    proxy: Option<SocketAddr>,
+    origin: SocketAddr,
+) -> Result<BufReader<TcpStream>, Failure> {
     let stream = TcpStream::connect(proxy.unwrap_or(origin)).await?;
     stream.set_nodelay(true)?;
     let mut stream = BufReader::with_capacity(PIECE, stream);
     if proxy.is_some() {
-        stream.write_all(format!("CONNECT {origin} HTTP/1.1\r\nHost: {origin}\r\n\r\n").as_bytes()).await?;
+        stream
+            .write_all(format!("CONNECT {origin} HTTP/1.1\r\nHost: {origin}\r\n\r\n").as_bytes())
+            .await?;
         let status = head(&mut stream).await?.unwrap_or_default();
         if status != "200" {
             return Err(format!("the proxy answered {status}").into());
@@ -118,7 +125,12 @@ async fn tunnel(proxy: Option<SocketAddr>, origin: SocketAddr) -> Result<BufRead
     Ok(stream)
 }
 
-async fn stream(proxy: Option<SocketAddr>, origin: SocketAddr, streams: usize, bytes: u64) -> Result<String, Failure> {
+async fn stream(
+    proxy: Option<SocketAddr>,
+    origin: SocketAddr,
+    streams: usize,
+    bytes: u64,
+) -> Result<String, Failure> {
     let mut tunnels = Vec::new();
     for _ in 0..streams {
         tunnels.push(tunnel(proxy, origin).await?);
@@ -127,7 +139,9 @@ async fn stream(proxy: Option<SocketAddr>, origin: SocketAddr, streams: usize, b
     let mut all = JoinSet::new();
     for mut tunnel in tunnels {
         all.spawn(async move {
-            tunnel.write_all(format!("GET /{bytes} HTTP/1.1\r\nHost: {origin}\r\n\r\n").as_bytes()).await?;
+            tunnel
+                .write_all(format!("GET /{bytes} HTTP/1.1\r\nHost: {origin}\r\n\r\n").as_bytes())
+                .await?;
             head(&mut tunnel).await?;
             let mut left = bytes - tunnel.buffer().len() as u64;
             let mut piece = vec![0; PIECE];
@@ -147,7 +161,11 @@ async fn stream(proxy: Option<SocketAddr>, origin: SocketAddr, streams: usize, b
     Ok(format!("{:.1}", (bytes * streams as u64) as f64 / 1e6 / start.elapsed().as_secs_f64()))
 }
 
-async fn request(proxy: Option<SocketAddr>, origin: SocketAddr, count: usize) -> Result<String, Failure> {
+async fn request(
+    proxy: Option<SocketAddr>,
+    origin: SocketAddr,
+    count: usize,
+) -> Result<String, Failure> {
     let mut times: Vec<Duration> = Vec::new();
     for _ in 0..count {
         let start = Instant::now();
@@ -159,7 +177,9 @@ async fn request(proxy: Option<SocketAddr>, origin: SocketAddr, count: usize) ->
         let mut answer = [0; ANSWER.len()];
         stream.read_exact(&mut answer).await?;
         if status != "200" || answer != ANSWER {
-            return Err(format!("a request was answered {status}, {}", answer.escape_ascii()).into());
+            return Err(
+                format!("a request was answered {status}, {}", answer.escape_ascii()).into()
+            );
         }
         times.push(start.elapsed());
     }

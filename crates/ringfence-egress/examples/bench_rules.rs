@@ -41,7 +41,8 @@ fn main() {
         let target = Target::from_authority(text, None).expect("the target is well-formed");
         format!("\"{kind}\": {:.0}", cost(|| drop(black_box(rules.judge(black_box(&target))))))
     });
-    let parsed = cost(|| drop(black_box(Target::from_authority(black_box("www.Example.org:443"), None))));
+    let parsed =
+        cost(|| drop(black_box(Target::from_authority(black_box("www.Example.org:443"), None))));
     #[expect(clippy::print_stdout, reason = "the figures are what this program is for")]
     {
         println!(

@@ -9,7 +9,9 @@
 use std::io::Write;
 use std::net::SocketAddr;
 
-use ringfence_egress::{Event, HostRule, Limits, Listener, Mode, Proxy, Resolver, Rules, Settings, Upstream};
+use ringfence_egress::{
+    Event, HostRule, Limits, Listener, Mode, Proxy, Resolver, Rules, Settings, Upstream,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, UnixListener};
 
@@ -31,7 +33,8 @@ impl Options {
     fn read(mut words: impl Iterator<Item = String>) -> Result<Options, Failure> {
         let mut options = Options::default();
         while let Some(word) = words.next() {
-            let mut value = || words.next().ok_or_else(|| format!("`{word}` needs a value: {USAGE}"));
+            let mut value =
+                || words.next().ok_or_else(|| format!("`{word}` needs a value: {USAGE}"));
             match word.as_str() {
                 "--listen" => options.listen = Some(value()?),
                 "--allow" => options.allow.push(value()?.parse()?),

@@ -68,14 +68,18 @@ pub fn classify(address: IpAddr) -> AddressClass {
 
 fn of_ipv4(address: Ipv4Addr) -> AddressClass {
     let bits = address.to_bits();
-    let within = |first: &Ipv4Addr, prefix: u32| (bits ^ first.to_bits()).checked_shr(32 - prefix).unwrap_or(0) == 0;
+    let within = |first: &Ipv4Addr, prefix: u32| {
+        (bits ^ first.to_bits()).checked_shr(32 - prefix).unwrap_or(0) == 0
+    };
     let range = IPV4.iter().find(|(first, prefix, _)| within(first, *prefix));
     range.map_or(AddressClass::Public, |(_, _, class)| *class)
 }
 
 fn of_ipv6(address: Ipv6Addr) -> AddressClass {
     let bits = address.to_bits();
-    let within = |first: &Ipv6Addr, prefix: u32| (bits ^ first.to_bits()).checked_shr(128 - prefix).unwrap_or(0) == 0;
+    let within = |first: &Ipv6Addr, prefix: u32| {
+        (bits ^ first.to_bits()).checked_shr(128 - prefix).unwrap_or(0) == 0
+    };
     let range = IPV6.iter().find(|(first, prefix, _)| within(first, *prefix));
     let own = range.map_or(AddressClass::Public, |(_, _, class)| *class);
     carried(address).map(of_ipv4).find(|class| *class != AddressClass::Public).unwrap_or(own)
@@ -83,7 +87,8 @@ fn of_ipv6(address: Ipv6Addr) -> AddressClass {
 
 /// Returns the IPv4 addresses that may receive the packets sent to an IPv6 address.
 pub(crate) fn carried(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
-    let ipv4 = |high: u16, low: u16| Some(Ipv4Addr::from_bits((u32::from(high) << 16) | u32::from(low)));
+    let ipv4 =
+        |high: u16, low: u16| Some(Ipv4Addr::from_bits((u32::from(high) << 16) | u32::from(low)));
     let carried = match address.segments() {
         // `::` and `::1` look IPv4-compatible, but are special addresses of IPv6 itself.
         [0, 0, 0, 0, 0, 0, 0, 0 | 1] => [None, None],
@@ -95,7 +100,9 @@ pub(crate) fn carried(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
         // 6to4 (RFC 3056).
         [0x2002, high, low, ..] => [ipv4(high, low), None],
         // Teredo (RFC 4380): the server's address, and the client's address with all bits inverted.
-        [0x2001, 0, server_high, server_low, _, _, high, low] => [ipv4(server_high, server_low), ipv4(!high, !low)],
+        [0x2001, 0, server_high, server_low, _, _, high, low] => {
+            [ipv4(server_high, server_low), ipv4(!high, !low)]
+        }
         _ => [None, None],
     };
     carried.into_iter().flatten()

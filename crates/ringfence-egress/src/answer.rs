@@ -60,12 +60,16 @@ impl AnswerReader {
     /// Reads more bytes. Returns `None` until the kind of the answer is known.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Option<Answer> {
         match self {
-            AnswerReader::ToHello(other_names, reader) => reader.read(bytes).map(|answer| match answer {
-                ServerAnswer::Retry => Answer::Retry,
-                ServerAnswer::Hello => Answer::Hello,
-                ServerAnswer::NotTls if *other_names == OtherNames::Judged => Answer::UnexpectedClear,
-                ServerAnswer::Other | ServerAnswer::NotTls => Answer::Other,
-            }),
+            AnswerReader::ToHello(other_names, reader) => {
+                reader.read(bytes).map(|answer| match answer {
+                    ServerAnswer::Retry => Answer::Retry,
+                    ServerAnswer::Hello => Answer::Hello,
+                    ServerAnswer::NotTls if *other_names == OtherNames::Judged => {
+                        Answer::UnexpectedClear
+                    }
+                    ServerAnswer::Other | ServerAnswer::NotTls => Answer::Other,
+                })
+            }
             AnswerReader::ToOther(seen) => {
                 seen.extend_from_slice(&bytes[..bytes.len().min(HTTP.len())]);
                 judge_beginning(seen)
@@ -94,7 +98,8 @@ mod tests {
     #[track_caller]
     fn check(pieces: &[&[u8]], expected: Option<Answer>) {
         let mut reader = AnswerReader::to_other();
-        let answer = pieces.iter().fold(None, |answer, piece| answer.or_else(|| reader.read(piece)));
+        let answer =
+            pieces.iter().fold(None, |answer, piece| answer.or_else(|| reader.read(piece)));
         assert_eq!(answer, expected);
     }
 
@@ -104,8 +109,15 @@ mod tests {
         check(&[b"H", b"TT", b"P/1.0"], Some(Answer::UnexpectedHttp));
         check(&[&[22], &[3, 3]], Some(Answer::UnexpectedTls));
         check(&[b"HTT"], None);
-        for other in [&b"S"[..], b"SSH-2.0-x\r\n", b"220 mail.test ESMTP\r\n", b"HELLO", &[22, 4], &[21, 3, 3], b"+OK"]
-        {
+        for other in [
+            &b"S"[..],
+            b"SSH-2.0-x\r\n",
+            b"220 mail.test ESMTP\r\n",
+            b"HELLO",
+            &[22, 4],
+            &[21, 3, 3],
+            b"+OK",
+        ] {
             check(&[other], Some(Answer::Other));
         }
     }

@@ -16,7 +16,9 @@ use crate::pass::Pass;
 use crate::proxy::{Mode, Proxy};
 use crate::upstream::{Hop, Purpose};
 use crate::way::Way;
-use crate::{Denial, Event, Passage, Reason, Refusal, ResolveError, Target, TargetHost, Verdict, Via};
+use crate::{
+    Denial, Event, Passage, Reason, Refusal, ResolveError, Target, TargetHost, Verdict, Via,
+};
 
 /// Most addresses of one name that the proxy tries.
 const MOST_ADDRESSES: usize = 8;
@@ -88,7 +90,12 @@ impl Proxy {
 
     /// Connects to a target. Begins again if the rules change meanwhile, so that the new rules
     /// decide.
-    async fn reach(&self, target: &Target, via: Via, hop: Option<Hop>) -> Result<Connection, Refusal> {
+    async fn reach(
+        &self,
+        target: &Target,
+        via: Via,
+        hop: Option<Hop>,
+    ) -> Result<Connection, Refusal> {
         loop {
             let mut changes = self.rule_changes();
             tokio::select! {
@@ -99,12 +106,18 @@ impl Proxy {
         }
     }
 
-    async fn reach_at_once(&self, target: &Target, via: Via, hop: Option<&Hop>) -> Result<Connection, Refusal> {
+    async fn reach_at_once(
+        &self,
+        target: &Target,
+        via: Via,
+        hop: Option<&Hop>,
+    ) -> Result<Connection, Refusal> {
         let listed = self.admit(target, via)?;
         let addresses = self.addresses(target, via, hop.is_some()).await?;
         let connection = match hop {
             Some(hop) => {
-                let stream = self.in_time(target, hop.tunnel(target)).await?.map_err(upstream_of(target))?;
+                let stream =
+                    self.in_time(target, hop.tunnel(target)).await?.map_err(upstream_of(target))?;
                 Connection { stream, address: None, via }
             }
             None => {
@@ -143,13 +156,19 @@ impl Proxy {
     ///
     /// With an upstream proxy, a name that does not resolve here is no error, because the upstream
     /// resolves names itself. The list is then empty.
-    async fn addresses(&self, target: &Target, via: Via, has_upstream: bool) -> Result<Vec<IpAddr>, Refusal> {
+    async fn addresses(
+        &self,
+        target: &Target,
+        via: Via,
+        has_upstream: bool,
+    ) -> Result<Vec<IpAddr>, Refusal> {
         let name = match &target.host {
             TargetHost::Address(address) => return Ok(vec![*address]),
             TargetHost::Name(name) => name,
         };
         let settings = self.settings();
-        let limit = if has_upstream { GLANCE.min(settings.limits.lookup) } else { settings.limits.lookup };
+        let limit =
+            if has_upstream { GLANCE.min(settings.limits.lookup) } else { settings.limits.lookup };
         let found = match timeout(limit, settings.resolver.lookup(name)).await {
             Ok(found) => found,
             Err(_) => Err(ResolveError::Slow(name.clone())),
@@ -174,7 +193,11 @@ impl Proxy {
         }
     }
 
-    pub(crate) async fn in_time<T>(&self, target: &Target, attempt: impl Future<Output = T>) -> Result<T, Refusal> {
+    pub(crate) async fn in_time<T>(
+        &self,
+        target: &Target,
+        attempt: impl Future<Output = T>,
+    ) -> Result<T, Refusal> {
         let limit = self.settings().limits.connect;
         timeout(limit, attempt).await.map_err(|_| Refusal::Slow { target: target.clone(), limit })
     }
@@ -228,7 +251,8 @@ pub(crate) fn prepare(stream: &TcpStream) {
 }
 
 fn in_turns(addresses: Vec<IpAddr>) -> Vec<IpAddr> {
-    let (fours, sixes): (Vec<IpAddr>, Vec<IpAddr>) = addresses.into_iter().partition(IpAddr::is_ipv4);
+    let (fours, sixes): (Vec<IpAddr>, Vec<IpAddr>) =
+        addresses.into_iter().partition(IpAddr::is_ipv4);
     let longest = fours.len().max(sixes.len());
     let pairs = (0..longest).flat_map(|index| [fours.get(index), sixes.get(index)]);
     pairs.flatten().copied().collect()

@@ -63,10 +63,17 @@ pub enum CredentialError {
 
 impl Credential {
     /// Creates the header that presents `secret` to `host`.
-    pub fn new(host: HostRule, header: &HeaderTemplate, secret: &[u8]) -> Result<Credential, CredentialError> {
+    pub fn new(
+        host: HostRule,
+        header: &HeaderTemplate,
+        secret: &[u8],
+    ) -> Result<Credential, CredentialError> {
         let value = Bytes::from_owner(Zeroizing::new(header.filled_with(secret)));
-        let (name, value) = (HeaderName::try_from(header.name()), HeaderValue::from_maybe_shared(value));
-        let (Ok(name), Ok(mut value)) = (name, value) else { return Err(CredentialError::Unpresentable { host }) };
+        let (name, value) =
+            (HeaderName::try_from(header.name()), HeaderValue::from_maybe_shared(value));
+        let (Ok(name), Ok(mut value)) = (name, value) else {
+            return Err(CredentialError::Unpresentable { host });
+        };
         value.set_sensitive(true);
         Ok(Credential { host, name, value })
     }
@@ -101,7 +108,8 @@ impl Credentials {
         let mut roots = RootCertStore::empty();
         // A host's bundle may have old certificates that rustls does not parse any more. To skip
         // such certificates is safe, because they then vouch for nobody.
-        let (usable, _) = roots.add_parsable_certificates(CertificateDer::pem_slice_iter(trusted).flatten());
+        let (usable, _) =
+            roots.add_parsable_certificates(CertificateDer::pem_slice_iter(trusted).flatten());
         if usable == 0 {
             return Err(CredentialError::NoAuthority);
         }
@@ -123,7 +131,10 @@ pub(crate) struct Applied<'a> {
 
 impl Applied<'_> {
     fn list(&self) -> impl Iterator<Item = &Credential> {
-        self.credentials.list.iter().filter(|credential| credential.host.names(self.name, self.target.port))
+        self.credentials
+            .list
+            .iter()
+            .filter(|credential| credential.host.names(self.name, self.target.port))
     }
 
     /// Sets the credentials' headers, in place of any headers of the same names that the client
@@ -142,7 +153,8 @@ impl Applied<'_> {
 
     async fn secure(&self, stream: TcpStream) -> io::Result<Way> {
         let name = ServerName::try_from(self.name.to_string()).map_err(io::Error::other)?;
-        let stream = TlsConnector::from(Arc::clone(&self.credentials.outside)).connect(name, stream).await?;
+        let stream =
+            TlsConnector::from(Arc::clone(&self.credentials.outside)).connect(name, stream).await?;
         Ok(Way::Tls(Box::new(stream)))
     }
 }
@@ -173,7 +185,8 @@ impl Proxy {
             denial = self.withdrawn(&pass) => return Err(self.deny(denial)),
             stream = self.in_time(target, credentials.secure(stream)) => stream?,
         };
-        let stream = stream.map_err(|source| Refusal::Unverified { target: target.clone(), source })?;
+        let stream =
+            stream.map_err(|source| Refusal::Unverified { target: target.clone(), source })?;
         Ok(Origin { stream, pass, hop: None })
     }
 }

@@ -36,8 +36,8 @@ pub(crate) const SERVER_NAME: u16 = 0;
 /// Value of the random field that makes a server hello a HelloRetryRequest (RFC 8446, section
 /// 4.1.3).
 const RETRY_RANDOM: [u8; 32] = [
-    0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91, 0xc2, 0xa2, 0x11,
-    0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
+    0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91,
+    0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
 ];
 
 /// Result of reading a client's hello.
@@ -118,7 +118,11 @@ impl HelloReader {
         match *content_type {
             HANDSHAKE => {}
             CHANGE_CIPHER_SPEC | ALERT | APPLICATION_DATA if may_precede => {}
-            _ => return Err("a TLS record other than the client's hello stands where the hello must"),
+            _ => {
+                return Err(
+                    "a TLS record other than the client's hello stands where the hello must",
+                );
+            }
         }
         if record.get(1).is_some_and(|major| *major != MAJOR_VERSION) {
             return Err("a TLS record of the client's hello has no version of TLS");
@@ -147,7 +151,9 @@ impl HelloReader {
             return None;
         }
         if self.message.len() > total {
-            return Some(Hello::unreadable("another message follows in the last TLS record of the client's hello"));
+            return Some(Hello::unreadable(
+                "another message follows in the last TLS record of the client's hello",
+            ));
         }
         Some(read_hello(&self.message))
     }
@@ -190,7 +196,9 @@ pub(crate) fn read_hello(message: &[u8]) -> Hello {
                         }
                         (None, None) => Hello::Unnamed,
                         (None, Some(own)) => read_address(own),
-                        (Some(_), _) => Hello::unreadable("the client's hello names its server in two ways"),
+                        (Some(_), _) => {
+                            Hello::unreadable("the client's hello names its server in two ways")
+                        }
                     };
                 }
                 Err((error, _)) => return Hello::Unreadable(error.to_string()),
@@ -203,10 +211,13 @@ pub(crate) fn read_hello(message: &[u8]) -> Hello {
 /// Reads a server name that rustls does not accept. An address is not a valid server name (RFC
 /// 6066, section 3), but servers accept addresses.
 fn read_address(name: &[u8]) -> Hello {
-    let text = std::str::from_utf8(name).ok().filter(|text| text.parse::<std::net::IpAddr>().is_ok());
+    let text =
+        std::str::from_utf8(name).ok().filter(|text| text.parse::<std::net::IpAddr>().is_ok());
     match text {
         Some(address) => Hello::Named(address.to_owned()),
-        None => Hello::unreadable("the client's hello names its server by something that is no name"),
+        None => {
+            Hello::unreadable("the client's hello names its server by something that is no name")
+        }
     }
 }
 
@@ -259,7 +270,8 @@ impl<'a> Fields<'a> {
 
     /// Takes a list that follows its own length, which is a number of `width` bytes.
     fn take_list(&mut self, width: usize) -> Option<&'a [u8]> {
-        let length = self.take(width)?.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
+        let length =
+            self.take(width)?.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
         self.take(length)
     }
 

@@ -26,7 +26,9 @@ impl Proxy {
     /// address. Every name that no rule denies is allowed there.
     pub(crate) async fn denied_inside(&self, named: &Target) -> Denial {
         let denial = |rules: &Rules| match rules.judge(named) {
-            Verdict::Denied(reason @ Reason::Listed { .. }) => Some(Denial::of(named, Via::Tls, reason)),
+            Verdict::Denied(reason @ Reason::Listed { .. }) => {
+                Some(Denial::of(named, Via::Tls, reason))
+            }
             _ => None,
         };
         self.until_denied(denial).await
@@ -54,7 +56,9 @@ impl Proxy {
 
     fn denial(&self, rules: &Rules, pass: &Pass) -> Option<Denial> {
         let by_name = match rules.judge(&pass.target) {
-            Verdict::Denied(Reason::Unlisted) if self.settings().mode == Mode::Observe => Verdict::Allowed,
+            Verdict::Denied(Reason::Unlisted) if self.settings().mode == Mode::Observe => {
+                Verdict::Allowed
+            }
             verdict => verdict,
         };
         let by_address = pass.address.map(|address| rules.judge_address(&pass.target, address));
@@ -85,11 +89,14 @@ mod tests {
         let target = Target::from_parts("origin.test", 443).unwrap();
         let pass = Pass { target: target.clone(), via: Via::Connect, address: None };
         assert!(
-            proxy.withdrawn(&pass).now_or_never().is_none() && proxy.denied_inside(&target).now_or_never().is_none()
+            proxy.withdrawn(&pass).now_or_never().is_none()
+                && proxy.denied_inside(&target).now_or_never().is_none()
         );
 
         proxy.set_rules(Rules::new(&[], &["origin.test".parse().unwrap()]));
-        for denial in [proxy.withdrawn(&pass).now_or_never(), proxy.denied_inside(&target).now_or_never()] {
+        for denial in
+            [proxy.withdrawn(&pass).now_or_never(), proxy.denied_inside(&target).now_or_never()]
+        {
             assert_eq!(denial.expect("it is denied at once").reason.code(), "listed");
         }
         proxy.set_rules(rules("origin.test"));

@@ -13,7 +13,9 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::stream::{Rewound, Stream, linger};
-use crate::{Credentials, Event, Refusal, Resolver, Rules, Target, Upstream, Via, http, socks, tunnel};
+use crate::{
+    Credentials, Event, Refusal, Resolver, Rules, Target, Upstream, Via, http, socks, tunnel,
+};
 
 /// Most clients over the connection limit that are sent a refusal at the same time. Further clients
 /// find their connection closed without an answer.
@@ -122,7 +124,11 @@ struct Inner {
 impl Proxy {
     /// Returns a proxy that applies `rules` and reports each decision to `events`. The proxy calls
     /// `events` from within connections, so `events` must not block.
-    pub fn new(rules: Rules, settings: Settings, events: impl Fn(Event) + Send + Sync + 'static) -> Proxy {
+    pub fn new(
+        rules: Rules,
+        settings: Settings,
+        events: impl Fn(Event) + Send + Sync + 'static,
+    ) -> Proxy {
         let rules = watch::Sender::new(Arc::new(rules));
         let is_draining = watch::Sender::new(false);
         Proxy { inner: Arc::new(Inner { settings, rules, is_draining, events: Box::new(events) }) }
@@ -174,7 +180,8 @@ impl Proxy {
     pub async fn serve(&self, listener: impl Into<Listener>) -> io::Result<()> {
         let listener = listener.into();
         let most = self.settings().limits.connections;
-        let (places, told) = (Arc::new(Semaphore::new(most)), Arc::new(Semaphore::new(TURNED_AWAY_AT_ONCE)));
+        let (places, told) =
+            (Arc::new(Semaphore::new(most)), Arc::new(Semaphore::new(TURNED_AWAY_AT_ONCE)));
         let mut connections = JoinSet::new();
         loop {
             let accepted = tokio::select! {
@@ -216,7 +223,12 @@ impl Proxy {
 
     /// Carries the connection of a client that does not know the proxy to `target`. The proxy
     /// connects to `target` and inspects the stream as for any tunnel.
-    pub async fn carry_to<S: Stream>(&self, client: S, target: &Target, via: Via) -> Result<(), Refusal> {
+    pub async fn carry_to<S: Stream>(
+        &self,
+        client: S,
+        target: &Target,
+        via: Via,
+    ) -> Result<(), Refusal> {
         let connection = self.connect(target, via).await?;
         tunnel::run(self, Rewound::new(Bytes::new(), client), connection, target).await;
         Ok(())

@@ -104,7 +104,9 @@ struct Explanation<'a> {
 impl Refusal {
     fn status(&self) -> StatusCode {
         match self {
-            Refusal::Denied(denial) if matches!(denial.reason, Reason::Malformed { .. }) => StatusCode::BAD_REQUEST,
+            Refusal::Denied(denial) if matches!(denial.reason, Reason::Malformed { .. }) => {
+                StatusCode::BAD_REQUEST
+            }
             Refusal::Denied(_) => StatusCode::FORBIDDEN,
             Refusal::Slow { .. } => StatusCode::GATEWAY_TIMEOUT,
             Refusal::Full(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -154,8 +156,10 @@ impl Refusal {
             message.push_str(&format!(": {error}"));
             cause = error.source();
         }
-        let hint = allow.map(|line| format!("add {line} to [network] of the policy, outside the sandbox"));
-        let explanation = Explanation { error, target: self.target(), reason: self.code(), message, allow, hint };
+        let hint =
+            allow.map(|line| format!("add {line} to [network] of the policy, outside the sandbox"));
+        let explanation =
+            Explanation { error, target: self.target(), reason: self.code(), message, allow, hint };
         let mut body = serde_json::to_string(&explanation).expect("a struct of strings is JSON");
         body.push('\n');
         body
@@ -181,7 +185,9 @@ impl Refusal {
             _ => String::new(),
         };
         let length = body.len();
-        let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\n{denied}connection: close\r\n");
+        let head = format!(
+            "HTTP/1.1 {status}\r\ncontent-type: application/json\r\n{denied}connection: close\r\n"
+        );
         format!("{head}content-length: {length}\r\n\r\n{body}").into_bytes()
     }
 

@@ -5,7 +5,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use hickory_resolver::config::{
-    ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
+    ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig,
+    ResolverOpts,
 };
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::op::Query;
@@ -73,13 +74,16 @@ impl Resolver {
 
     /// Returns a resolver that asks only `server`.
     pub fn at(server: SocketAddr) -> Result<Resolver, ResolveError> {
-        let connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()].map(|mut connection| {
-            connection.port = server.port();
-            connection
-        });
+        let connections =
+            [ConnectionConfig::udp(), ConnectionConfig::tcp()].map(|mut connection| {
+                connection.port = server.port();
+                connection
+            });
         let server = NameServerConfig::new(server.ip(), true, connections.into());
         let config = ResolverConfig::from_name_servers(vec![server]);
-        Ok(Resolver { source: Source::Fixed(Answers::new(Hosts::default(), config, ResolverOpts::default())?) })
+        Ok(Resolver {
+            source: Source::Fixed(Answers::new(Hosts::default(), config, ResolverOpts::default())?),
+        })
     }
 
     /// Returns all addresses of a name, IPv4 first.
@@ -91,17 +95,23 @@ impl Resolver {
         let answers = self.answers()?;
         // End the name with a dot, so that the name is looked up as it was judged: no search list
         // turns the name into another one.
-        let absolute = Name::from_ascii(format!("{name}.")).map_err(|error| failed(error.into()))?;
+        let absolute =
+            Name::from_ascii(format!("{name}.")).map_err(|error| failed(error.into()))?;
         let known = answers.in_hosts(&absolute);
         if !known.is_empty() {
             return Ok(known);
         }
-        let found = answers.servers.lookup_ip(absolute).await.map_err(|error| failed(error.into()))?;
+        let found =
+            answers.servers.lookup_ip(absolute).await.map_err(|error| failed(error.into()))?;
         let mut addresses: Vec<IpAddr> = found.iter().collect();
         // A server may repeat an address, and each address is tried once.
         let mut seen = std::collections::HashSet::new();
         addresses.retain(|address| seen.insert(*address));
-        if addresses.is_empty() { Err(ResolveError::NoAddress(name.clone())) } else { Ok(addresses) }
+        if addresses.is_empty() {
+            Err(ResolveError::NoAddress(name.clone()))
+        } else {
+            Ok(addresses)
+        }
     }
 
     fn answers(&self) -> Result<Answers, ResolveError> {
@@ -109,13 +119,14 @@ impl Resolver {
             Source::Fixed(answers) => return Ok(answers.clone()),
             Source::System(current) => current,
         };
-        let stamps = SYSTEM_FILES.map(|file| fs_err::metadata(file).and_then(|file| file.modified()).ok());
+        let stamps =
+            SYSTEM_FILES.map(|file| fs_err::metadata(file).and_then(|file| file.modified()).ok());
         let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
         match &*current {
             Some((known, answers)) if *known == stamps => Ok(answers.clone()),
             _ => {
-                let (config, options) =
-                    system_conf::read_system_conf().map_err(|error| ResolveError::Configuration(error.into()))?;
+                let (config, options) = system_conf::read_system_conf()
+                    .map_err(|error| ResolveError::Configuration(error.into()))?;
                 // A missing hosts file counts as an empty one.
                 let hosts = Hosts::from_system().unwrap_or_default();
                 let answers = Answers::new(hosts, config, options)?;
@@ -127,7 +138,11 @@ impl Resolver {
 }
 
 impl Answers {
-    fn new(hosts: Hosts, config: ResolverConfig, mut options: ResolverOpts) -> Result<Answers, ResolveError> {
+    fn new(
+        hosts: Hosts,
+        config: ResolverConfig,
+        mut options: ResolverOpts,
+    ) -> Result<Answers, ResolveError> {
         // Do not let hickory read the hosts file: hickory would ask servers for the address family
         // that the file lacks, and the system's resolver does not.
         options.use_hosts_file = ResolveHosts::Never;
@@ -144,7 +159,13 @@ impl Answers {
         [RecordType::A, RecordType::AAAA]
             .into_iter()
             .filter_map(|kind| self.hosts.lookup_static_host(&Query::query(name.clone(), kind)))
-            .flat_map(|found| found.answers().iter().filter_map(|record| record.data.ip_addr()).collect::<Vec<_>>())
+            .flat_map(|found| {
+                found
+                    .answers()
+                    .iter()
+                    .filter_map(|record| record.data.ip_addr())
+                    .collect::<Vec<_>>()
+            })
             .collect()
     }
 }

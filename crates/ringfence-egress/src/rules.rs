@@ -107,7 +107,9 @@ impl Rules {
         match &target.host {
             TargetHost::Name(name) => self.judge_name(name, target.port),
             TargetHost::Address(address) => match self.judge_address(target, *address) {
-                Verdict::Allowed if !self.allow.has_network(address.to_canonical(), target.port) => {
+                Verdict::Allowed
+                    if !self.allow.has_network(address.to_canonical(), target.port) =>
+                {
                     Verdict::Denied(Reason::Unlisted)
                 }
                 verdict => verdict,

@@ -21,10 +21,13 @@ const NOWHERE: std::net::SocketAddr =
 /// Serves one client of SOCKS5.
 pub(crate) async fn serve<S: Stream>(proxy: &Proxy, client: Rewound<S>) {
     let greeting = async {
-        let protocol = Socks5ServerProtocol::start(client).negotiate_auth(&[NoAuthentication]).await?;
+        let protocol =
+            Socks5ServerProtocol::start(client).negotiate_auth(&[NoAuthentication]).await?;
         fast_socks5::server::AuthMethodSuccessState::finish_auth(protocol).read_command().await
     };
-    let (protocol, command, address) = match timeout(proxy.settings().limits.greeting, greeting).await {
+    let (protocol, command, address) = match timeout(proxy.settings().limits.greeting, greeting)
+        .await
+    {
         Ok(Ok(read)) => read,
         // `fast_socks5` has already replied, if the protocol has a reply for the error.
         Ok(Err(error)) => {
@@ -38,7 +41,9 @@ pub(crate) async fn serve<S: Stream>(proxy: &Proxy, client: Rewound<S>) {
     let reason = match command {
         Socks5Command::TCPConnect => None,
         Socks5Command::UDPAssociate => Some(Reason::Protocol { protocol: "UDP".to_owned() }),
-        Socks5Command::TCPBind => Some(Reason::Malformed { fault: "only CONNECT of SOCKS5 is let through".to_owned() }),
+        Socks5Command::TCPBind => {
+            Some(Reason::Malformed { fault: "only CONNECT of SOCKS5 is let through".to_owned() })
+        }
     };
     if let Some(reason) = reason {
         let target = address.to_string().escape_debug().to_string();
@@ -66,7 +71,8 @@ async fn connect(proxy: &Proxy, address: TargetAddr) -> Result<(Target, Connecti
         TargetAddr::Ip(address) => Target::from_address(address.ip(), address.port()),
         TargetAddr::Domain(name, port) => Target::from_parts(&name, port),
     };
-    let target = target.map_err(|fault| proxy.deny(Denial::malformed(&said, Via::Socks5, fault)))?;
+    let target =
+        target.map_err(|fault| proxy.deny(Denial::malformed(&said, Via::Socks5, fault)))?;
     let connection = proxy.connect(&target, Via::Socks5).await?;
     Ok((target, connection))
 }

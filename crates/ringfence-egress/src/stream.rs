@@ -40,7 +40,11 @@ impl<S> Rewound<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         if self.first.is_empty() {
             return Pin::new(&mut self.rest).poll_read(cx, into);
         }
@@ -57,7 +61,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.rest).poll_write(cx, bytes)
     }
 
@@ -97,6 +105,7 @@ pub(crate) async fn linger<S: Stream>(mut stream: S) {
     if stream.shutdown().await.is_ok() {
         let (time, most) = LINGER;
         // Ignore errors, because the client may be gone.
-        let _ = timeout(time, tokio::io::copy(&mut stream.take(most), &mut tokio::io::sink())).await;
+        let _ =
+            timeout(time, tokio::io::copy(&mut stream.take(most), &mut tokio::io::sink())).await;
     }
 }

@@ -69,16 +69,22 @@ impl Target {
         }
         let (host, port) = match text.strip_prefix('[') {
             Some(inner) => {
-                let (address, rest) = inner.split_once(']').ok_or_else(|| TargetError::Address(text.to_owned()))?;
+                let (address, rest) =
+                    inner.split_once(']').ok_or_else(|| TargetError::Address(text.to_owned()))?;
                 let port = match rest {
                     "" => None,
-                    rest => Some(rest.strip_prefix(':').ok_or_else(|| TargetError::Address(text.to_owned()))?),
+                    rest => Some(
+                        rest.strip_prefix(':')
+                            .ok_or_else(|| TargetError::Address(text.to_owned()))?,
+                    ),
                 };
                 (TargetHost::Address(ipv6(address)?), port)
             }
             None => {
                 let (host, port) = match text.split_once(':') {
-                    Some((_, port)) if port.contains(':') => return Err(TargetError::Colons(text.to_owned())),
+                    Some((_, port)) if port.contains(':') => {
+                        return Err(TargetError::Colons(text.to_owned()));
+                    }
                     Some((host, port)) => (host, Some(port)),
                     None => (text, None),
                 };
@@ -95,7 +101,8 @@ impl Target {
     /// Reads a host that was given separately from its port, as in SOCKS and in TLS. An IPv6
     /// address has no brackets there.
     pub fn from_parts(host: &str, port: u16) -> Result<Target, TargetError> {
-        let host = if host.contains(':') { TargetHost::Address(ipv6(host)?) } else { name_or_ipv4(host)? };
+        let host =
+            if host.contains(':') { TargetHost::Address(ipv6(host)?) } else { name_or_ipv4(host)? };
         Target::of(host, port)
     }
 

@@ -61,7 +61,12 @@ const LONGEST_AHEAD: usize = 80 * 1024;
 const ALERT: [u8; 7] = [21, 3, 1, 0, 2, 2, 49];
 
 /// Carries a tunnel to `target` until the tunnel ends or the rules no longer allow it.
-pub(crate) async fn run<S: Stream>(proxy: &Proxy, mut client: Rewound<S>, connection: Connection, target: &Target) {
+pub(crate) async fn run<S: Stream>(
+    proxy: &Proxy,
+    mut client: Rewound<S>,
+    connection: Connection,
+    target: &Target,
+) {
     let pass = connection.pass(target);
     let mut server = connection.stream;
     let turn = tokio::select! {
@@ -100,7 +105,12 @@ enum Turn {
 }
 
 /// Carries the bytes of a tunnel, unless the tunnel carries requests that the proxy judges.
-async fn carry<S: Stream>(proxy: &Proxy, client: &mut Rewound<S>, server: &mut TcpStream, target: &Target) -> Turn {
+async fn carry<S: Stream>(
+    proxy: &Proxy,
+    client: &mut Rewound<S>,
+    server: &mut TcpStream,
+    target: &Target,
+) -> Turn {
     let other_names = OtherNames::for_tunnel(proxy, target);
     let mut opening = Opening::new(other_names);
     let mut back = Direction::default();
@@ -174,7 +184,16 @@ async fn carry<S: Stream>(proxy: &Proxy, client: &mut Rewound<S>, server: &mut T
         let mut forth = match first {
             Some(hello) => {
                 let length = opening.hello_length();
-                Box::pin(carry_hellos(proxy, client, server, target, (opening.bytes, length), hello, &mut back)).await?
+                Box::pin(carry_hellos(
+                    proxy,
+                    client,
+                    server,
+                    target,
+                    (opening.bytes, length),
+                    hello,
+                    &mut back,
+                ))
+                .await?
             }
             None if is_judged => {
                 let mut forth = Direction::default();
@@ -195,7 +214,11 @@ async fn carry<S: Stream>(proxy: &Proxy, client: &mut Rewound<S>, server: &mut T
             let findings = forth.take_findings();
             if findings.is_empty() {
                 // A client that breaks its connection off must not complete half a line.
-                break if copied.is_err() && forth.has_open_line() { Err(Turn::Cut) } else { Ok(()) };
+                break if copied.is_err() && forth.has_open_line() {
+                    Err(Turn::Cut)
+                } else {
+                    Ok(())
+                };
             }
             for finding in findings {
                 judge_finding(proxy, target, finding)?;
@@ -236,7 +259,9 @@ fn reset(server: TcpStream) {
 impl OtherNames {
     fn for_tunnel(proxy: &Proxy, target: &Target) -> OtherNames {
         match target.host {
-            TargetHost::Address(_) if !proxy.rules().denies_names(target.port) => OtherNames::Ignored,
+            TargetHost::Address(_) if !proxy.rules().denies_names(target.port) => {
+                OtherNames::Ignored
+            }
             _ => OtherNames::Judged,
         }
     }
@@ -262,9 +287,9 @@ fn judge_finding(proxy: &Proxy, target: &Target, finding: Finding) -> Result<(),
             let denial = Denial::of(target, Via::Tunnel, Reason::Malformed { fault });
             return Err(Turn::from(proxy.deny(denial)));
         }
-        Finding::TooManyHellos => {
-            Reason::Malformed { fault: "more hellos of TLS begin at once than can be read".to_owned() }
-        }
+        Finding::TooManyHellos => Reason::Malformed {
+            fault: "more hellos of TLS begin at once than can be read".to_owned(),
+        },
     };
     Err(refuse_tls(proxy, target, reason))
 }
@@ -392,7 +417,9 @@ fn agree(proxy: &Proxy, target: &Target, hello: Hello) -> Result<(), Reason> {
         (Hello::Unnamed, _) => return Ok(()),
         (Hello::Named(name), _) => name,
     };
-    let Ok(named) = Target::from_parts(&name, target.port) else { return Err(Reason::OtherName { name }) };
+    let Ok(named) = Target::from_parts(&name, target.port) else {
+        return Err(Reason::OtherName { name });
+    };
     if named == *target {
         return Ok(());
     }
@@ -402,7 +429,8 @@ fn agree(proxy: &Proxy, target: &Target, hello: Hello) -> Result<(), Reason> {
         _ if matches!(target.host, TargetHost::Address(_)) => Ok(()),
         verdict if observes => {
             let listed = verdict == Verdict::Allowed;
-            let passage = Passage { target: named.to_string(), via: Via::Tls, address: None, listed };
+            let passage =
+                Passage { target: named.to_string(), via: Via::Tls, address: None, listed };
             proxy.tell(Event::Allowed(passage));
             Ok(())
         }

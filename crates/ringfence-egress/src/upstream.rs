@@ -46,7 +46,9 @@ pub(crate) struct Hop {
 #[non_exhaustive]
 pub enum UpstreamError {
     /// The value of the variable does not name a proxy.
-    #[error("`{variable}` does not name a proxy: write `http://host:port`, with `user:password@` in front if it asks")]
+    #[error(
+        "`{variable}` does not name a proxy: write `http://host:port`, with `user:password@` in front if it asks"
+    )]
     Unreadable {
         /// Name of the variable. Its value is left out because it may hold a password.
         variable: &'static str,
@@ -76,16 +78,21 @@ impl Upstream {
 
     /// Reads `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` in either case, as curl does.
     /// Returns `None` if no variable names a proxy, as on most hosts.
-    pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Upstream>, UpstreamError> {
+    pub fn from_variables(
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<Upstream>, UpstreamError> {
         let said = |name: &str| {
-            let text = variable(&name.to_ascii_lowercase()).or_else(|| variable(name)).unwrap_or_default();
+            let text =
+                variable(&name.to_ascii_lowercase()).or_else(|| variable(name)).unwrap_or_default();
             text.trim().to_owned()
         };
         let [all, http, https, no] = Upstream::VARIABLES.map(said);
         if all.is_empty() && http.is_empty() && https.is_empty() {
             return Ok(None);
         }
-        for (variable, text) in [("ALL_PROXY", &all), ("HTTP_PROXY", &http), ("HTTPS_PROXY", &https)] {
+        for (variable, text) in
+            [("ALL_PROXY", &all), ("HTTP_PROXY", &http), ("HTTPS_PROXY", &https)]
+        {
             check(variable, text)?;
         }
         let matcher = Matcher::builder().all(all).http(http).https(https).no(no).build();
@@ -98,7 +105,12 @@ impl Upstream {
             Purpose::Http => "http",
             Purpose::Tunnel => "https",
         };
-        let uri = Uri::builder().scheme(scheme).authority(target.to_string()).path_and_query("/").build().ok()?;
+        let uri = Uri::builder()
+            .scheme(scheme)
+            .authority(target.to_string())
+            .path_and_query("/")
+            .build()
+            .ok()?;
         self.matcher.intercept(&uri).and_then(|intercept| Hop::new(&intercept))
     }
 }
@@ -112,14 +124,19 @@ fn check(variable: &'static str, text: &str) -> Result<(), UpstreamError> {
     let matcher = Matcher::builder().all(text).build();
     let intercept = matcher.intercept(&anywhere).ok_or(UpstreamError::Unreadable { variable })?;
     match intercept.uri().scheme_str() {
-        Some("http") => Hop::new(&intercept).map(|_| ()).ok_or(UpstreamError::Unreadable { variable }),
-        scheme => Err(UpstreamError::Scheme { variable, scheme: scheme.unwrap_or_default().to_owned() }),
+        Some("http") => {
+            Hop::new(&intercept).map(|_| ()).ok_or(UpstreamError::Unreadable { variable })
+        }
+        scheme => {
+            Err(UpstreamError::Scheme { variable, scheme: scheme.unwrap_or_default().to_owned() })
+        }
     }
 }
 
 impl Hop {
     fn new(intercept: &Intercept) -> Option<Hop> {
-        let address = Target::from_authority(intercept.uri().authority()?.as_str(), Some(80)).ok()?;
+        let address =
+            Target::from_authority(intercept.uri().authority()?.as_str(), Some(80)).ok()?;
         Some(Hop { address, authorization: intercept.basic_auth().cloned() })
     }
 
@@ -131,7 +148,9 @@ impl Hop {
     /// Connects to the upstream itself. The upstream's address is not judged, because the host
     /// chose it.
     pub(crate) async fn dial(&self) -> Result<TcpStream, UpstreamError> {
-        let stream = TcpStream::connect(self.address.to_string()).await.map_err(UpstreamError::Unreachable)?;
+        let stream = TcpStream::connect(self.address.to_string())
+            .await
+            .map_err(UpstreamError::Unreachable)?;
         prepare(&stream);
         Ok(stream)
     }
@@ -162,6 +181,10 @@ impl Hop {
         if !version.starts_with("HTTP/1.") {
             return Err(UpstreamError::Garbled);
         }
-        if status.starts_with('2') { Ok(stream) } else { Err(UpstreamError::Refused(status.to_owned())) }
+        if status.starts_with('2') {
+            Ok(stream)
+        } else {
+            Err(UpstreamError::Refused(status.to_owned()))
+        }
     }
 }

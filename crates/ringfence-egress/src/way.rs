@@ -18,7 +18,11 @@ pub(crate) enum Way {
 }
 
 impl AsyncRead for Way {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Way::Clear(stream) => Pin::new(stream).poll_read(cx, into),
             Way::Tls(stream) => Pin::new(stream).poll_read(cx, into),
@@ -27,7 +31,11 @@ impl AsyncRead for Way {
 }
 
 impl AsyncWrite for Way {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Way::Clear(stream) => Pin::new(stream).poll_write(cx, bytes),
             Way::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),

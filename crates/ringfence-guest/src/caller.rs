@@ -31,7 +31,8 @@ impl Token {
     /// needed.
     pub(crate) fn is_shown(&self, headers: &HeaderMap) -> bool {
         let Some(token) = &self.0 else { return true };
-        let given = headers.get(header::TOKEN).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let given =
+            headers.get(header::TOKEN).and_then(|value| value.to_str().ok()).unwrap_or_default();
         signature::agree(given, token)
     }
 
@@ -39,7 +40,8 @@ impl Token {
     /// proceed.
     pub(crate) fn refusal(&self, headers: &HeaderMap) -> Option<Reply> {
         (!self.is_shown(headers)).then(|| {
-            let message = format!("the header `{}` is missing or not this sandbox's", header::TOKEN);
+            let message =
+                format!("the header `{}` is missing or not this sandbox's", header::TOKEN);
             refused(StatusCode::UNAUTHORIZED, message)
         })
     }
@@ -50,7 +52,10 @@ impl Token {
 pub(crate) fn user(headers: &HeaderMap) -> Result<User, Failure> {
     let Some(value) = headers.get(AUTHORIZATION) else { return Ok(user::current()) };
     let name = basic(value.as_bytes()).ok_or_else(|| {
-        Failure::new(Code::Unauthenticated, "the header `authorization` does not name a user with `Basic`")
+        Failure::new(
+            Code::Unauthenticated,
+            "the header `authorization` does not name a user with `Basic`",
+        )
     })?;
     user::named(&name)
 }
@@ -72,9 +77,14 @@ mod tests {
     fn a_user_is_named_with_basic_and_no_password() {
         assert_eq!(basic(b"Basic dXNlcjo="), Some("user".to_owned()));
         assert_eq!(basic(b"basic cm9vdDo="), Some("root".to_owned()));
-        for wrong in
-            [&b""[..], b"Basic", b"Bearer dXNlcjo=", b"Basic !", b"Basic dXNlcg==", b"\xff\xff\xff\xff\xff\xff"]
-        {
+        for wrong in [
+            &b""[..],
+            b"Basic",
+            b"Bearer dXNlcjo=",
+            b"Basic !",
+            b"Basic dXNlcg==",
+            b"\xff\xff\xff\xff\xff\xff",
+        ] {
             assert_eq!(basic(wrong), None);
         }
     }

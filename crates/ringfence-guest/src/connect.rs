@@ -192,7 +192,8 @@ where
     }
     let answer = async {
         let time = timeout(request.headers())?;
-        let mut messages = Messages { body: request.into_body(), decoder: Decoder::default(), kind: PhantomData };
+        let mut messages =
+            Messages { body: request.into_body(), decoder: Decoder::default(), kind: PhantomData };
         within(time, method(&mut messages)).await
     };
     match answer.await {
@@ -218,7 +219,9 @@ impl<Message: DeserializeOwned> Messages<Message> {
     pub(crate) async fn next(&mut self) -> Result<Option<Message>, Failure> {
         loop {
             match self.decoder.next_frame().map_err(malformed)? {
-                Some(Frame::Message(message)) => return frame::parse(&message).map(Some).map_err(malformed),
+                Some(Frame::Message(message)) => {
+                    return frame::parse(&message).map(Some).map_err(malformed);
+                }
                 Some(Frame::End(_)) => return Ok(None),
                 None => {}
             }
@@ -246,7 +249,10 @@ pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Failure> 
     let digits = value.to_str().ok().filter(|text| (1..=10).contains(&text.len()));
     let digits = digits.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     let milliseconds = digits.and_then(|text| text.parse().ok()).ok_or_else(|| {
-        Failure::new(Code::InvalidArgument, format!("the header `{}` is not a number of milliseconds", header::TIMEOUT))
+        Failure::new(
+            Code::InvalidArgument,
+            format!("the header `{}` is not a number of milliseconds", header::TIMEOUT),
+        )
     })?;
     Ok(Some(Duration::from_millis(milliseconds)).filter(|time| !time.is_zero()))
 }
@@ -258,7 +264,8 @@ pub(crate) fn too_late() -> Failure {
 
 /// Returns a reply whose body is `answer` as JSON.
 pub(crate) fn json<Answer: Serialize>(status: StatusCode, answer: &Answer) -> Reply {
-    let bytes = serde_json::to_vec(answer).expect("our messages have text for keys and no failing parts");
+    let bytes =
+        serde_json::to_vec(answer).expect("our messages have text for keys and no failing parts");
     let mut reply = Response::new(full(bytes.into()));
     *reply.status_mut() = status;
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content::UNARY));
@@ -267,7 +274,10 @@ pub(crate) fn json<Answer: Serialize>(status: StatusCode, answer: &Answer) -> Re
 
 /// Returns the reply to a unary call that failed.
 pub(crate) fn failed(failure: &Failure) -> Reply {
-    json(StatusCode::from_u16(failure.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), failure)
+    json(
+        StatusCode::from_u16(failure.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+        failure,
+    )
 }
 
 /// Returns the reply that refuses a request outside the Connect protocol. The body has the form
@@ -311,7 +321,11 @@ fn refusal(request: &Request<Incoming>, expected: &'static str) -> Option<Reply>
     if request.method() != Method::POST {
         return Some(refused(StatusCode::METHOD_NOT_ALLOWED, "a method is called with POST"));
     }
-    let given = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let given = request
+        .headers()
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
     let essence = given.split(';').next().unwrap_or_default().trim();
     (!essence.eq_ignore_ascii_case(expected)).then(|| {
         let message = format!("this method takes `{expected}`, and was sent `{essence}`");
@@ -322,9 +336,10 @@ fn refusal(request: &Request<Incoming>, expected: &'static str) -> Option<Reply>
 async fn collect(body: Incoming) -> Result<Bytes, Failure> {
     match tokio::time::timeout(PATIENCE, Limited::new(body, LONGEST_MESSAGE).collect()).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
-            Err(Failure::new(Code::ResourceExhausted, format!("a message is longer than {LONGEST_MESSAGE} bytes")))
-        }
+        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(Failure::new(
+            Code::ResourceExhausted,
+            format!("a message is longer than {LONGEST_MESSAGE} bytes"),
+        )),
         Ok(Err(_)) => Err(Failure::new(Code::InvalidArgument, "the request ended early")),
         Err(_) => Err(Failure::new(Code::DeadlineExceeded, "the request did not arrive in time")),
     }
@@ -336,7 +351,9 @@ fn only_message<Message: DeserializeOwned>(body: &[u8]) -> Result<Message, Failu
     decoder.push(body);
     match decoder.next_frame().map_err(malformed)? {
         Some(Frame::Message(message)) => frame::parse(&message).map_err(malformed),
-        Some(Frame::End(_)) => Err(Failure::new(Code::InvalidArgument, "the request has no message")),
+        Some(Frame::End(_)) => {
+            Err(Failure::new(Code::InvalidArgument, "the request has no message"))
+        }
         None => {
             decoder.finish().map_err(malformed)?;
             Err(Failure::new(Code::InvalidArgument, "the request has no message"))
@@ -353,13 +370,17 @@ fn malformed(error: FrameError) -> Failure {
 }
 
 fn keepalive(headers: &HeaderMap) -> Duration {
-    let seconds = headers.get(header::KEEPALIVE).and_then(|value| value.to_str().ok()?.parse().ok());
+    let seconds =
+        headers.get(header::KEEPALIVE).and_then(|value| value.to_str().ok()?.parse().ok());
     // Fall back to the default if the header is absent or not usable. An interval of 0 seconds
     // would send nothing but keep-alives.
     seconds.filter(|seconds| (1..=86_400).contains(seconds)).map_or(KEEPALIVE, Duration::from_secs)
 }
 
-async fn within<T>(time: Option<Duration>, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+async fn within<T>(
+    time: Option<Duration>,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
     match time {
         None => work.await,
         Some(time) => tokio::time::timeout(time, work).await.unwrap_or_else(|_| Err(too_late())),
@@ -403,7 +424,9 @@ impl Body for Stream {
             }
             // All senders are gone without an end frame, because the guest is ending. Break the
             // connection, so that no client takes the end of the bytes for the end of the stream.
-            Poll::Ready(None) => return Poll::Ready(Some(Err(io::ErrorKind::ConnectionAborted.into()))),
+            Poll::Ready(None) => {
+                return Poll::Ready(Some(Err(io::ErrorKind::ConnectionAborted.into())));
+            }
             Poll::Pending => {
                 std::task::ready!(self.silence.as_mut().poll(context));
                 self.alive.clone()

@@ -50,7 +50,8 @@ fn reap(leash: Option<&Path>) -> io::Result<u8> {
     }
     // The server inherits the blocked signals, and unblocks them itself.
     let server = Command::new("/proc/self/exe").args(std::env::args_os().skip(1)).spawn()?;
-    let server = i32::try_from(server.id()).ok().and_then(Pid::from_raw).expect("a child's id is positive");
+    let server =
+        i32::try_from(server.id()).ok().and_then(Pid::from_raw).expect("a child's id is positive");
     loop {
         while let Ok(Some(waited)) = wait_any() {
             if waited.pid == server.as_raw_nonzero().get()

@@ -63,13 +63,20 @@ fn processors(count: usize) -> f64 {
 /// Returns the processor time used so far, in seconds: that of the sandbox if its cgroup is
 /// visible, else that of the whole machine.
 fn processor_seconds() -> Option<f64> {
-    let usage = fs_err::read_to_string(format!("{CGROUP}/cpu.stat")).ok().and_then(|text| field(&text, "usage_usec"));
+    let usage = fs_err::read_to_string(format!("{CGROUP}/cpu.stat"))
+        .ok()
+        .and_then(|text| field(&text, "usage_usec"));
     if let Some(microseconds) = usage {
         return Some(microseconds as f64 / 1e6);
     }
     let text = fs_err::read_to_string("/proc/stat").ok()?;
-    let ticks: Vec<u64> =
-        text.lines().next()?.split_whitespace().skip(1).filter_map(|tick| tick.parse().ok()).collect();
+    let ticks: Vec<u64> = text
+        .lines()
+        .next()?
+        .split_whitespace()
+        .skip(1)
+        .filter_map(|tick| tick.parse().ok())
+        .collect();
     // The fields are: user, nice, system, idle, iowait, irq, softirq, steal (proc_stat(5)). All but
     // idle and iowait count as busy.
     let busy: u64 = ticks.iter().take(8).sum::<u64>() - ticks.iter().skip(3).take(2).sum::<u64>();
@@ -85,11 +92,15 @@ struct Memory {
 
 fn memory() -> Memory {
     let read = |path: String| fs_err::read_to_string(path).ok();
-    let machine = read("/proc/meminfo".to_owned()).map(|text| of_machine(&text)).unwrap_or_default();
+    let machine =
+        read("/proc/meminfo".to_owned()).map(|text| of_machine(&text)).unwrap_or_default();
     let number = |name: &str| read(format!("{CGROUP}/{name}"))?.trim().parse::<u64>().ok();
     // Without a limit, `memory.max` contains `max`. The memory of the machine is then the limit.
-    let Some((total, current)) = number("memory.max").zip(number("memory.current")) else { return machine };
-    let cache = read(format!("{CGROUP}/memory.stat")).and_then(|text| field(&text, "file")).unwrap_or(0);
+    let Some((total, current)) = number("memory.max").zip(number("memory.current")) else {
+        return machine;
+    };
+    let cache =
+        read(format!("{CGROUP}/memory.stat")).and_then(|text| field(&text, "file")).unwrap_or(0);
     Memory { total: total.min(machine.total), used: current.saturating_sub(cache), cache }
 }
 
@@ -101,8 +112,10 @@ fn of_machine(text: &str) -> Memory {
 
 /// Returns the number that follows `name` on the line that begins with `name`.
 fn field(text: &str, name: &str) -> Option<u64> {
-    let mut words =
-        text.lines().map(str::split_whitespace).find_map(|mut words| (words.next() == Some(name)).then_some(words))?;
+    let mut words = text
+        .lines()
+        .map(str::split_whitespace)
+        .find_map(|mut words| (words.next() == Some(name)).then_some(words))?;
     words.next()?.parse().ok()
 }
 
@@ -118,9 +131,11 @@ mod tests {
 
     #[test]
     fn memory_that_only_caches_is_not_used() {
-        let text =
-            "MemTotal:       1000 kB\nMemFree:         100 kB\nBuffers: 50 kB\nCached:  250 kB\nSwapCached: 9 kB\n";
-        assert_eq!(of_machine(text), Memory { total: 1000 << 10, used: 600 << 10, cache: 300 << 10 });
+        let text = "MemTotal:       1000 kB\nMemFree:         100 kB\nBuffers: 50 kB\nCached:  250 kB\nSwapCached: 9 kB\n";
+        assert_eq!(
+            of_machine(text),
+            Memory { total: 1000 << 10, used: 600 << 10, cache: 300 << 10 }
+        );
         assert_eq!(of_machine("nonsense"), Memory::default());
     }
 

@@ -71,15 +71,25 @@ impl Options {
                     let number = descriptor("--listener", &value("--listener")?)?;
                     once(LISTEN, &mut listen, Listen::Inherited(number))?;
                 }
-                Some("--owner") => once("--owner", &mut owner, descriptor("--owner", &value("--owner")?)?)?,
-                Some("--handover") => once(LISTEN, &mut listen, Listen::Handed(value("--handover")?.into()))?,
-                Some("--socket") => once(LISTEN, &mut listen, Listen::Path(value("--socket")?.into()))?,
+                Some("--owner") => {
+                    once("--owner", &mut owner, descriptor("--owner", &value("--owner")?)?)?
+                }
+                Some("--handover") => {
+                    once(LISTEN, &mut listen, Listen::Handed(value("--handover")?.into()))?
+                }
+                Some("--socket") => {
+                    once(LISTEN, &mut listen, Listen::Path(value("--socket")?.into()))?
+                }
                 Some("--listen") => {
                     let address = parsed("--listen", &value("--listen")?, "an address and a port")?;
                     once(LISTEN, &mut listen, Listen::Address(address))?;
                 }
-                Some("--directory") => once("--directory", &mut directory, value("--directory")?.into())?,
-                Some("--token-file") => once("--token-file", &mut token_file, value("--token-file")?.into())?,
+                Some("--directory") => {
+                    once("--directory", &mut directory, value("--directory")?.into())?
+                }
+                Some("--token-file") => {
+                    once("--token-file", &mut token_file, value("--token-file")?.into())?
+                }
                 Some("--leash") => once("--leash", &mut leash, value("--leash")?.into())?,
                 Some("--gate") => gate = true,
                 _ => return Err(OptionsError::Unknown(word.to_string_lossy().into_owned())),
@@ -101,7 +111,11 @@ fn once<T>(option: &'static str, place: &mut Option<T>, value: T) -> Result<(), 
 fn descriptor(option: &'static str, value: &OsString) -> Result<i32, OptionsError> {
     match parsed(option, value, "the number of a descriptor above 2")? {
         number @ 3.. => Ok(number),
-        number => Err(OptionsError::Value { option, value: number.to_string(), expected: "a number above 2" }),
+        number => Err(OptionsError::Value {
+            option,
+            value: number.to_string(),
+            expected: "a number above 2",
+        }),
     }
 }
 
@@ -132,8 +146,14 @@ mod tests {
     #[test]
     fn each_way_to_listen_is_understood() {
         assert_eq!(parse("--listener 3").unwrap().listen, Listen::Inherited(3));
-        assert_eq!(parse("--handover /run/handover").unwrap().listen, Listen::Handed("/run/handover".into()));
-        assert_eq!(parse("--socket /run/guest.sock").unwrap().listen, Listen::Path("/run/guest.sock".into()));
+        assert_eq!(
+            parse("--handover /run/handover").unwrap().listen,
+            Listen::Handed("/run/handover".into())
+        );
+        assert_eq!(
+            parse("--socket /run/guest.sock").unwrap().listen,
+            Listen::Path("/run/guest.sock".into())
+        );
         assert_eq!(
             parse("--listen 127.0.0.1:49983").unwrap().listen,
             Listen::Address(SocketAddr::from(([127, 0, 0, 1], 49983)))
@@ -146,8 +166,17 @@ mod tests {
         refused("--lisen x", "`--lisen` is not an option");
         refused("--socket", "`--socket` needs a value");
         refused("--listener 2", "`2` is not a number above 2, which `--listener` needs");
-        refused("--listener x", "`x` is not the number of a descriptor above 2, which `--listener` needs");
-        refused("--listen nowhere", "`nowhere` is not an address and a port, which `--listen` needs");
-        refused("--socket a --listener 3", "`--listener, --handover, --socket, --listen` is given twice");
+        refused(
+            "--listener x",
+            "`x` is not the number of a descriptor above 2, which `--listener` needs",
+        );
+        refused(
+            "--listen nowhere",
+            "`nowhere` is not an address and a port, which `--listen` needs",
+        );
+        refused(
+            "--socket a --listener 3",
+            "`--listener, --handover, --socket, --listen` is given twice",
+        );
     }
 }

@@ -17,16 +17,24 @@ const BUFFER: usize = 32 * 1024;
 
 /// Answers a CONNECT request: connects the client to a port inside the sandbox.
 pub(crate) async fn connect(request: Request<Incoming>) -> Reply {
-    let addresses = match request.uri().authority().and_then(|to| Some((loopback(to.host())?, to.port_u16()?))) {
-        Some((hosts, port)) => hosts.into_iter().map(move |host| SocketAddr::new(host, port)),
-        None => {
-            return refused(StatusCode::BAD_REQUEST, "CONNECT takes a loopback address and a port: 127.0.0.1:8080");
-        }
-    };
+    let addresses =
+        match request.uri().authority().and_then(|to| Some((loopback(to.host())?, to.port_u16()?)))
+        {
+            Some((hosts, port)) => hosts.into_iter().map(move |host| SocketAddr::new(host, port)),
+            None => {
+                return refused(
+                    StatusCode::BAD_REQUEST,
+                    "CONNECT takes a loopback address and a port: 127.0.0.1:8080",
+                );
+            }
+        };
     let mut port = 0;
     for address in addresses {
         port = address.port();
-        let Ok(Ok(server)) = tokio::time::timeout(PATIENCE, TcpStream::connect(address)).await else { continue };
+        let Ok(Ok(server)) = tokio::time::timeout(PATIENCE, TcpStream::connect(address)).await
+        else {
+            continue;
+        };
         tokio::task::spawn_local(carry(request, server));
         return bare(StatusCode::OK);
     }
@@ -48,7 +56,13 @@ async fn carry(request: Request<Incoming>, mut server: TcpStream) {
     let Ok(caller) = hyper::upgrade::on(request).await else { return };
     let _ = server.set_nodelay(true); // a failure only makes the connection slower
     // Ignore the error, because either end may close the connection at any time.
-    let _ = tokio::io::copy_bidirectional_with_sizes(&mut TokioIo::new(caller), &mut server, BUFFER, BUFFER).await;
+    let _ = tokio::io::copy_bidirectional_with_sizes(
+        &mut TokioIo::new(caller),
+        &mut server,
+        BUFFER,
+        BUFFER,
+    )
+    .await;
 }
 
 #[cfg(test)]
@@ -60,7 +74,9 @@ mod tests {
         assert_eq!(loopback("LocalHost").unwrap().len(), 2);
         assert_eq!(loopback("127.0.0.1"), Some(vec![Ipv4Addr::LOCALHOST.into()]));
         assert_eq!(loopback("[::1]"), Some(vec![Ipv6Addr::LOCALHOST.into()]));
-        for other in ["", "example.org", "10.0.0.1", "169.254.169.254", "[fe80::1]", "0.0.0.0", "[::]"] {
+        for other in
+            ["", "example.org", "10.0.0.1", "169.254.169.254", "[fe80::1]", "0.0.0.0", "[::]"]
+        {
             assert_eq!(loopback(other), None, "{other}");
         }
     }

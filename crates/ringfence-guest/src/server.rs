@@ -96,7 +96,9 @@ pub(crate) fn run(options: &Options) -> Result<(), ServeError> {
     });
     let owner = owner.transpose()?;
     let token = match &options.token_file {
-        Some(path) => Token::new(&fs_err::read_to_string(path).map_err(|source| ServeError::Token { source })?),
+        Some(path) => Token::new(
+            &fs_err::read_to_string(path).map_err(|source| ServeError::Token { source })?,
+        ),
         None => Token::default(),
     };
     // Start the launcher before this process has a second thread, and before it raises limits that
@@ -116,7 +118,8 @@ pub(crate) fn run(options: &Options) -> Result<(), ServeError> {
             watchers: filesystem::Watchers::default(),
         });
         if let Some((number, owner)) = owner {
-            let owner = pipe::Receiver::from_owned_fd(owner).map_err(|source| ServeError::Owner { number, source })?;
+            let owner = pipe::Receiver::from_owned_fd(owner)
+                .map_err(|source| ServeError::Owner { number, source })?;
             tokio::task::spawn_local(end_with(owner));
         }
         accept(listener, server).await
@@ -174,9 +177,8 @@ fn listen(listen: &Listen, inherited: Option<OwnedFd>) -> Result<Listener, Serve
         (Listen::Inherited(number), Some(socket)) => {
             unix(socket.into()).map_err(|source| ServeError::Inherited { number: *number, source })
         }
-        (Listen::Handed(path), Some(socket)) => {
-            unix(socket.into()).map_err(|source| ServeError::Handover { path: path.clone(), source })
-        }
+        (Listen::Handed(path), Some(socket)) => unix(socket.into())
+            .map_err(|source| ServeError::Handover { path: path.clone(), source }),
         (Listen::Path(path), _) => {
             // Remove a socket that an earlier guest left behind. Any other file stays, and makes
             // bind(2) fail.
@@ -192,7 +194,9 @@ fn listen(listen: &Listen, inherited: Option<OwnedFd>) -> Result<Listener, Serve
                 listener.set_nonblocking(true)?;
                 TcpListener::from_std(listener)
             });
-            bound.map(Listener::Tcp).map_err(|source| ServeError::Address { address: *address, source })
+            bound
+                .map(Listener::Tcp)
+                .map_err(|source| ServeError::Address { address: *address, source })
         }
         (Listen::Inherited(number), None) => {
             Err(ServeError::Inherited { number: *number, source: io::ErrorKind::NotFound.into() })
@@ -277,12 +281,17 @@ impl Server {
             _ => {}
         }
         match path.strip_prefix('/').and_then(|path| path.split_once('/')) {
-            Some((ringfence_proto::process::SERVICE, method)) => self.processes.clone().call(method, request).await,
+            Some((ringfence_proto::process::SERVICE, method)) => {
+                self.processes.clone().call(method, request).await
+            }
             Some((ringfence_proto::filesystem::SERVICE, method)) => {
                 filesystem::call(method, request, &self.watchers).await
             }
             _ => {
-                let refusal = connect::refused(StatusCode::NOT_FOUND, format!("there is nothing at `{path}`"));
+                let refusal = connect::refused(
+                    StatusCode::NOT_FOUND,
+                    format!("there is nothing at `{path}`"),
+                );
                 slices::decline(request, refusal).await
             }
         }

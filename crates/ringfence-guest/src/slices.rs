@@ -62,7 +62,10 @@ impl Body for Sending {
     type Data = Bytes;
     type Error = io::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
@@ -134,7 +137,8 @@ impl<S: Sink> Pouring<S> {
         match std::mem::replace(&mut self.sink, At::Gone) {
             At::Hand(sink) => Ok(sink),
             At::Work(work) => {
-                let (sink, taken) = work.await.map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
+                let (sink, taken) =
+                    work.await.map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
                 taken.map(|()| sink)
             }
             At::Gone => Err(Failure::new(Code::Internal, "nothing is taken after a failure")),

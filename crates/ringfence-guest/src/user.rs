@@ -58,18 +58,25 @@ pub(crate) fn named(name: &str) -> Result<User, Failure> {
     if name.is_empty() || name == user.name || name == DEFAULT_NAME {
         return Ok(user);
     }
-    let message = format!("this sandbox has one user, `{}`; nothing can be done as `{name}`", user.name);
+    let message =
+        format!("this sandbox has one user, `{}`; nothing can be done as `{name}`", user.name);
     Err(Failure::new(Code::Unauthenticated, message))
 }
 
 fn from_passwd(text: &str, uid: u32, gid: u32, name: Option<String>, home: Option<String>) -> User {
     let entry = lines(text).find(|fields| number(fields, 2) == Some(uid));
-    let field = |index: usize| entry.as_ref().and_then(|fields| fields.get(index)).map(|&field| field.to_owned());
+    let field = |index: usize| {
+        entry.as_ref().and_then(|fields| fields.get(index)).map(|&field| field.to_owned())
+    };
     User {
         name: field(0).or(name).unwrap_or_else(|| uid.to_string()),
         uid,
         gid,
-        home: home.or_else(|| field(5)).filter(|home| home.starts_with('/')).unwrap_or_else(|| "/".to_owned()).into(),
+        home: home
+            .or_else(|| field(5))
+            .filter(|home| home.starts_with('/'))
+            .unwrap_or_else(|| "/".to_owned())
+            .into(),
     }
 }
 
@@ -124,8 +131,16 @@ fn fresh(cache: &Mutex<Option<Table>>, path: &str) -> Arc<HashMap<u32, String>> 
 
 fn version(path: &Path) -> Option<Version> {
     let stat = rustix::fs::stat(path).ok()?;
-    #[expect(clippy::useless_conversion, reason = "the width of these fields differs between architectures")]
-    Some((stat.st_ino, stat.st_size, stat.st_ctime.into(), i64::try_from(stat.st_ctime_nsec).unwrap_or_default()))
+    #[expect(
+        clippy::useless_conversion,
+        reason = "the width of these fields differs between architectures"
+    )]
+    Some((
+        stat.st_ino,
+        stat.st_size,
+        stat.st_ctime.into(),
+        i64::try_from(stat.st_ctime_nsec).unwrap_or_default(),
+    ))
 }
 
 /// Returns the names by numeric id. If an id has several names, the first counts, as for
@@ -158,8 +173,14 @@ mod tests {
     #[test]
     fn a_user_is_what_passwd_says_and_home_what_the_variable_says() {
         let user = from_passwd(TEXT, 1000, 7, Some("ignored".to_owned()), None);
-        assert_eq!(user, User { name: "dev".to_owned(), uid: 1000, gid: 7, home: "/home/dev".into() });
-        assert_eq!(from_passwd(TEXT, 1000, 7, None, Some("/work".to_owned())).home, Path::new("/work"));
+        assert_eq!(
+            user,
+            User { name: "dev".to_owned(), uid: 1000, gid: 7, home: "/home/dev".into() }
+        );
+        assert_eq!(
+            from_passwd(TEXT, 1000, 7, None, Some("/work".to_owned())).home,
+            Path::new("/work")
+        );
     }
 
     #[test]

@@ -104,15 +104,20 @@ impl Watch {
     pub(crate) fn start(request: &WatchRequest, user: &User) -> Result<Watch, Failure> {
         let root = resolve(&request.path, user)?;
         let directory = directory(&root).map_err(|error| failure("watch", &root, &error))?;
-        let kind = fstatfs(&directory).map_err(|error| failure("watch", &root, &error.into()))?.f_type;
-        if !request.allow_network_mounts && NETWORKS.iter().any(|&network| i64::from(network) == kind as i64) {
+        let kind =
+            fstatfs(&directory).map_err(|error| failure("watch", &root, &error.into()))?.f_type;
+        if !request.allow_network_mounts
+            && NETWORKS.iter().any(|&network| i64::from(network) == kind as i64)
+        {
             let message = format!("cannot watch path on network filesystem: {}", root.display());
             return Err(Failure::new(Code::InvalidArgument, message));
         }
-        let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(|error| match error {
-            Errno::MFILE => exhausted("instances", "fs.inotify.max_user_instances"),
-            error => broken(&error.into()),
-        })?;
+        let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(
+            |error| match error {
+                Errno::MFILE => exhausted("instances", "fs.inotify.max_user_instances"),
+                error => broken(&error.into()),
+            },
+        )?;
         let mut watch = Watch {
             inotify: Arc::new(inotify),
             root,
@@ -135,7 +140,8 @@ impl Watch {
         reason = "its successor is unsafe, for types that lie about their descriptor: `OwnedFd` does not"
     )]
     pub(crate) fn readiness(&self) -> Result<AsyncFd<Arc<OwnedFd>>, Failure> {
-        let readiness = AsyncFd::with_interest(Arc::clone(&self.inotify), tokio::io::Interest::READABLE);
+        let readiness =
+            AsyncFd::with_interest(Arc::clone(&self.inotify), tokio::io::Interest::READABLE);
         readiness.map_err(|error| broken(&error))
     }
 
@@ -181,7 +187,10 @@ impl Watch {
         events: &mut Vec<FilesystemEvent>,
     ) -> Result<(), Failure> {
         if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
-            return Err(Failure::new(Code::DataLoss, "more happened than the kernel keeps: events were lost"));
+            return Err(Failure::new(
+                Code::DataLoss,
+                "more happened than the kernel keeps: events were lost",
+            ));
         }
         if flags.contains(ReadFlags::IGNORED) {
             self.directories.remove(&watch);
@@ -194,7 +203,9 @@ impl Watch {
             }
             return Ok(());
         };
-        let Some(path) = self.directories.get(&watch).map(|directory| directory.join(name)) else { return Ok(()) };
+        let Some(path) = self.directories.get(&watch).map(|directory| directory.join(name)) else {
+            return Ok(());
+        };
         let told = self.announced.remove(&(watch, name.to_owned())) && kind == EventType::Create;
         if !told {
             events.push(event(&path, kind));
@@ -203,7 +214,9 @@ impl Watch {
             match kind {
                 // Entries that were made before the new directory was watched cause no event, so
                 // the scan must report them.
-                EventType::Create if flags.contains(ReadFlags::CREATE) => self.enter(&path, &mut Some(events))?,
+                EventType::Create if flags.contains(ReadFlags::CREATE) => {
+                    self.enter(&path, &mut Some(events))?
+                }
                 EventType::Create => self.enter(&path, &mut None)?,
                 EventType::Rename => self.forget(&path),
                 _ => {}
@@ -214,7 +227,11 @@ impl Watch {
 
     /// Watches a directory that appeared below the root. A directory that is gone already is
     /// ignored.
-    fn enter(&mut self, path: &Path, found: &mut Option<&mut Vec<FilesystemEvent>>) -> Result<(), Failure> {
+    fn enter(
+        &mut self,
+        path: &Path,
+        found: &mut Option<&mut Vec<FilesystemEvent>>,
+    ) -> Result<(), Failure> {
         let reached = directory(&self.root).and_then(|root| {
             let mut descent = Descent::from(root);
             path.iter().try_for_each(|name| descent.enter(name))?;
@@ -291,15 +308,19 @@ impl Watch {
     /// keeps its descriptor, and `path` becomes its path.
     fn add(&mut self, directory: impl AsFd, path: PathBuf) -> Result<i32, Failure> {
         if self.directories.len() == MOST_DIRECTORIES {
-            let message = format!("`{}` has more than {MOST_DIRECTORIES} directories; watch less", self.root.display());
+            let message = format!(
+                "`{}` has more than {MOST_DIRECTORIES} directories; watch less",
+                self.root.display()
+            );
             return Err(Failure::new(Code::ResourceExhausted, message));
         }
         let flags = if path.as_os_str().is_empty() { HAPPENINGS | OF_ITSELF } else { HAPPENINGS };
         let reached = format!("/proc/self/fd/{}", directory.as_fd().as_raw_fd());
-        let watch = inotify::add_watch(&*self.inotify, reached, flags).map_err(|error| match error {
-            Errno::NOSPC => exhausted("watches", "fs.inotify.max_user_watches"),
-            error => failure("watch", &self.root.join(&path), &error.into()),
-        })?;
+        let watch =
+            inotify::add_watch(&*self.inotify, reached, flags).map_err(|error| match error {
+                Errno::NOSPC => exhausted("watches", "fs.inotify.max_user_watches"),
+                error => failure("watch", &self.root.join(&path), &error.into()),
+            })?;
         self.directories.insert(watch, path);
         Ok(watch)
     }
@@ -345,7 +366,8 @@ fn kind(flags: ReadFlags) -> EventType {
 }
 
 fn exhausted(what: &str, setting: &str) -> Failure {
-    let message = format!("this user has no more inotify {what}; raise `{setting}` on the host with sysctl");
+    let message =
+        format!("this user has no more inotify {what}; raise `{setting}` on the host with sysctl");
     Failure::new(Code::ResourceExhausted, message)
 }
 

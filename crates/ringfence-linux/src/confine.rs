@@ -9,7 +9,8 @@ use std::os::unix::fs::FileExt;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use rustix::thread::{
     CapabilitiesSecureBits, CapabilitySet, CapabilitySets, clear_ambient_capability_set,
-    remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits, set_no_new_privs,
+    remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits,
+    set_no_new_privs,
 };
 
 use crate::init::{SetupError, Step};
@@ -49,7 +50,9 @@ pub(crate) fn forget_launcher() -> io::Result<()> {
     // the last parenthesis, because the name in field 2 may hold spaces.
     let stat = fs_err::read_to_string("/proc/self/stat")?;
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let field = |number: usize| after_name.split_ascii_whitespace().nth(number - 3).and_then(|text| text.parse().ok());
+    let field = |number: usize| {
+        after_name.split_ascii_whitespace().nth(number - 3).and_then(|text| text.parse().ok())
+    };
     let memory = fs_err::OpenOptions::new().write(true).open("/proc/self/mem")?;
     for (start, end) in [(48, 49), (50, 51)] {
         let (Some(start), Some(end)) = (field(start), field(end)) else { continue };
@@ -75,12 +78,17 @@ pub(crate) fn confine_in_namespaces(
     drop_capabilities()?;
     // Our memory is a copy of the launcher's, including its environment, so no process inside may
     // read it.
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).step("close the process to its descendants")?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .step("close the process to its descendants")?;
     install_filter(Sockets::Private)
 }
 
 /// Confines a command that sees the host's own tree.
-pub(crate) fn confine_in_place(rules: &Rules, sockets: Sockets, passed: &[(i32, OwnedFd)]) -> Result<(), SetupError> {
+pub(crate) fn confine_in_place(
+    rules: &Rules,
+    sockets: Sockets,
+    passed: &[(i32, OwnedFd)],
+) -> Result<(), SetupError> {
     give_up_resources()?;
     set_no_new_privs(true).step("forbid new privileges")?;
     landlock::restrict(rules, passed).step("restrict the process with Landlock")?;
@@ -93,7 +101,8 @@ pub(crate) fn confine_in_place(rules: &Rules, sockets: Sockets, passed: &[(i32, 
 /// The limit is 1 byte, because a program that the host runs for core dumps (outside, as root)
 /// ignores a limit of 0; only a limit of 1 prevents it from running (fs/coredump.c).
 pub(crate) fn forbid_core_dumps() -> Result<(), SetupError> {
-    let limit = |bytes| setrlimit(Resource::Core, Rlimit { current: Some(bytes), maximum: Some(bytes) });
+    let limit =
+        |bytes| setrlimit(Resource::Core, Rlimit { current: Some(bytes), maximum: Some(bytes) });
     match limit(1) {
         // The caller's own limit is 0, and an unprivileged process cannot raise it.
         Err(rustix::io::Errno::PERM) => limit(0).step("forbid core dumps"),

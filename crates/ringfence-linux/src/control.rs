@@ -87,7 +87,12 @@ const LONGEST: usize = 8 * 1024;
 
 /// Creates a connected pair of sockets.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+    Ok(rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?)
 }
 
 /// Sends one message. A peer that is gone is not an error, because nobody needs the message then.
@@ -124,7 +129,9 @@ pub fn receive<T: DeserializeOwned>(socket: impl AsFd, flags: RecvFlags) -> io::
                 continue;
             }
             Ok((_, 0)) | Err(Errno::CONNRESET) => Ok(None),
-            Ok((_, length)) => postcard::from_bytes(&buffer[..length]).map(Some).map_err(io::Error::other),
+            Ok((_, length)) => {
+                postcard::from_bytes(&buffer[..length]).map(Some).map_err(io::Error::other)
+            }
             Err(Errno::INTR) => continue,
             Err(error) => Err(error.into()),
         };

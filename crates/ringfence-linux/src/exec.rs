@@ -26,7 +26,8 @@ fn prepare(launch: &Launch, held: &Held, first: Pid) -> Result<(), SetupError> {
     if !matches!(launch.confinement, Confinement::Namespaces { .. }) {
         // Outside a pid namespace the first process is not process 1, so another process could kill
         // it. The command would then outlive the first process.
-        set_parent_process_death_signal(Some(Signal::KILL)).step("tie the command to its first process")?;
+        set_parent_process_death_signal(Some(Signal::KILL))
+            .step("tie the command to its first process")?;
         if getppid() != Some(first) {
             process::exit_now(125);
         }
@@ -39,7 +40,9 @@ fn prepare(launch: &Launch, held: &Held, first: Pid) -> Result<(), SetupError> {
             rustix::process::setsid().step("make a session")?;
             rustix::process::ioctl_tiocsctty(rustix::stdio::stdin()).step("take the terminal")?;
         }
-        Terminal::Background => rustix::process::setpgid(None, None).step("make a process group")?,
+        Terminal::Background => {
+            rustix::process::setpgid(None, None).step("make a process group")?
+        }
         Terminal::Foreground => {
             rustix::process::setpgid(None, None).step("make a process group")?;
             if let Some(terminal) = &held.terminal {
@@ -53,7 +56,9 @@ fn prepare(launch: &Launch, held: &Held, first: Pid) -> Result<(), SetupError> {
     rustix::process::chdir(&launch.exec.directory)
         .step(format_args!("enter the directory `{}`", launch.exec.directory.display()))?;
     match &launch.confinement {
-        Confinement::Landlock { rules, sockets } => confine::confine_in_place(rules, *sockets, &held.passed)?,
+        Confinement::Landlock { rules, sockets } => {
+            confine::confine_in_place(rules, *sockets, &held.passed)?
+        }
         Confinement::Delegated => confine::forbid_core_dumps()?,
         Confinement::Namespaces { .. } | Confinement::Bare => {}
     }
@@ -69,7 +74,9 @@ fn prepare(launch: &Launch, held: &Held, first: Pid) -> Result<(), SetupError> {
 ///
 /// Returns the most informative errno: EACCES of one candidate wins over ENOENT of the others.
 pub(crate) fn exec(exec: &Exec) -> i32 {
-    let try_one = |path: &CStr| process::execve(path, &exec.argv, &exec.env).raw_os_error().unwrap_or(libc::EIO);
+    let try_one = |path: &CStr| {
+        process::execve(path, &exec.argv, &exec.env).raw_os_error().unwrap_or(libc::EIO)
+    };
     if exec.program.is_empty() {
         return libc::ENOENT; // joined with the empty name, every directory of PATH would match
     }

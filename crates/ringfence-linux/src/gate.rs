@@ -67,9 +67,11 @@ impl Gate {
             return Ok(None);
         }
         let mut descriptors = descriptors.into_iter();
-        let proxy = descriptors.next().ok_or_else(|| io::Error::other("a gate came without its descriptors"))?;
-        let is_listening =
-            sockopt::socket_acceptconn(&proxy)? && sockopt::socket_domain(&proxy)? == AddressFamily::INET;
+        let proxy = descriptors
+            .next()
+            .ok_or_else(|| io::Error::other("a gate came without its descriptors"))?;
+        let is_listening = sockopt::socket_acceptconn(&proxy)?
+            && sockopt::socket_domain(&proxy)? == AddressFamily::INET;
         if !is_listening {
             return Err(io::Error::other("what was sent as a gate does not listen"));
         }
@@ -84,7 +86,12 @@ pub fn open(kind: Kind, holder: impl AsFd) -> io::Result<()> {
 
 /// Creates and sends a gate like [`open`], with a tunnel device at another path than [`DEVICE`].
 pub(crate) fn open_with(kind: Kind, holder: impl AsFd, device: &Path) -> io::Result<()> {
-    let proxy = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let proxy = rustix::net::socket_with(
+        AddressFamily::INET,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
     sockopt::set_socket_reuseaddr(&proxy, true)?;
     rustix::net::bind(&proxy, &PROXY)?;
     rustix::net::listen(&proxy, BACKLOG)?;
@@ -95,7 +102,8 @@ pub(crate) fn open_with(kind: Kind, holder: impl AsFd, device: &Path) -> io::Res
             Some(network::tunnel(device, &tunnel)?)
         }
     };
-    let descriptors: Vec<_> = [Some(proxy.as_fd()), tunnel.as_ref().map(AsFd::as_fd)].into_iter().flatten().collect();
+    let descriptors: Vec<_> =
+        [Some(proxy.as_fd()), tunnel.as_ref().map(AsFd::as_fd)].into_iter().flatten().collect();
     passing::send(holder, &[0], &descriptors)
 }
 

@@ -15,7 +15,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::RecvFlags;
 use rustix::process::{
-    Pid, Resource, Signal, getrlimit, kill_process_group, set_child_subreaper, set_parent_process_death_signal,
+    Pid, Resource, Signal, getrlimit, kill_process_group, set_child_subreaper,
+    set_parent_process_death_signal,
 };
 
 use crate::confine;
@@ -68,17 +69,28 @@ impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
 /// Runs the sandbox and exits the process. Never returns into the parent's code.
 pub(crate) fn run(launch: &Launch, inherited: Inherited<'_>) -> ! {
     // The exit code is 125 even when the report cannot be sent, because no other reader exists.
-    let fail =
-        |control: BorrowedFd<'_>, error: SetupError| control::send(control, &error.report()).map_or(125, |()| 125);
+    let fail = |control: BorrowedFd<'_>, error: SetupError| {
+        control::send(control, &error.report()).map_or(125, |()| 125)
+    };
     let code = match arrive(&inherited) {
         Err(error) => fail(inherited.control, error),
         Ok(held) => match set_up(launch, &inherited, &held) {
             Err(error) => fail(held.control.as_fd(), error),
             Ok(SetUp { signals, command, reopened }) => {
-                let owns_pid_namespace = matches!(launch.confinement, Confinement::Namespaces { .. });
+                let owns_pid_namespace =
+                    matches!(launch.confinement, Confinement::Namespaces { .. });
                 let private = launch.private.clone();
                 let Launch { time, survivors, .. } = *launch;
-                let first = First { held, signals, command, reopened, time, survivors, private, owns_pid_namespace };
+                let first = First {
+                    held,
+                    signals,
+                    command,
+                    reopened,
+                    time,
+                    survivors,
+                    private,
+                    owns_pid_namespace,
+                };
                 // The control socket closes only when the process exits, so that a peer that waits
                 // for the end of the socket has also waited for the end of the process.
                 process::exit_now(first.live())
@@ -92,7 +104,9 @@ impl SetupError {
     pub(crate) fn report(self) -> Report {
         match self.source.raw_os_error() {
             Some(errno) => Report::SetupFailed { step: self.step, errno },
-            None => Report::SetupFailed { step: format!("{}: {}", self.step, self.source), errno: 0 },
+            None => {
+                Report::SetupFailed { step: format!("{}: {}", self.step, self.source), errno: 0 }
+            }
         }
     }
 }
@@ -143,16 +157,19 @@ fn set_up(launch: &Launch, inherited: &Inherited<'_>, held: &Held) -> Result<Set
     let mut reopened = Vec::new();
     match &launch.confinement {
         Confinement::Namespaces { view, network, landlock_abi, streams } => {
-            confine::map_identity(inherited.user, inherited.group).step("map the user and group ids")?;
+            confine::map_identity(inherited.user, inherited.group)
+                .step("map the user and group ids")?;
             die_with_parent(&held.control)?;
-            confine::forget_launcher().step("forget the launcher's command line and environment")?;
+            confine::forget_launcher()
+                .step("forget the launcher's command line and environment")?;
             process::enter_new_cgroup_namespace().step("enter a cgroup namespace")?;
             rustix::system::sethostname(b"ringfence").step("set the host name")?;
             if *network != Network::Host {
                 crate::sys::network::loopback_up().step("bring the loopback interface up")?;
             }
             if let Network::Gated(kind) = network {
-                let holder = held.gate.as_ref().ok_or(Errno::BADF).step("find who is to hold the gate")?;
+                let holder =
+                    held.gate.as_ref().ok_or(Errno::BADF).step("find who is to hold the gate")?;
                 gate::open(*kind, holder).step("open the gate of the sandbox's network")?;
             }
             mounts::build(view)?;
@@ -165,7 +182,8 @@ fn set_up(launch: &Launch, inherited: &Inherited<'_>, held: &Held) -> Result<Set
     }
     let signals = Mask::of(&[libc::SIGCHLD]).descriptor().step("listen for signals")?;
     let first = rustix::process::getpid();
-    let command = process::vfork(&mut || exec::run(launch, held, first)).step("fork the command")?;
+    let command =
+        process::vfork(&mut || exec::run(launch, held, first)).step("fork the command")?;
     // Close our copies of the standard streams, because a reader of the command's output expects
     // end of file when the command ends, not when this process ends.
     process::close_range(0, 2).step("close the standard streams")?;
@@ -185,7 +203,10 @@ const LATER: Duration = Duration::from_millis(250);
 fn keep_descriptors(inherited: &Inherited<'_>) -> io::Result<Held> {
     // First number above the command's descriptors, or a lower one if the limit of open files
     // requires it.
-    let limit = getrlimit(Resource::Nofile).current.and_then(|limit| i32::try_from(limit).ok()).unwrap_or(i32::MAX);
+    let limit = getrlimit(Resource::Nofile)
+        .current
+        .and_then(|limit| i32::try_from(limit).ok())
+        .unwrap_or(i32::MAX);
     let own = (Files::HIGHEST + 1).min(limit.saturating_sub(OWN_DESCRIPTORS)).max(3);
     let files = inherited.files;
     let [stdin, stdout, stderr] = &files.stdio;
@@ -200,7 +221,11 @@ fn keep_descriptors(inherited: &Inherited<'_>) -> io::Result<Held> {
     }
     let held = Held {
         control: fcntl_dupfd_cloexec(inherited.control, own)?,
-        terminal: files.terminal.as_ref().map(|terminal| fcntl_dupfd_cloexec(terminal, own)).transpose()?,
+        terminal: files
+            .terminal
+            .as_ref()
+            .map(|terminal| fcntl_dupfd_cloexec(terminal, own))
+            .transpose()?,
         gate: files.gate.as_ref().map(|gate| fcntl_dupfd_cloexec(gate, own)).transpose()?,
         passed: files
             .passed
@@ -252,7 +277,8 @@ impl First {
     /// With [`Survivors::Leave`], processes that outlive the command are reaped by [`First::stay`].
     /// Returns the exit code of the first process.
     fn live(&self) -> i32 {
-        let deadline = self.time.and_then(|time| Instant::now().checked_add(time.saturating_add(LATER)));
+        let deadline =
+            self.time.and_then(|time| Instant::now().checked_add(time.saturating_add(LATER)));
         let pid = self.command.as_raw_nonzero().get();
         // Poll notices a peer that is gone.
         let _ = control::send(&self.held.control, &Report::Started { pid });
@@ -261,7 +287,10 @@ impl First {
             if left.is_some_and(|left| left.is_zero()) {
                 return self.end_everything(None);
             }
-            let mut fds = [PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&self.held.control, PollFlags::IN)];
+            let mut fds = [
+                PollFd::new(&self.signals, PollFlags::IN),
+                PollFd::new(&self.held.control, PollFlags::IN),
+            ];
             match poll(&mut fds, left.and_then(|left| left.try_into().ok()).as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => return self.end_everything(None),
@@ -292,7 +321,10 @@ impl First {
     /// first process was killed.
     fn stay(&self) -> i32 {
         loop {
-            let mut fds = [PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&self.held.control, PollFlags::IN)];
+            let mut fds = [
+                PollFd::new(&self.signals, PollFlags::IN),
+                PollFd::new(&self.held.control, PollFlags::IN),
+            ];
             let is_over = !matches!(poll(&mut fds, None), Ok(_) | Err(Errno::INTR));
             if is_over || (!fds[1].revents().is_empty() && !self.obey()) {
                 tree::end_descendants(self.command);

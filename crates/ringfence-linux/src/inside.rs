@@ -140,10 +140,16 @@ impl Inside {
     }
 
     fn read(number: Option<OsString>) -> io::Result<Inside> {
-        let number = number.as_ref().and_then(|number| number.to_str()).and_then(|number| number.parse().ok());
+        let number = number
+            .as_ref()
+            .and_then(|number| number.to_str())
+            .and_then(|number| number.parse().ok());
         let file = process::duplicate(number.ok_or(Errno::INVAL)?)?;
         let mut bytes = Vec::new();
-        io::Read::read_to_end(&mut fs_err::File::from_parts(file.into(), "the description"), &mut bytes)?;
+        io::Read::read_to_end(
+            &mut fs_err::File::from_parts(file.into(), "the description"),
+            &mut bytes,
+        )?;
         postcard::from_bytes(&bytes).map_err(io::Error::other)
     }
 
@@ -177,12 +183,15 @@ impl Inside {
             let kept = kept(self.highest_descriptor).step("duplicate the command's descriptors")?;
             landlock::restrict(&self.rules, &kept).step("restrict the process with Landlock")?;
         }
-        process::close_range(self.highest_descriptor.unsigned_abs() + 1, u32::MAX).step("close descriptors")?;
+        process::close_range(self.highest_descriptor.unsigned_abs() + 1, u32::MAX)
+            .step("close descriptors")?;
         restore_default(libc::SIGPIPE); // Rust's runtime ignores SIGPIPE
         let source = io::Error::from_raw_os_error(exec::exec(&self.exec));
         let program = self.exec.program.to_string_lossy().into_owned();
         Err(match source.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => InsideError::NotFound { program },
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+                InsideError::NotFound { program }
+            }
             _ => InsideError::NotExecutable { program, source },
         })
     }
@@ -213,8 +222,10 @@ impl NamespaceRoot {
 
 /// Executes the command that the descriptor `number` describes, or prints the error and exits.
 pub(crate) fn run(number: Option<OsString>) -> ! {
-    let entered =
-        Inside::read(number).step("read what is to be run").map_err(InsideError::from).and_then(Inside::enter);
+    let entered = Inside::read(number)
+        .step("read what is to be run")
+        .map_err(InsideError::from)
+        .and_then(Inside::enter);
     let code = match entered {
         Ok(()) => 0, // never reached: the command has replaced this program
         Err(error) => error.tell(),
@@ -225,7 +236,8 @@ pub(crate) fn run(number: Option<OsString>) -> ! {
 /// Duplicates the command's descriptors other than its standard streams.
 fn kept(highest: i32) -> io::Result<Vec<(i32, OwnedFd)>> {
     // All open numbers are found first, because a duplicate takes a free number in the same range.
-    let open: Vec<i32> = (3..=highest).filter(|number| process::duplicate(*number).is_ok()).collect();
+    let open: Vec<i32> =
+        (3..=highest).filter(|number| process::duplicate(*number).is_ok()).collect();
     open.into_iter().map(|number| Ok((number, process::duplicate(number)?))).collect()
 }
 
@@ -240,7 +252,10 @@ impl Found {
     fn at(directory: impl std::os::fd::AsFd, path: &Path, flags: AtFlags) -> io::Result<Found> {
         let stat = statx(directory, path, flags, StatxFlags::BASIC_STATS)?;
         Ok(Found {
-            identity: Identity { device: (stat.stx_dev_major, stat.stx_dev_minor), inode: stat.stx_ino },
+            identity: Identity {
+                device: (stat.stx_dev_major, stat.stx_dev_minor),
+                inode: stat.stx_ino,
+            },
             permissions: stat.stx_mode & 0o777,
             is_mount: stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
         })
@@ -250,7 +265,9 @@ impl Found {
 impl Expectation {
     fn path(&self) -> &Path {
         match self {
-            Expectation::Bound { path, .. } | Expectation::Mounted { path, .. } | Expectation::Hidden { path } => path,
+            Expectation::Bound { path, .. }
+            | Expectation::Mounted { path, .. }
+            | Expectation::Hidden { path } => path,
         }
     }
 
@@ -288,7 +305,8 @@ impl From<SetupError> for InsideError {
 impl InsideError {
     /// Prints the error on the command's standard error, and returns the exit code.
     fn tell(&self) -> i32 {
-        let cause = std::error::Error::source(self).map(|source| format!(": {source}")).unwrap_or_default();
+        let cause =
+            std::error::Error::source(self).map(|source| format!(": {source}")).unwrap_or_default();
         let error = format!("{self}{cause}");
         let (error, hint) = (clean_message(&error), self.hint());
         let message = format!("ringfence: error: {error}\nhint: {}\n", clean_message(&hint));
@@ -304,11 +322,15 @@ impl InsideError {
     fn hint(&self) -> String {
         match self {
             InsideError::Exchanged { .. } => {
-                "another program, or another run, renames it: run again when that has ended".to_owned()
+                "another program, or another run, renames it: run again when that has ended"
+                    .to_owned()
             }
-            InsideError::Setup { .. } => "`ringfence doctor` shows what works here, tried afresh".to_owned(),
+            InsideError::Setup { .. } => {
+                "`ringfence doctor` shows what works here, tried afresh".to_owned()
+            }
             InsideError::NotFound { .. } => {
-                "`ringfence run -- sh -c 'echo $PATH'` shows where commands are looked for".to_owned()
+                "`ringfence run -- sh -c 'echo $PATH'` shows where commands are looked for"
+                    .to_owned()
             }
             InsideError::NotExecutable { program, .. } => format!("chmod +x '{program}'"),
         }
@@ -343,7 +365,9 @@ mod tests {
 
     #[test]
     fn another_mount_is_refused() {
-        let Expectation::Mounted { identity, .. } = mounted(Path::new("/proc")) else { unreachable!() };
+        let Expectation::Mounted { identity, .. } = mounted(Path::new("/proc")) else {
+            unreachable!()
+        };
         let expectation = Expectation::Mounted { path: "/dev".into(), identity };
         assert!(matches!(expectation.check(), Err(InsideError::Exchanged { .. })));
     }
@@ -355,7 +379,10 @@ mod tests {
         fs_err::create_dir(&repository).unwrap();
         fs_err::create_dir(&other).unwrap();
         let expectation = mounted(&repository);
-        let found = || Found { is_mount: true, ..Found::at(CWD, &repository, AtFlags::SYMLINK_NOFOLLOW).unwrap() };
+        let found = || Found {
+            is_mount: true,
+            ..Found::at(CWD, &repository, AtFlags::SYMLINK_NOFOLLOW).unwrap()
+        };
         assert!(expectation.is_met_by(&found()));
         renameat_with(CWD, &repository, CWD, &other, RenameFlags::EXCHANGE).unwrap();
         assert!(!expectation.is_met_by(&found()));

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use landlock::{
-    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreated, RulesetCreatedAttr, Scope,
+    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset,
+    RulesetAttr, RulesetCreated, RulesetCreatedAttr, Scope,
 };
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
 use serde::{Deserialize, Serialize};
@@ -71,13 +71,21 @@ pub(crate) fn restrict(rules: &Rules, passed: &[(i32, OwnedFd)]) -> io::Result<(
 
 /// Allows `rights` beneath the file or directory `fd`. For a file, rights that only apply to
 /// directories are removed.
-fn allow(created: RulesetCreated, fd: BorrowedFd<'_>, rights: BitFlags<AccessFs>) -> io::Result<RulesetCreated> {
+fn allow(
+    created: RulesetCreated,
+    fd: BorrowedFd<'_>,
+    rights: BitFlags<AccessFs>,
+) -> io::Result<RulesetCreated> {
     let is_directory = FileType::from_raw_mode(fstat(fd)?.st_mode) == FileType::Directory;
     let rights = if is_directory { rights } else { rights & AccessFs::from_file(ABI::V7) };
     created.add_rule(PathBeneath::new(fd, rights)).map_err(io::Error::other)
 }
 
-fn allow_reopening(created: RulesetCreated, fd: BorrowedFd<'_>, abi: ABI) -> io::Result<RulesetCreated> {
+fn allow_reopening(
+    created: RulesetCreated,
+    fd: BorrowedFd<'_>,
+    abi: ABI,
+) -> io::Result<RulesetCreated> {
     let Ok(stat) = fstat(fd) else { return Ok(created) }; // closed: nothing to reopen
     let kind = FileType::from_raw_mode(stat.st_mode);
     // Pipes and sockets live on kernel-internal mounts. Landlock does not restrict them, and
@@ -96,7 +104,9 @@ fn allow_reopening(created: RulesetCreated, fd: BorrowedFd<'_>, abi: ABI) -> io:
     if kind == FileType::CharacterDevice {
         rights |= AccessFs::IoctlDev;
     }
-    created.add_rule(PathBeneath::new(fd, rights & AccessFs::from_all(abi))).map_err(io::Error::other)
+    created
+        .add_rule(PathBeneath::new(fd, rights & AccessFs::from_all(abi)))
+        .map_err(io::Error::other)
 }
 
 fn rights(access: Access, abi: ABI) -> BitFlags<AccessFs> {

@@ -144,7 +144,10 @@ pub struct Birthplace<'a> {
 impl<'a> Birthplace<'a> {
     /// Returns the cgroups of `group`, or none if there is no group.
     pub fn of(group: Option<&'a Group>) -> Birthplace<'a> {
-        group.map_or_else(Birthplace::default, |group| Birthplace { cgroup: group.clone_into(), tasks: group.tasks() })
+        group.map_or_else(Birthplace::default, |group| Birthplace {
+            cgroup: group.clone_into(),
+            tasks: group.tasks(),
+        })
     }
 }
 
@@ -178,8 +181,11 @@ impl Confinement {
     fn clone_flags(&self) -> u64 {
         let Confinement::Namespaces { network, .. } = self else { return 0 };
         // The first process enters the cgroup namespace itself, after it has joined its cgroup.
-        let mut flags =
-            libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+        let mut flags = libc::CLONE_NEWUSER
+            | libc::CLONE_NEWNS
+            | libc::CLONE_NEWPID
+            | libc::CLONE_NEWIPC
+            | libc::CLONE_NEWUTS;
         if *network != Network::Host {
             flags |= libc::CLONE_NEWNET;
         }
@@ -206,6 +212,9 @@ pub fn launch(
     };
     match side.map_err(|source| LaunchError::Clone { source })? {
         Side::Parent { pidfd, pid } => Ok(Launched { pidfd, pid }),
-        Side::Child => init::run(launch, Inherited { files, birthplace, control: control.as_fd(), user, group }),
+        Side::Child => init::run(
+            launch,
+            Inherited { files, birthplace, control: control.as_fd(), user, group },
+        ),
     }
 }

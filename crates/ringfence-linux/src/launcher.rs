@@ -146,10 +146,12 @@ impl Launcher {
             Ok(Some(Hello { version })) if version == VERSION => {
                 Ok(Launcher::Process(Remote { socket: Mutex::new(ours), process }))
             }
-            Ok(Some(Hello { version })) => {
-                Err(failed(io::Error::other(format!("it is of version {version}, and this is {VERSION}"))))
-            }
-            Ok(None) => Err(failed(io::Error::other("it does not call `ringfence::launcher::serve_if_asked`"))),
+            Ok(Some(Hello { version })) => Err(failed(io::Error::other(format!(
+                "it is of version {version}, and this is {VERSION}"
+            )))),
+            Ok(None) => Err(failed(io::Error::other(
+                "it does not call `ringfence::launcher::serve_if_asked`",
+            ))),
             Err(source) => Err(failed(source)),
         }
     }
@@ -175,16 +177,25 @@ impl Launcher {
         match self {
             // Strays became children of process 1, where they look like any other process.
             Launcher::Here => true,
-            Launcher::Process(remote) => tree::end_strays(remote.process.id().cast_signed(), firsts),
+            Launcher::Process(remote) => {
+                tree::end_strays(remote.process.id().cast_signed(), firsts)
+            }
         }
     }
 
     /// Starts a sandbox, whose first process joins the cgroup `group` if there is one.
-    pub fn start(&self, description: &Launch, files: Files, group: Option<&Group>) -> Result<Started, LaunchError> {
+    pub fn start(
+        &self,
+        description: &Launch,
+        files: Files,
+        group: Option<&Group>,
+    ) -> Result<Started, LaunchError> {
         let (ours, theirs) = control::pair().map_err(|source| LaunchError::Ask { source })?;
         let launched = match self {
             Launcher::Here => launch(description, &files, &Birthplace::of(group), &theirs)?,
-            Launcher::Process(remote) => remote.ask(description, &files, &Birthplace::of(group), &theirs)?,
+            Launcher::Process(remote) => {
+                remote.ask(description, &files, &Birthplace::of(group), &theirs)?
+            }
         };
         Ok(Started { launched, control: ours })
     }
@@ -205,7 +216,8 @@ impl Remote {
         control: &OwnedFd,
     ) -> Result<Launched, LaunchError> {
         let failed = |source: io::Error| LaunchError::Ask { source };
-        let described = postcard::to_stdvec(description).map_err(|error| failed(io::Error::other(error)))?;
+        let described =
+            postcard::to_stdvec(description).map_err(|error| failed(io::Error::other(error)))?;
         let (part, file) = match described.len() {
             ..=LONGEST_PART => (Some(described), None),
             _ => (None, Some(in_memory(&described).map_err(failed)?)),
@@ -229,19 +241,23 @@ impl Remote {
         fds.extend(birthplace.tasks.iter().map(AsFd::as_fd));
 
         let socket = self.socket.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let request = postcard::to_stdvec(&request).map_err(|error| failed(io::Error::other(error)))?;
+        let request =
+            postcard::to_stdvec(&request).map_err(|error| failed(io::Error::other(error)))?;
         passing::send(&*socket, &request, &fds).map_err(failed)?;
         let mut buffer = [0; LONGEST_ANSWER];
         let (answer, mut fds) = passing::receive(&*socket, &mut buffer).map_err(failed)?;
         if answer.is_empty() {
             return Err(failed(io::ErrorKind::ConnectionReset.into()));
         }
-        let answer: Answer = postcard::from_bytes(answer).map_err(|error| failed(io::Error::other(error)))?;
+        let answer: Answer =
+            postcard::from_bytes(answer).map_err(|error| failed(io::Error::other(error)))?;
         match (answer, fds.pop()) {
             (Ok(pid), Some(pidfd)) => Ok(Launched { pidfd, pid }),
             (Ok(_), None) => Err(failed(io::Error::other("the launcher sent no process"))),
             (Err((message, 0)), _) => Err(failed(io::Error::other(message))),
-            (Err((_, errno)), _) => Err(LaunchError::Clone { source: io::Error::from_raw_os_error(errno) }),
+            (Err((_, errno)), _) => {
+                Err(LaunchError::Clone { source: io::Error::from_raw_os_error(errno) })
+            }
         }
     }
 }
@@ -276,7 +292,9 @@ fn serve() -> ! {
             }
             let (answer, pidfd) = match start(request, fds) {
                 Ok(Launched { pidfd, pid }) => (Answer::Ok(pid), Some(pidfd)),
-                Err(error) => (Answer::Err((error.to_string(), error.raw_os_error().unwrap_or(0))), None),
+                Err(error) => {
+                    (Answer::Err((error.to_string(), error.raw_os_error().unwrap_or(0))), None)
+                }
             };
             let Ok(answer) = postcard::to_stdvec(&answer) else { break };
             let fds: Vec<_> = pidfd.iter().map(AsFd::as_fd).collect();
@@ -291,12 +309,16 @@ fn serve() -> ! {
 fn start(request: &[u8], fds: Vec<OwnedFd>) -> io::Result<Launched> {
     let request: Request = postcard::from_bytes(request).map_err(io::Error::other)?;
     let mut fds = fds.into_iter();
-    let mut next = || fds.next().ok_or_else(|| io::Error::other("a request came without its descriptors"));
+    let mut next =
+        || fds.next().ok_or_else(|| io::Error::other("a request came without its descriptors"));
     let description = match request.description {
         Some(part) => part,
         None => {
             let mut bytes = Vec::new();
-            io::Read::read_to_end(&mut fs_err::File::from_parts(next()?.into(), "the request"), &mut bytes)?;
+            io::Read::read_to_end(
+                &mut fs_err::File::from_parts(next()?.into(), "the request"),
+                &mut bytes,
+            )?;
             bytes
         }
     };

@@ -36,7 +36,9 @@ pub mod view;
 
 pub use control::{Ending, Order, Report};
 pub use gate::Gate;
-pub use launch::{Confinement, Exec, Files, Launch, LaunchError, Launched, Network, Survivors, Terminal};
+pub use launch::{
+    Confinement, Exec, Files, Launch, LaunchError, Launched, Network, Survivors, Terminal,
+};
 pub use launcher::{Launcher, Started};
 pub use mounts::limit_inodes;
 pub use view::{Access, Entry, SHARED_MEMORY_SIZE, View};

@@ -34,8 +34,10 @@ struct Socket {
 ///
 /// The port belongs to the network that the tree is in.
 pub fn own_addresses(tree: &ProcessTree, port: u16) -> io::Result<Vec<SocketAddr>> {
-    let listeners: Vec<Socket> =
-        sockets(tree)?.into_iter().filter(|socket| socket.is_listener && socket.local.port() == port).collect();
+    let listeners: Vec<Socket> = sockets(tree)?
+        .into_iter()
+        .filter(|socket| socket.is_listener && socket.local.port() == port)
+        .collect();
     let own = held(tree, &listeners);
     let mut addresses = Vec::new();
     for listener in listeners.iter().filter(|listener| own.contains(&listener.inode)) {
@@ -62,8 +64,9 @@ pub fn leads_to(tree: &ProcessTree, ours: SocketAddr, theirs: SocketAddr) -> io:
 
 fn leads_there_now(tree: &ProcessTree, ours: SocketAddr, theirs: SocketAddr) -> io::Result<bool> {
     let sockets = sockets(tree)?;
-    let is_end =
-        |socket: &&Socket| !socket.is_listener && is_same(socket.local, theirs) && is_same(socket.remote, ours);
+    let is_end = |socket: &&Socket| {
+        !socket.is_listener && is_same(socket.local, theirs) && is_same(socket.remote, ours)
+    };
     let Some(end) = sockets.iter().find(is_end) else { return Ok(false) };
     if end.inode != 0 {
         return Ok(!held(tree, std::slice::from_ref(end)).is_empty());
@@ -77,7 +80,8 @@ fn leads_there_now(tree: &ProcessTree, ours: SocketAddr, theirs: SocketAddr) -> 
 /// Returns true if a socket listens at `address`, and every socket that may answer there belongs to
 /// the tree.
 fn is_owned(listeners: &[Socket], own: &HashSet<u64>, address: IpAddr) -> bool {
-    let mut here = listeners.iter().filter(|listener| may_answer(listener.local.ip(), address)).peekable();
+    let mut here =
+        listeners.iter().filter(|listener| may_answer(listener.local.ip(), address)).peekable();
     here.peek().is_some() && here.all(|listener| own.contains(&listener.inode))
 }
 
@@ -100,7 +104,9 @@ fn reached_at(listens_at: IpAddr) -> Vec<IpAddr> {
     match listens_at.to_canonical() {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => vec![Ipv4Addr::LOCALHOST.into()],
         // The socket's own family comes first, because the socket may not accept the other family.
-        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => vec![Ipv6Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into()],
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => {
+            vec![Ipv6Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into()]
+        }
         address => vec![address],
     }
 }
@@ -128,14 +134,20 @@ fn socket(line: &str) -> Option<Socket> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let [_, local, remote, state, _, _, _, _, _, inode, ..] = fields[..] else { return None };
     let is_listener = state == LISTENS;
-    Some(Socket { local: address(local)?, remote: address(remote)?, is_listener, inode: inode.parse().ok()? })
+    Some(Socket {
+        local: address(local)?,
+        remote: address(remote)?,
+        is_listener,
+        inode: inode.parse().ok()?,
+    })
 }
 
 /// Parses an address and a port in hexadecimal. The kernel prints the address as 32-bit words in
 /// the machine's byte order.
 fn address(text: &str) -> Option<SocketAddr> {
     let (address, port) = text.split_once(':')?;
-    let word = |at: usize| Some(u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
+    let word =
+        |at: usize| Some(u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
     let address = match address.len() {
         8 => IpAddr::from(word(0)?),
         32 => {
@@ -151,15 +163,19 @@ fn address(text: &str) -> Option<SocketAddr> {
 
 /// Returns the inodes of the given sockets that processes of the tree have open.
 fn held(tree: &ProcessTree, sockets: &[Socket]) -> HashSet<u64> {
-    let mut wanted: HashSet<u64> = sockets.iter().map(|socket| socket.inode).filter(|inode| *inode != 0).collect();
+    let mut wanted: HashSet<u64> =
+        sockets.iter().map(|socket| socket.inode).filter(|inode| *inode != 0).collect();
     let mut held = HashSet::new();
     for pid in tree.members_at_hand() {
         if wanted.is_empty() {
             break;
         }
-        let descriptors = fs_err::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let descriptors =
+            fs_err::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
         held.extend(
-            descriptors.filter_map(|descriptor| inode(&descriptor.path())).filter(|inode| wanted.remove(inode)),
+            descriptors
+                .filter_map(|descriptor| inode(&descriptor.path()))
+                .filter(|inode| wanted.remove(inode)),
         );
     }
     held
@@ -229,13 +245,19 @@ for line in sys.stdin:
         }
 
         fn own(&self, port: u16) -> Vec<String> {
-            own_addresses(&self.tree, port).unwrap().iter().map(|address| address.ip().to_string()).collect()
+            own_addresses(&self.tree, port)
+                .unwrap()
+                .iter()
+                .map(|address| address.ip().to_string())
+                .collect()
         }
     }
 
     impl Drop for Tree {
         fn drop(&mut self) {
-            for pid in self.tree.members_at_hand().into_iter().filter_map(rustix::process::Pid::from_raw) {
+            for pid in
+                self.tree.members_at_hand().into_iter().filter_map(rustix::process::Pid::from_raw)
+            {
                 // The process may have ended.
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
@@ -288,9 +310,12 @@ for line in sys.stdin:
     #[test]
     fn an_address_that_is_shared_with_another_program_is_nobodys() {
         let port = free_port();
-        for (theirs, ours) in
-            [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("127.0.0.1", "0.0.0.0"), ("0.0.0.0", "0.0.0.0")]
-        {
+        for (theirs, ours) in [
+            ("127.0.0.1", "127.0.0.1"),
+            ("0.0.0.0", "127.0.0.1"),
+            ("127.0.0.1", "0.0.0.0"),
+            ("0.0.0.0", "0.0.0.0"),
+        ] {
             let at = |address: &str| [format!("AF_INET/{address}/{port}/reuse")];
             let tree = Tree::listening(&at(theirs));
             assert_eq!(tree.own(port), ["127.0.0.1"], "{theirs}, alone");
@@ -322,7 +347,10 @@ for line in sys.stdin:
         let mut other = Tree::listening(&place);
         let connected = TcpStream::connect(address).unwrap();
         let ours = connected.local_addr().unwrap();
-        assert!(!leads_to(&tree.tree, ours, address).unwrap(), "it waits to be accepted by another");
+        assert!(
+            !leads_to(&tree.tree, ours, address).unwrap(),
+            "it waits to be accepted by another"
+        );
         other.order("accept");
         assert!(!leads_to(&tree.tree, ours, address).unwrap());
         assert!(leads_to(&other.tree, ours, address).unwrap());
@@ -336,10 +364,12 @@ for line in sys.stdin:
 
     #[test]
     fn a_line_tells_who_listens_where_and_who_is_connected_to_whom() {
-        let line =
-            "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 77 1 0 100";
+        let line = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 77 1 0 100";
         let found = socket(line).unwrap();
-        assert_eq!((found.local, found.is_listener, found.inode), ("127.0.0.1:8080".parse().unwrap(), true, 77));
+        assert_eq!(
+            (found.local, found.is_listener, found.inode),
+            ("127.0.0.1:8080".parse().unwrap(), true, 77)
+        );
         let connected = line.replace(" 0A ", " 01 ").replace("00000000:0000", "0200007F:0050");
         let found = socket(&connected).unwrap();
         assert_eq!((found.remote, found.is_listener), ("127.0.0.2:80".parse().unwrap(), false));
@@ -347,9 +377,12 @@ for line in sys.stdin:
             .replace("0100007F", "0000000000000000FFFF00000100007F")
             .replace("00000000:0000 0A", &format!("{}:0000 0A", "0".repeat(32)));
         assert_eq!(socket(&sixth).unwrap().local.to_string(), "[::ffff:127.0.0.1]:8080");
-        let loopback = sixth.replace("0000000000000000FFFF00000100007F", "00000000000000000000000001000000");
+        let loopback =
+            sixth.replace("0000000000000000FFFF00000100007F", "00000000000000000000000001000000");
         assert_eq!(socket(&loopback).unwrap().local.to_string(), "[::1]:8080");
-        for wrong in ["  sl  local_address rem_address   st tx_queue", "0: 0100007F 0 0A 0 0 0 0 0 7", ""] {
+        for wrong in
+            ["  sl  local_address rem_address   st tx_queue", "0: 0100007F 0 0A 0 0 0 0 0 7", ""]
+        {
             assert_eq!(socket(wrong), None);
         }
     }

@@ -13,9 +13,9 @@ use std::rc::Rc;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat2, symlinkat};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
-    UnmountFlags, fsconfig_create, fsconfig_reconfigure, fsconfig_set_string, fsmount, fsopen, fspick, mount_change,
-    move_mount, open_tree, unmount,
+    FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags,
+    OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_reconfigure, fsconfig_set_string,
+    fsmount, fsopen, fspick, mount_change, move_mount, open_tree, unmount,
 };
 
 use crate::init::{SetupError, Step};
@@ -51,7 +51,8 @@ struct Source {
 
 /// Builds the root that `view` describes and makes it the root of this process.
 pub(crate) fn build(view: &View) -> Result<(), SetupError> {
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).step("make mounts private")?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .step("make mounts private")?;
     let mut sources = Vec::with_capacity(view.entries.len());
     for entry in &view.entries {
         sources.push(match entry {
@@ -63,7 +64,8 @@ pub(crate) fn build(view: &View) -> Result<(), SetupError> {
     let terminals = open_terminals();
 
     let root = memory(ROOT_SIZE, ROOT_INODES, 0o755).step("make a root in memory")?;
-    move_mount(&root, "", CWD, BUILDING_SITE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step("mount the new root")?;
+    move_mount(&root, "", CWD, BUILDING_SITE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .step("mount the new root")?;
     let device = device_of(&root).step("look at the new root")?;
     let mut root = Root { fd: root, memory: vec![device], parents: HashMap::new() };
 
@@ -94,7 +96,9 @@ pub(crate) fn add(entries: &[Entry]) -> Result<(), SetupError> {
         match entry {
             Entry::Bind { source, destination, access } => {
                 let Source { tree, .. } = open_source(source, *access)?;
-                let target = root.open(destination).step(format_args!("find `{}` inside", destination.display()))?;
+                let target = root
+                    .open(destination)
+                    .step(format_args!("find `{}` inside", destination.display()))?;
                 let step = format_args!("mount `{}`", destination.display());
                 root.mount(&tree, &target, destination).step(step)?;
             }
@@ -120,7 +124,8 @@ impl Root {
             Entry::Directory { path } => drop(self.directory(path)?),
             Entry::Symlink { path, target } => {
                 let (parent, name) = self.parent(path)?;
-                symlinkat(target, &*parent, name).step(format_args!("link `{}`", path.display()))?;
+                symlinkat(target, &*parent, name)
+                    .step(format_args!("link `{}`", path.display()))?;
             }
             Entry::File { path, contents } => {
                 let file = self.file(path)?;
@@ -128,13 +133,19 @@ impl Root {
             }
             Entry::Scratch { path, size, mode } => {
                 let target = self.directory(path)?;
-                let scratch = memory(*size, inode_limit(*size), *mode).step("make a file system in memory")?;
+                let scratch = memory(*size, inode_limit(*size), *mode)
+                    .step("make a file system in memory")?;
                 self.memory.push(device_of(&scratch).step("look at a file system in memory")?);
-                self.mount(&scratch, &target, path).step(format_args!("mount `{}`", path.display()))?;
+                self.mount(&scratch, &target, path)
+                    .step(format_args!("mount `{}`", path.display()))?;
             }
             Entry::Bind { source: path, destination, .. } => {
                 let source = source.expect("every bind's source was opened");
-                let target = if source.is_directory { self.directory(destination)? } else { self.file(destination)? };
+                let target = if source.is_directory {
+                    self.directory(destination)?
+                } else {
+                    self.file(destination)?
+                };
                 self.mount(&source.tree, &target, destination).step(format_args!(
                     "mount `{}` at `{}`",
                     path.display(),
@@ -167,10 +178,14 @@ impl Root {
         for (name, target) in DEVICE_LINKS {
             self.apply(&Entry::Symlink { path: dev.join(name), target: target.into() }, None)?;
         }
-        let terminals = filesystem("devpts", &[("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620")]);
+        let terminals =
+            filesystem("devpts", &[("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620")]);
         let target = self.directory(&dev.join("pts"))?;
         mount_on(&terminals.step("make a devpts")?, &target).step("mount a devpts")?;
-        self.apply(&Entry::Scratch { path: dev.join("shm"), size: SHARED_MEMORY_SIZE, mode: 0o1777 }, None)
+        self.apply(
+            &Entry::Scratch { path: dev.join("shm"), size: SHARED_MEMORY_SIZE, mode: 0o1777 },
+            None,
+        )
     }
 
     fn process_files(&mut self) -> Result<(), SetupError> {
@@ -187,17 +202,21 @@ impl Root {
     /// Mounts a path onto itself, with `restriction` if there is one.
     fn remount(&mut self, path: &Path, restriction: Option<Restrict>) -> Result<(), SetupError> {
         let target = self.open(path).step(format_args!("find `{}` inside", path.display()))?;
-        let tree = clone_tree(&target, Recursion::Deep).step(format_args!("open `{}` inside", path.display()))?;
+        let tree = clone_tree(&target, Recursion::Deep)
+            .step(format_args!("open `{}` inside", path.display()))?;
         if let Some(restriction) = restriction {
-            restrict_tree(tree.as_fd(), restriction).step(format_args!("restrict `{}`", path.display()))?;
+            restrict_tree(tree.as_fd(), restriction)
+                .step(format_args!("restrict `{}`", path.display()))?;
         }
-        self.mount(&tree, &target, path).step(format_args!("mount `{}` onto itself", path.display()))
+        self.mount(&tree, &target, path)
+            .step(format_args!("mount `{}` onto itself", path.display()))
     }
 
     /// Covers a file or directory with an empty one of the same kind that nobody may open.
     fn hide(&mut self, path: &Path) -> Result<(), SetupError> {
         let target = self.open(path).step(format_args!("find `{}` inside", path.display()))?;
-        let is_directory = is_directory(&target).step(format_args!("look at `{}`", path.display()))?;
+        let is_directory =
+            is_directory(&target).step(format_args!("look at `{}`", path.display()))?;
         let cover = if is_directory { View::COVER_DIRECTORY } else { View::COVER_FILE };
         let cover = match openat2(&self.fd, cover, OFlags::PATH, Mode::empty(), RESOLVE) {
             Err(Errno::NOENT) => {
@@ -205,13 +224,17 @@ impl Root {
                     mkdirat(&self.fd, cover, Mode::empty()).step("make a cover")?;
                 } else {
                     let create = OFlags::CREATE | OFlags::RDONLY | OFlags::CLOEXEC;
-                    drop(rustix::fs::openat(&self.fd, cover, create, Mode::empty()).step("make a cover")?);
+                    drop(
+                        rustix::fs::openat(&self.fd, cover, create, Mode::empty())
+                            .step("make a cover")?,
+                    );
                 }
                 openat2(&self.fd, cover, OFlags::PATH, Mode::empty(), RESOLVE)
             }
             opened => opened,
         };
-        let tree = clone_tree(&cover.step("open a cover")?, Recursion::Shallow).step("open a cover")?;
+        let tree =
+            clone_tree(&cover.step("open a cover")?, Recursion::Shallow).step("open a cover")?;
         restrict(tree.as_fd(), Restrict::Writing).step("restrict a cover")?;
         mount_on(&tree, &target).step(format_args!("cover `{}`", path.display()))
     }
@@ -249,7 +272,9 @@ impl Root {
         make: impl FnOnce(&OwnedFd, &OsStr) -> Result<OwnedFd, Errno>,
     ) -> Result<OwnedFd, SetupError> {
         match self.parent(path) {
-            Ok((parent, name)) => make(&parent, name).step(format_args!("make `{}` inside", path.display())),
+            Ok((parent, name)) => {
+                make(&parent, name).step(format_args!("make `{}` inside", path.display()))
+            }
             // The parent may be on the host's files: then the path must already exist.
             Err(why) => self.open(path).map_err(|_| why),
         }
@@ -260,16 +285,20 @@ impl Root {
     /// Fails if the parent is on the host's files.
     fn parent<'p>(&mut self, path: &'p Path) -> Result<(Rc<OwnedFd>, &'p OsStr), SetupError> {
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(io::Error::other("it has no parent")).step(format_args!("make `{}`", path.display()));
+            return Err(io::Error::other("it has no parent"))
+                .step(format_args!("make `{}`", path.display()));
         };
         if let Some(parent) = self.parents.get(above) {
             return Ok((Rc::clone(parent), name));
         }
         let parent = self.directory(above)?;
-        let device = device_of(&parent).step(format_args!("look at the parent of `{}`", path.display()))?;
+        let device =
+            device_of(&parent).step(format_args!("look at the parent of `{}`", path.display()))?;
         if !self.memory.contains(&device) {
-            return Err(io::Error::other("its parent is a directory of the host, where nothing is ever made"))
-                .step(format_args!("make a mount point at `{}`", path.display()));
+            return Err(io::Error::other(
+                "its parent is a directory of the host, where nothing is ever made",
+            ))
+            .step(format_args!("make a mount point at `{}`", path.display()));
         }
         let parent = Rc::new(parent);
         self.parents.insert(above.to_path_buf(), Rc::clone(&parent));
@@ -294,7 +323,9 @@ enum Recursion {
 }
 
 fn clone_tree(fd: impl AsFd, recursion: Recursion) -> Result<OwnedFd, Errno> {
-    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
     if let Recursion::Deep = recursion {
         flags |= OpenTreeFlags::AT_RECURSIVE;
     }
@@ -306,7 +337,8 @@ fn open_source(path: &Path, access: Access) -> Result<Source, SetupError> {
     let fd = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
         .step(format_args!("open `{}` on the host", path.display()))?;
     let is_directory = is_directory(&fd).step(format_args!("look at `{}`", path.display()))?;
-    let tree = clone_tree(&fd, Recursion::Deep).step(format_args!("clone the mount of `{}`", path.display()))?;
+    let tree = clone_tree(&fd, Recursion::Deep)
+        .step(format_args!("clone the mount of `{}`", path.display()))?;
     let restriction = match access {
         Access::Read => Restrict::Writing,
         Access::Write => Restrict::DevicesAndPrivilege,
@@ -318,8 +350,10 @@ fn open_source(path: &Path, access: Access) -> Result<Source, SetupError> {
 /// Opens a device file as a mount. Unlike other sources, the mount must stay usable as a device.
 fn open_device(path: PathBuf) -> Result<OwnedFd, SetupError> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let device = open_tree(CWD, &path, flags).step(format_args!("open the device `{}`", path.display()))?;
-    restrict(device.as_fd(), Restrict::Changing).step(format_args!("restrict the device `{}`", path.display()))?;
+    let device =
+        open_tree(CWD, &path, flags).step(format_args!("open the device `{}`", path.display()))?;
+    restrict(device.as_fd(), Restrict::Changing)
+        .step(format_args!("restrict the device `{}`", path.display()))?;
     Ok(device)
 }
 
@@ -392,7 +426,9 @@ fn filesystem(kind: &str, options: &[(&str, &str)]) -> Result<OwnedFd, Errno> {
     let attributes = match kind {
         "devpts" => MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC,
         "proc" => {
-            MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR_NODEV
+            MountAttrFlags::MOUNT_ATTR_NOSUID
+                | MountAttrFlags::MOUNT_ATTR_NOEXEC
+                | MountAttrFlags::MOUNT_ATTR_NODEV
         }
         _ => MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV,
     };

@@ -50,7 +50,12 @@ impl ProcessTree {
     /// processes must not be continued with the others.
     pub fn stopped(&self) -> io::Result<Vec<i32>> {
         let is_stopped = |pid: &i32| Stat::of(*pid).is_some_and(|stat| stat.state == b'T');
-        Ok(self.members()?.into_iter().map(|pid| pid.as_raw_nonzero().get()).filter(is_stopped).collect())
+        Ok(self
+            .members()?
+            .into_iter()
+            .map(|pid| pid.as_raw_nonzero().get())
+            .filter(is_stopped)
+            .collect())
     }
 
     /// Stops every process below the first process, and returns when none of them runs.
@@ -70,7 +75,8 @@ impl ProcessTree {
             if !self.is_there()? {
                 return Err(io::ErrorKind::NotFound.into());
             }
-            let running: Vec<Pid> = self.members()?.into_iter().filter(|pid| !is_at_rest(*pid)).collect();
+            let running: Vec<Pid> =
+                self.members()?.into_iter().filter(|pid| !is_at_rest(*pid)).collect();
             // Members are listed parent first, so that a parent is stopped before it can see its
             // child stop.
             for pid in &running {
@@ -131,15 +137,19 @@ impl Footprint {
     pub fn of_all(trees: &[Option<ProcessTree>]) -> Vec<Option<Footprint>> {
         // If the kernel does not list children, all processes of the host are read, but only once.
         let snapshot = (!lists_children()).then(Snapshot::take);
-        let below = |first| snapshot.as_ref().map_or_else(|| listed_below(first), |all| all.below(first, &[]));
+        let below = |first| {
+            snapshot.as_ref().map_or_else(|| listed_below(first), |all| all.below(first, &[]))
+        };
         trees.iter().map(|tree| Footprint::of((*tree)?, below)).collect()
     }
 
     fn of(tree: ProcessTree, below: impl Fn(i32) -> Vec<i32>) -> Option<Footprint> {
         let first = Stat::of(tree.first).filter(|stat| stat.began == tree.began)?;
         let all = below(tree.first).into_iter().filter_map(Stat::of).chain([first]);
-        let (ticks, pages) = all.fold((0, 0), |(ticks, pages), stat| (ticks + stat.ticks, pages + stat.pages));
-        let processor_time = Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64);
+        let (ticks, pages) =
+            all.fold((0, 0), |(ticks, pages), stat| (ticks + stat.ticks, pages + stat.pages));
+        let processor_time =
+            Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64);
         Some(Footprint { processor_time, memory: pages * rustix::param::page_size() as u64 })
     }
 }
@@ -155,7 +165,8 @@ fn go_on(processes: impl Iterator<Item = Pid>) {
 /// Returns the state of each existing thread of a process.
 fn states(pid: i32) -> io::Result<Vec<u8>> {
     let threads = fs_err::read_dir(format!("/proc/{pid}/task"))?;
-    let stats = threads.flatten().filter_map(|thread| Stat::at(&thread.path().join("stat")).transpose());
+    let stats =
+        threads.flatten().filter_map(|thread| Stat::at(&thread.path().join("stat")).transpose());
     stats.map(|stat| Ok(stat?.state)).collect()
 }
 
@@ -170,14 +181,18 @@ fn is_at_rest(process: Pid) -> bool {
     // A stop always affects all threads of a process. A thread in state D waits for a disk, or for
     // a stopped child of vfork(2): it does not run, and a pending stop takes effect before it runs
     // again.
-    !states.contains(&b'D') || states.iter().any(|state| matches!(state, b'T' | b't')) || is_to_stop(pid)
+    !states.contains(&b'D')
+        || states.iter().any(|state| matches!(state, b'T' | b't'))
+        || is_to_stop(pid)
 }
 
 /// Returns true if SIGSTOP is pending for a process.
 fn is_to_stop(pid: i32) -> bool {
     let status = fs_err::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
-    pending.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set & STOP_BIT != 0)
+    pending
+        .and_then(|set| u64::from_str_radix(set.trim(), 16).ok())
+        .is_some_and(|set| set & STOP_BIT != 0)
 }
 
 #[cfg(test)]
@@ -190,7 +205,9 @@ mod tests {
     const TICK: Duration = Duration::from_millis(10);
 
     fn used(tree: ProcessTree) -> Duration {
-        let [footprint] = Footprint::of_all(&[Some(tree)])[..] else { panic!("there is one for each") };
+        let [footprint] = Footprint::of_all(&[Some(tree)])[..] else {
+            panic!("there is one for each")
+        };
         footprint.unwrap().processor_time
     }
 
@@ -201,7 +218,13 @@ mod tests {
         fn of(script: &str) -> Trial {
             let mut command = Command::new("sh");
             // The waiting shell stands for the first process, which is never stopped.
-            Trial(command.args(["-c", &format!("({script}) & wait; :")]).stdout(Stdio::null()).spawn().unwrap())
+            Trial(
+                command
+                    .args(["-c", &format!("({script}) & wait; :")])
+                    .stdout(Stdio::null())
+                    .spawn()
+                    .unwrap(),
+            )
         }
 
         fn tree(&self) -> ProcessTree {

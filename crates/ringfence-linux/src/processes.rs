@@ -48,7 +48,9 @@ impl Stat {
             Ok(file) => Ok(Stat::in_file(&File::from_parts(file.into(), path))),
             // If the process ends during the path lookup, open(2) returns ESRCH instead of ENOENT.
             Err(Errno::NOENT | Errno::SRCH | Errno::ACCESS | Errno::PERM) => Ok(None),
-            Err(error) => Err(io::Error::other(format!("cannot open `{}`: {error}", path.display()))),
+            Err(error) => {
+                Err(io::Error::other(format!("cannot open `{}`: {error}", path.display())))
+            }
         }
     }
 
@@ -109,7 +111,11 @@ impl Process {
     /// list children.
     pub fn open(id: i32) -> Option<Process> {
         let stat = File::open(format!("/proc/{id}/stat")).ok()?;
-        Some(Process { id, stat, threads: Thread::of(id)?.take(MOST_THREADS).collect::<Option<_>>()? })
+        Some(Process {
+            id,
+            stat,
+            threads: Thread::of(id)?.take(MOST_THREADS).collect::<Option<_>>()?,
+        })
     }
 
     /// Returns the process id.
@@ -128,7 +134,8 @@ impl Process {
     /// all of them. If a thread has very many children, only the first are returned.
     pub fn children(&self, stat: &Stat) -> Option<Vec<i32>> {
         let are_known = stat.threads == self.threads.len() as u64;
-        let known = are_known.then(|| self.threads.iter().map(Thread::children).collect()).flatten();
+        let known =
+            are_known.then(|| self.threads.iter().map(Thread::children).collect()).flatten();
         let all = || Thread::of(self.id)?.map(|thread| thread?.children()).collect();
         known.or_else(all).map(|children: Vec<_>| children.concat())
     }
@@ -239,7 +246,8 @@ pub(crate) fn lists_children() -> bool {
 pub(crate) fn listed_below(root: i32) -> Vec<i32> {
     descend(root, |parent| {
         let threads = numbers(&format!("/proc/{parent}/task"));
-        let paths = threads.into_iter().map(|thread| format!("/proc/{parent}/task/{thread}/children"));
+        let paths =
+            threads.into_iter().map(|thread| format!("/proc/{parent}/task/{thread}/children"));
         paths.filter_map(|path| listed(&fs_err::read(path).ok()?)).flatten().collect()
     })
 }
@@ -267,16 +275,26 @@ mod tests {
 
     #[test]
     fn a_name_cannot_pretend_to_be_what_follows_it() {
-        let line = b"7 (a) Z 1 (\xff) S 3 7 7 0 -1 4194304 1 2 0 0 10 20 30 40 20 0 2 0 5000 8192 6 0";
+        let line =
+            b"7 (a) Z 1 (\xff) S 3 7 7 0 -1 4194304 1 2 0 0 10 20 30 40 20 0 2 0 5000 8192 6 0";
         let (faults_of_children, ticks) = (2, 100);
-        let stat = Stat { state: b'S', parent: 3, faults_of_children, threads: 2, ticks, began: 5000, pages: 6 };
+        let stat = Stat {
+            state: b'S',
+            parent: 3,
+            faults_of_children,
+            threads: 2,
+            ticks,
+            began: 5000,
+            pages: 6,
+        };
         assert_eq!(Stat::parse(line), Some(stat));
         assert_eq!(Stat::parse(b"7 (a) S 3"), None);
     }
 
     #[test]
     fn what_the_kernel_lists_is_what_is_found_among_all() {
-        let mut child = std::process::Command::new("sh").args(["-c", "sleep 60 & wait; :"]).spawn().unwrap();
+        let mut child =
+            std::process::Command::new("sh").args(["-c", "sleep 60 & wait; :"]).spawn().unwrap();
         let root = child.id() as i32;
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
         while Snapshot::take().below(root, &[]).is_empty() {
@@ -294,7 +312,15 @@ mod tests {
     #[test]
     fn one_whose_first_thread_has_ended_is_not_dead_while_others_run() {
         let (faults_of_children, ticks) = (0, 0);
-        let stat = Stat { state: b'Z', parent: 1, faults_of_children, threads: 2, ticks, began: 0, pages: 0 };
+        let stat = Stat {
+            state: b'Z',
+            parent: 1,
+            faults_of_children,
+            threads: 2,
+            ticks,
+            began: 0,
+            pages: 0,
+        };
         assert!(!stat.is_dead());
         assert!(Stat { threads: 1, ..stat }.is_dead());
         assert!(!Stat { state: b'T', threads: 1, ..stat }.is_dead());
@@ -305,7 +331,10 @@ mod tests {
         use std::io::{BufRead, BufReader, Write};
         use std::process::{Command, Stdio};
         let mut shell = Command::new("sh");
-        shell.args(["-c", &format!("{line}; echo done; read end")]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        shell
+            .args(["-c", &format!("{line}; echo done; read end")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut child = shell.spawn().unwrap();
         let mut said = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();

@@ -58,7 +58,8 @@ fn read_number(proc: impl AsFd, path: &str) -> io::Result<u64> {
     let file = openat(proc, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut text = [0; 24];
     let length = rustix::io::read(file, &mut text[..])?;
-    let number = std::str::from_utf8(&text[..length]).ok().and_then(|text| text.trim().parse().ok());
+    let number =
+        std::str::from_utf8(&text[..length]).ok().and_then(|text| text.trim().parse().ok());
     number.ok_or_else(|| io::Error::other(format!("`/proc/{path}` holds no number")))
 }
 
@@ -79,7 +80,8 @@ mod tests {
 
     #[test]
     fn what_the_host_grants_is_read() {
-        let proc = rustix::fs::open("/proc", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let proc =
+            rustix::fs::open("/proc", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let written = fs_err::read_to_string("/proc/sys/fs/inotify/max_user_instances").unwrap();
         assert_eq!(read_number(&proc, WATCHERS[0].0).unwrap().to_string(), written.trim());
         assert!(read_number(&proc, "sys/kernel/ostype").is_err());

@@ -12,7 +12,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat, fcntl_getfl, fcntl_setfl, fstat, major, minor, seek};
+use rustix::fs::{
+    FileType, Mode, OFlags, SeekFrom, Stat, fcntl_getfl, fcntl_setfl, fstat, major, minor, seek,
+};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -72,7 +74,8 @@ pub fn terminal_path(stream: BorrowedFd<'_>) -> Option<PathBuf> {
 }
 
 fn is_same_file(path: &Path, stat: &Stat) -> bool {
-    rustix::fs::stat(path).is_ok_and(|found| (found.st_dev, found.st_ino) == (stat.st_dev, stat.st_ino))
+    rustix::fs::stat(path)
+        .is_ok_and(|found| (found.st_dev, found.st_ino) == (stat.st_dev, stat.st_ino))
 }
 
 /// A standard stream that reads a file, which the view shows read-only for this purpose alone.
@@ -108,7 +111,9 @@ impl ReopenedStream {
 pub(crate) fn reopen(files: &[StreamFile]) -> Result<Vec<ReopenedStream>, SetupError> {
     let mut reopened = Vec::new();
     for (number, stream) in
-        [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()].iter().enumerate()
+        [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()]
+            .iter()
+            .enumerate()
     {
         let Ok(stat) = fstat(stream) else { continue }; // the stream is closed
         match files.iter().find(|file| usize::try_from(file.number) == Ok(number)) {
@@ -118,10 +123,12 @@ pub(crate) fn reopen(files: &[StreamFile]) -> Result<Vec<ReopenedStream>, SetupE
             }
             None if FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice => {
                 let step = || {
-                    let name = fs_err::read_link(format!("/proc/self/fd/{number}")).unwrap_or_default();
+                    let name =
+                        fs_err::read_link(format!("/proc/self/fd/{number}")).unwrap_or_default();
                     format!("open the device `{}` of descriptor {number} inside", name.display())
                 };
-                reopen_device(number, *stream, &stat).map_err(|source| SetupError { step: step(), source })?;
+                reopen_device(number, *stream, &stat)
+                    .map_err(|source| SetupError { step: step(), source })?;
             }
             None => {}
         }
@@ -129,9 +136,15 @@ pub(crate) fn reopen(files: &[StreamFile]) -> Result<Vec<ReopenedStream>, SetupE
     Ok(reopened)
 }
 
-fn reopen_file(number: usize, stream: BorrowedFd<'_>, stat: &Stat, path: &Path) -> io::Result<ReopenedStream> {
+fn reopen_file(
+    number: usize,
+    stream: BorrowedFd<'_>,
+    stat: &Stat,
+    path: &Path,
+) -> io::Result<ReopenedStream> {
     let old = rustix::io::fcntl_dupfd_cloexec(stream, 3)?;
-    let new = rustix::fs::open(path, OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?;
+    let new =
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?;
     let found = fstat(&new)?;
     if (found.st_dev, found.st_ino) != (stat.st_dev, stat.st_ino) {
         return Err(io::Error::other("another file has taken the place of a standard stream's"));
@@ -144,9 +157,13 @@ fn reopen_file(number: usize, stream: BorrowedFd<'_>, stat: &Stat, path: &Path) 
 fn reopen_device(number: usize, stream: BorrowedFd<'_>, stat: &Stat) -> io::Result<()> {
     let flags = fcntl_getfl(stream)? & (OFlags::ACCMODE | OFlags::APPEND | OFlags::NONBLOCK);
     let path_of = |name: &str| Path::new("/dev").join(name);
-    let is_same_device = |path: &PathBuf| rustix::fs::stat(path).is_ok_and(|found| found.st_rdev == stat.st_rdev);
+    let is_same_device =
+        |path: &PathBuf| rustix::fs::stat(path).is_ok_and(|found| found.st_rdev == stat.st_rdev);
     if let Some(path) = DEVICES.map(path_of).into_iter().find(is_same_device) {
-        return replace(number, rustix::fs::open(path, flags | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?);
+        return replace(
+            number,
+            rustix::fs::open(path, flags | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?,
+        );
     }
     // Compare the files and not their device numbers, because two instances of devpts use the same
     // numbers for different terminals.
@@ -154,9 +171,11 @@ fn reopen_device(number: usize, stream: BorrowedFd<'_>, stat: &Stat) -> io::Resu
     let controlling = Some(path_of("tty")).filter(is_same_device);
     let opened = match terminals.chain(controlling).next() {
         // Without O_NONBLOCK, the open of a serial line waits for the other side of the line.
-        Some(path) => {
-            rustix::fs::open(path, flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())
-        }
+        Some(path) => rustix::fs::open(
+            path,
+            flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC,
+            Mode::empty(),
+        ),
         None => Err(Errno::NODEV),
     };
     match opened {
@@ -166,7 +185,9 @@ fn reopen_device(number: usize, stream: BorrowedFd<'_>, stat: &Stat) -> io::Resu
         }
         // The old descriptor is harmless here: only the owner of a file can change its mode
         // (chmod(2)), and the mode of a file without a name does not matter.
-        Err(_) if stat.st_nlink == 0 || stat.st_uid != rustix::process::geteuid().as_raw() => Ok(()),
+        Err(_) if stat.st_nlink == 0 || stat.st_uid != rustix::process::geteuid().as_raw() => {
+            Ok(())
+        }
         Err(error) => Err(error.into()),
     }
 }

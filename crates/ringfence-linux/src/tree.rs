@@ -75,7 +75,9 @@ fn end(command: Pid, kill: impl Fn()) -> Sweep {
     loop {
         match wait_any() {
             Ok(Some(waited)) if libc::WIFSTOPPED(waited.status) => {}
-            Ok(Some(waited)) if waited.pid == command.as_raw_nonzero().get() => sweep.command = Some(waited),
+            Ok(Some(waited)) if waited.pid == command.as_raw_nonzero().get() => {
+                sweep.command = Some(waited)
+            }
             Ok(Some(_)) => {}
             Ok(None) if Instant::now() > deadline => return sweep,
             Ok(None) => {

@@ -82,7 +82,8 @@ pub struct View {
 }
 
 /// Unreadable parts of `/proc`: they reveal facts about the host, or control the host.
-const PROC_HIDDEN: [&str; 7] = ["kcore", "keys", "timer_list", "sched_debug", "latency_stats", "scsi", "acpi"];
+const PROC_HIDDEN: [&str; 7] =
+    ["kcore", "keys", "timer_list", "sched_debug", "latency_stats", "scsi", "acpi"];
 /// Parts of `/proc` that only root's user id can read, and that reveal the layout of the kernel's
 /// memory.
 const PROC_HIDDEN_FROM_ROOT: [&str; 6] =
@@ -133,10 +134,14 @@ impl View {
     ///
     /// A kernel may lack some of these paths.
     pub fn of_proc() -> Vec<Entry> {
-        let from_root: &[&str] = if rustix::process::geteuid().is_root() { &PROC_HIDDEN_FROM_ROOT } else { &[] };
+        let from_root: &[&str] =
+            if rustix::process::geteuid().is_root() { &PROC_HIDDEN_FROM_ROOT } else { &[] };
         let path = |name: &&str| Path::new("/proc").join(name);
-        let hidden = PROC_HIDDEN.iter().chain(from_root).map(|name| Entry::Hide { path: path(name) });
-        hidden.chain(PROC_PROTECTED.iter().map(|name| Entry::Protect { path: path(name) })).collect()
+        let hidden =
+            PROC_HIDDEN.iter().chain(from_root).map(|name| Entry::Hide { path: path(name) });
+        hidden
+            .chain(PROC_PROTECTED.iter().map(|name| Entry::Protect { path: path(name) }))
+            .collect()
     }
 
     /// Returns the paths inside the sandbox that can be written.

@@ -42,7 +42,8 @@ impl Visitor<'_> for Text {
 /// Appends the base64 form of `bytes` to `text`.
 pub(crate) fn encode_onto(bytes: &[u8], text: &mut Vec<u8>) {
     let start = text.len();
-    let length = base64::encoded_len(bytes.len(), true).expect("messages are far smaller than the address space");
+    let length = base64::encoded_len(bytes.len(), true)
+        .expect("messages are far smaller than the address space");
     text.resize(start + length, 0);
     STANDARD.encode_slice(bytes, &mut text[start..]).expect("there is room for all of it");
 }

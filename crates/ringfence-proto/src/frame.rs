@@ -69,7 +69,9 @@ impl Decoder {
 
     /// Returns the next complete frame, or `None` if more bytes must arrive first.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
-        let Some((head, rest)) = self.buffer[self.taken..].split_first_chunk::<HEAD>() else { return Ok(None) };
+        let Some((head, rest)) = self.buffer[self.taken..].split_first_chunk::<HEAD>() else {
+            return Ok(None);
+        };
         let [flags, length @ ..] = *head;
         if flags & !END != 0 {
             return Err(FrameError::Flags { flags });
@@ -107,7 +109,8 @@ pub fn parse<T: DeserializeOwned>(message: &[u8]) -> Result<T, FrameError> {
 
 fn framed<T: Serialize>(flags: u8, message: &T) -> Vec<u8> {
     around(flags, 0, |bytes| {
-        serde_json::to_writer(bytes, message).expect("our messages have text for keys and no failing parts");
+        serde_json::to_writer(bytes, message)
+            .expect("our messages have text for keys and no failing parts");
     })
 }
 

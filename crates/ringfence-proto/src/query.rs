@@ -13,7 +13,8 @@ impl Query {
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let decoded = decode(name).zip(decode(value));
-            let wrong = || Failure::new(Code::InvalidArgument, "the URL's query is not encoded text");
+            let wrong =
+                || Failure::new(Code::InvalidArgument, "the URL's query is not encoded text");
             parameters.push(decoded.ok_or_else(wrong)?);
         }
         Ok(Query(parameters))
@@ -49,7 +50,10 @@ pub fn unescaped(text: &str) -> Option<String> {
     while let Some(byte) = rest.next() {
         bytes.push(match byte {
             b'%' => {
-                let (high, low) = (char::from(rest.next()?).to_digit(16)?, char::from(rest.next()?).to_digit(16)?);
+                let (high, low) = (
+                    char::from(rest.next()?).to_digit(16)?,
+                    char::from(rest.next()?).to_digit(16)?,
+                );
                 u8::try_from(high * 16 + low).ok()?
             }
             byte => byte,
@@ -64,7 +68,8 @@ mod tests {
 
     #[test]
     fn parameters_are_decoded() {
-        let query = Query::of("path=%2Ftmp%2Fa+b%C3%A4&username=&x&path=second").expect("is well-formed");
+        let query =
+            Query::of("path=%2Ftmp%2Fa+b%C3%A4&username=&x&path=second").expect("is well-formed");
         assert_eq!(query.get("path"), Some("/tmp/a bä"));
         assert_eq!(query.all("path").collect::<Vec<_>>(), ["/tmp/a bä", "second"]);
         assert_eq!(query.get("username"), Some(""));

@@ -19,7 +19,13 @@ pub enum Purpose {
 
 /// Signs the use of `path` by `username` with the access token `token`. `expiration` is in seconds
 /// since 1970; `None` means that the signature does not expire.
-pub fn sign(path: &str, purpose: Purpose, username: &str, token: &str, expiration: Option<i64>) -> String {
+pub fn sign(
+    path: &str,
+    purpose: Purpose,
+    username: &str,
+    token: &str,
+    expiration: Option<i64>,
+) -> String {
     finish(begin(path, purpose, username), token, expiration)
 }
 
@@ -61,10 +67,14 @@ impl Claim {
     /// those of envd.
     pub fn of(query: &Query, purpose: Purpose) -> Result<Claim, Failure> {
         let said = |name: &str| query.get(name).unwrap_or_default();
-        let signature = query.get("signature").ok_or_else(|| denied("missing signature query parameter"))?.to_owned();
+        let signature = query
+            .get("signature")
+            .ok_or_else(|| denied("missing signature query parameter"))?
+            .to_owned();
         let expiration = query.get("signature_expiration").map(str::parse::<i64>).transpose();
-        let expiration =
-            expiration.map_err(|_| Failure::new(Code::InvalidArgument, "signature_expiration is not a number"))?;
+        let expiration = expiration.map_err(|_| {
+            Failure::new(Code::InvalidArgument, "signature_expiration is not a number")
+        })?;
         Ok(Claim { signature, expiration, begun: begin(said("path"), purpose, said("username")) })
     }
 
@@ -89,5 +99,9 @@ fn denied(message: &str) -> Failure {
 /// of a difference. The time does reveal whether the lengths differ.
 pub fn agree(given: &str, expected: &str) -> bool {
     given.len() == expected.len()
-        && given.bytes().zip(expected.bytes()).fold(0, |difference, (left, right)| difference | (left ^ right)) == 0
+        && given
+            .bytes()
+            .zip(expected.bytes())
+            .fold(0, |difference, (left, right)| difference | (left ^ right))
+            == 0
 }

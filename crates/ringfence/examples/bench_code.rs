@@ -9,7 +9,11 @@
 //! Each run begins and ends with the full number of waiting interpreters. So the time that it takes
 //! to start the next interpreter is part of no measurement, neither here nor of another program
 //! that is measured in turn with this one.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the figures are its answer, or why there are none")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "the figures are its answer, or why there are none"
+)]
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -39,10 +43,15 @@ fn time() -> Result<(), Box<dyn Error>> {
     let engine = Engine::new(settings.with_code(code))?;
     let mut policy = Policy::default();
     // A virtual environment may lie outside the directories that a sandbox sees by default.
-    if let Some(environment) = std::path::Path::new(&program).ancestors().nth(2).filter(|path| path.is_absolute()) {
+    if let Some(environment) =
+        std::path::Path::new(&program).ancestors().nth(2).filter(|path| path.is_absolute())
+    {
         policy = policy.read(environment);
     }
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(answer(&engine, &policy))
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(answer(&engine, &policy))
 }
 
 async fn answer(engine: &Engine, policy: &Policy) -> Result<(), Box<dyn Error>> {
@@ -55,7 +64,8 @@ async fn answer(engine: &Engine, policy: &Policy) -> Result<(), Box<dyn Error>> 
         };
         let mut figures = Vec::new();
         for _ in 0..runs.parse()? {
-            figures.push(once(engine, policy, &interpreters, how, code).await?.as_nanos().to_string());
+            figures
+                .push(once(engine, policy, &interpreters, how, code).await?.as_nanos().to_string());
         }
         println!("{}", figures.join(" "));
     }
@@ -78,7 +88,9 @@ async fn once(
     let time = start.elapsed();
     interpreters.ready().await;
     if !result.ok || result.meta.warm != (how == "warm") {
-        return Err(format!("the code did not run {how}: {result:?} {:?}", interpreters.trouble()).into());
+        return Err(
+            format!("the code did not run {how}: {result:?} {:?}", interpreters.trouble()).into()
+        );
     }
     Ok(time)
 }

@@ -12,7 +12,8 @@ use ringfence::{Command, Engine, Host, Policy, Settings};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     ringfence::launcher::serve_if_asked();
     let mut arguments = std::env::args_os().skip(1);
-    let runs: usize = arguments.next().and_then(|runs| runs.to_str()?.parse().ok()).ok_or("how many runs?")?;
+    let runs: usize =
+        arguments.next().and_then(|runs| runs.to_str()?.parse().ok()).ok_or("how many runs?")?;
     let command = Command::new(arguments.next().ok_or("which program?")?).arguments(arguments);
     let engine = Engine::new(Settings::new(Host::of_this_process()?))?;
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;

@@ -8,7 +8,11 @@
 //! | `in FROM TO`              | the copy of a file from the host into the workspace            |
 //! | `out FROM TO`             | the copy of a file from the workspace to the host              |
 //! | `start WORDS…`            | another sandbox, from start to the end of its first command    |
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the figures are its answer, or why there are none")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "the figures are its answer, or why there are none"
+)]
 
 use std::error::Error;
 use std::path::Path;
@@ -39,7 +43,10 @@ fn time() -> Result<(), Failure> {
     let mut spec = Spec::new(Policy::default().backend(choice));
     spec.container.image = arguments.next();
     let engine = Engine::new(Settings::new(Host::of_this_process()?))?;
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(answer(&engine, &spec))
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(answer(&engine, &spec))
 }
 
 async fn answer(engine: &Engine, spec: &Spec) -> Result<(), Failure> {
@@ -50,7 +57,9 @@ async fn answer(engine: &Engine, spec: &Spec) -> Result<(), Failure> {
         let line = line?;
         let words: Vec<&str> = line.split_whitespace().collect();
         let times = match words.as_slice() {
-            ["exec", runs, words @ ..] => one_by_one(&sandbox, runs.parse()?, &exec(words)?).await?,
+            ["exec", runs, words @ ..] => {
+                one_by_one(&sandbox, runs.parse()?, &exec(words)?).await?
+            }
             ["many", all, at_once, words @ ..] => {
                 vec![many(&sandbox, all.parse()?, at_once.parse()?, &exec(words)?).await?]
             }
@@ -106,7 +115,12 @@ async fn one_by_one(sandbox: &Sandbox, runs: usize, exec: &Exec) -> Result<Vec<D
     Ok(times)
 }
 
-async fn many(sandbox: &Sandbox, all: usize, at_once: usize, exec: &Exec) -> Result<Duration, Failure> {
+async fn many(
+    sandbox: &Sandbox,
+    all: usize,
+    at_once: usize,
+    exec: &Exec,
+) -> Result<Duration, Failure> {
     let begun = Arc::new(AtomicUsize::new(0));
     let mut tasks = JoinSet::new();
     let start = Instant::now();

@@ -24,7 +24,8 @@ use terminal::Raw;
 /// Number of bytes of the caller's input that are read at once.
 const PIECE: usize = 128 << 10;
 /// Signals that are forwarded to the command when this process receives them.
-const FORWARDED: [Signal; 6] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
+const FORWARDED: [Signal; 6] =
+    [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
 /// Signals about this process's own terminal: its size changed, or this process was continued and
 /// has the terminal again.
 const OURS: [Signal; 2] = [Signal::WINCH, Signal::CONT];
@@ -50,7 +51,11 @@ impl Streams<'static> {
 
 impl<'a> Streams<'a> {
     /// Returns streams made of the given descriptors. Without `input` the command gets no input.
-    pub fn new(input: Option<BorrowedFd<'a>>, output: BorrowedFd<'a>, error: BorrowedFd<'a>) -> Streams<'a> {
+    pub fn new(
+        input: Option<BorrowedFd<'a>>,
+        output: BorrowedFd<'a>,
+        error: BorrowedFd<'a>,
+    ) -> Streams<'a> {
         Streams { input, output, error }
     }
 
@@ -63,8 +68,9 @@ impl<'a> Streams<'a> {
 
 fn is_null(stream: BorrowedFd<'_>) -> bool {
     let null = rustix::fs::makedev(1, 3); // null(4)
-    fstat(stream)
-        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == null)
+    fstat(stream).is_ok_and(|stat| {
+        FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == null
+    })
 }
 
 /// Runs a command with streams of the caller, and returns how the command ended.
@@ -73,7 +79,11 @@ fn is_null(stream: BorrowedFd<'_>) -> bool {
 /// and the caller has one, the caller's terminal is in raw mode while the command runs, and the
 /// command's terminal follows changes of its size. Call this function on the thread that receives
 /// the process's signals: the only thread, or one while all others have these signals blocked.
-pub async fn attached(session: &Session, mut exec: Exec, streams: Streams<'_>) -> Result<Ended, SessionError> {
+pub async fn attached(
+    session: &Session,
+    mut exec: Exec,
+    streams: Streams<'_>,
+) -> Result<Ended, SessionError> {
     let local = |what: &str| {
         let what = what.to_owned();
         move |source| SessionError::Local { what, source }
@@ -85,7 +95,11 @@ pub async fn attached(session: &Session, mut exec: Exec, streams: Streams<'_>) -
     exec.terminal = own.or(exec.terminal);
     // Set raw mode before anything starts. Then no output of the command appears in the wrong mode,
     // and nothing has to be undone on failure.
-    let raw = own.and(streams.input).map(Raw::enter).transpose().map_err(local("set the terminal to raw mode"))?;
+    let raw = own
+        .and(streams.input)
+        .map(Raw::enter)
+        .transpose()
+        .map_err(local("set the terminal to raw mode"))?;
     let mut execution = session.exec(&exec).await?;
     let input = execution.input();
     let relayed = tokio::select! {
@@ -140,7 +154,8 @@ async fn feed(from: Option<BorrowedFd<'_>>, input: &ExecutionInput) -> Infallibl
     loop {
         // Treat input that cannot be read as ended.
         let length = from.read(&mut buffer).await.unwrap_or(0);
-        let sent = if length == 0 { input.close().await } else { input.write(&buffer[..length]).await };
+        let sent =
+            if length == 0 { input.close().await } else { input.write(&buffer[..length]).await };
         if length == 0 || sent.is_err() {
             // The command has ended or reads no more. `relay` learns how the command ended.
             return pending().await;
@@ -158,14 +173,21 @@ struct Signals {
 
 impl Signals {
     fn take() -> io::Result<Signals> {
-        let numbers: Vec<i32> = FORWARDED.iter().chain(&OURS).map(|signal| signal.as_raw()).collect();
+        let numbers: Vec<i32> =
+            FORWARDED.iter().chain(&OURS).map(|signal| signal.as_raw()).collect();
         let mask = Mask::of(&numbers);
-        let descriptor = crate::readiness::watch(mask.descriptor()?, tokio::io::Interest::READABLE)?;
+        let descriptor =
+            crate::readiness::watch(mask.descriptor()?, tokio::io::Interest::READABLE)?;
         Ok(Signals { descriptor, before: mask.block()?, _thread: PhantomData })
     }
 
     /// Forwards signals to the command, and returns when the guest can no longer be told of them.
-    async fn forward(&self, input: &ExecutionInput, raw: Option<&Raw<'_>>, output: BorrowedFd<'_>) -> SessionError {
+    async fn forward(
+        &self,
+        input: &ExecutionInput,
+        raw: Option<&Raw<'_>>,
+        output: BorrowedFd<'_>,
+    ) -> SessionError {
         loop {
             let Ok(mut ready) = self.descriptor.readable().await else { return pending().await };
             ready.clear_ready();

@@ -38,7 +38,10 @@ impl Command {
 
     /// Adds several arguments.
     #[must_use]
-    pub fn arguments(mut self, arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Command {
+    pub fn arguments(
+        mut self,
+        arguments: impl IntoIterator<Item = impl Into<OsString>>,
+    ) -> Command {
         self.arguments.extend(arguments.into_iter().map(Into::into));
         self
     }
@@ -61,7 +64,9 @@ impl Command {
     pub(crate) fn text(&self) -> Result<Vec<String>, PrepareError> {
         let words = std::iter::once(&self.program).chain(&self.arguments);
         let text = |word: &OsString| {
-            word.to_str().map(str::to_owned).ok_or_else(|| PrepareError::NotText { word: word.display().to_string() })
+            word.to_str()
+                .map(str::to_owned)
+                .ok_or_else(|| PrepareError::NotText { word: word.display().to_string() })
         };
         words.map(text).collect()
     }
@@ -69,7 +74,10 @@ impl Command {
     /// Returns the directory in which the command starts, as a path on the host. `workspace` is the
     /// path of the workspace on the host.
     pub(crate) fn starting_directory(&self, host: &Host, workspace: &Path) -> PathBuf {
-        let wanted = self.directory.as_ref().map_or_else(|| host.directory.clone(), |path| host.absolute(path));
+        let wanted = self
+            .directory
+            .as_ref()
+            .map_or_else(|| host.directory.clone(), |path| host.absolute(path));
         match fs_err::canonicalize(&wanted) {
             Ok(resolved) if resolved.starts_with(workspace) => resolved,
             _ => workspace.to_path_buf(),

@@ -14,8 +14,14 @@ use crate::backends::{Freshness, Question, Unavailable, bwrap, engine};
 use crate::ready::ask;
 
 /// The backends that this version has.
-const BACKENDS: [Backend; 6] =
-    [Backend::Native, Backend::Bwrap, Backend::Podman, Backend::Docker, Backend::Outer, Backend::Local];
+const BACKENDS: [Backend; 6] = [
+    Backend::Native,
+    Backend::Bwrap,
+    Backend::Podman,
+    Backend::Docker,
+    Backend::Outer,
+    Backend::Local,
+];
 
 /// Properties of a host that matter for every backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -80,7 +86,8 @@ pub fn look_around(engine: &Engine) -> Surroundings {
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         landlock_abi: landlock::abi(),
         user_id: host.user_id,
-        container: container.map(|found| Detected { name: found.name.to_owned(), evidence: found.evidence }),
+        container: container
+            .map(|found| Detected { name: found.name.to_owned(), evidence: found.evidence }),
     }
 }
 
@@ -88,8 +95,11 @@ pub fn look_around(engine: &Engine) -> Surroundings {
 /// policy on this host.
 pub fn examine(engine: &Engine, only: Option<Backend>) -> Vec<Examination> {
     let backends = only.map_or_else(|| BACKENDS.to_vec(), |backend| vec![backend]);
-    let look =
-        |backend| Examination { backend, finding: try_out(engine, backend), warnings: warnings(engine, backend) };
+    let look = |backend| Examination {
+        backend,
+        finding: try_out(engine, backend),
+        warnings: warnings(engine, backend),
+    };
     backends.into_iter().map(look).collect()
 }
 
@@ -100,7 +110,9 @@ fn warnings(engine: &Engine, backend: Backend) -> Vec<String> {
     if backend == Backend::Bwrap {
         return bwrap::warnings(host, &engine.settings().policy);
     }
-    engine::flavour(backend).map(|flavour| engine::runtime_warnings(host, flavour)).unwrap_or_default()
+    engine::flavour(backend)
+        .map(|flavour| engine::runtime_warnings(host, flavour))
+        .unwrap_or_default()
 }
 
 fn try_out(engine: &Engine, backend: Backend) -> Finding {
@@ -135,8 +147,11 @@ mod tests {
     #[test]
     fn a_backend_that_isolates_nothing_says_so_for_each_clause_and_holds_the_deadline() {
         let examined = examine(&engine(), Some(Backend::Local));
-        let [Examination { backend: Backend::Local, finding: Finding::Works { clauses, .. }, .. }] =
-            examined.as_slice()
+        let [
+            Examination {
+                backend: Backend::Local, finding: Finding::Works { clauses, .. }, ..
+            },
+        ] = examined.as_slice()
         else {
             panic!("{examined:?}");
         };

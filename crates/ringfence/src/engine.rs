@@ -105,7 +105,9 @@ impl Engine {
     /// plan.
     pub fn preflight(&self) -> Result<Plan, RunError> {
         let Settings { container, .. } = &self.core.settings;
-        self.core.agree(&self.core.settings.policy, Ground::default(), container).map(|agreed| agreed.plan)
+        self.core
+            .agree(&self.core.settings.policy, Ground::default(), container)
+            .map(|agreed| agreed.plan)
     }
 
     /// Returns how a command would be run, without running it.
@@ -121,7 +123,11 @@ impl Engine {
     }
 
     /// Runs one command and returns its result. Dropping the future ends every process of the run.
-    pub async fn run(&self, policy: &Policy, command: &Command) -> Result<ExecutionResult, RunError> {
+    pub async fn run(
+        &self,
+        policy: &Policy,
+        command: &Command,
+    ) -> Result<ExecutionResult, RunError> {
         self.spawn(policy, command).wait().await
     }
 
@@ -156,15 +162,23 @@ impl Engine {
     ) -> Result<ExecutionResult, RunError> {
         let cancel = interruption.map(AsFd::as_fd);
         match self.core.ready(policy, command, Purpose::Run)? {
-            Prepared::Launch(ready) => self.core.run_captured(*ready, command, passed, cancel, None),
-            Prepared::Container(_) => contained::run_captured(&self.core, policy, command, &passed, cancel, None),
+            Prepared::Launch(ready) => {
+                self.core.run_captured(*ready, command, passed, cancel, None)
+            }
+            Prepared::Container(_) => {
+                contained::run_captured(&self.core, policy, command, &passed, cancel, None)
+            }
         }
     }
 
     /// Makes an executable that runs `program` under this engine's policy, with `repository` as its
     /// workspace and with its caller's arguments. The executable is removed when the wrapper is
     /// dropped or [`Wrapper::cleanup`] is called.
-    pub fn create_cli_wrapper(&self, repository: &Path, program: &Path) -> Result<Wrapper, WrapperError> {
+    pub fn create_cli_wrapper(
+        &self,
+        repository: &Path,
+        program: &Path,
+    ) -> Result<Wrapper, WrapperError> {
         wrapper::create(&self.core.settings, repository, program)
     }
 }

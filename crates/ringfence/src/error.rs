@@ -45,14 +45,18 @@ pub enum RunError {
     #[error(transparent)]
     Prepare(#[from] PrepareError),
     /// A descriptor that the command would get is a directory.
-    #[error("cannot hand descriptor {number} to the sandbox: it is a directory, and the host lies behind it")]
+    #[error(
+        "cannot hand descriptor {number} to the sandbox: it is a directory, and the host lies behind it"
+    )]
     Directory {
         /// Number of the descriptor.
         number: i32,
     },
     /// A stream that the command would get is a terminal of the caller that cannot be opened again
     /// inside.
-    #[error("cannot hand descriptor {number} to the sandbox: it is a terminal without a name here, and it is yours")]
+    #[error(
+        "cannot hand descriptor {number} to the sandbox: it is a terminal without a name here, and it is yours"
+    )]
     UnnamedTerminal {
         /// Number of the descriptor.
         number: i32,
@@ -144,7 +148,11 @@ impl From<StartError> for RunError {
 impl RunError {
     /// Adds the paths that the command changed before the run failed, if there are any.
     pub(crate) fn with_planted(self, planted: Vec<String>) -> RunError {
-        if planted.is_empty() { self } else { RunError::Planted { planted, source: Box::new(self) } }
+        if planted.is_empty() {
+            self
+        } else {
+            RunError::Planted { planted, source: Box::new(self) }
+        }
     }
 
     /// Returns the party that has to act on the error.
@@ -152,28 +160,37 @@ impl RunError {
         match self {
             RunError::Workspace(_) | RunError::View(_) => Fault::User,
             RunError::Directory { .. } | RunError::UnnamedTerminal { .. } => Fault::User,
-            RunError::NotFound { .. } | RunError::NotExecutable { .. } | RunError::Secret(_) => Fault::User,
-            RunError::Prepare(PrepareError::View(_) | PrepareError::Nul { .. } | PrepareError::NotText { .. }) => {
+            RunError::NotFound { .. } | RunError::NotExecutable { .. } | RunError::Secret(_) => {
                 Fault::User
             }
+            RunError::Prepare(
+                PrepareError::View(_) | PrepareError::Nul { .. } | PrepareError::NotText { .. },
+            ) => Fault::User,
             RunError::Start(error) => error.fault(),
             RunError::Session(error) => error.fault(),
             RunError::Planted { source, .. } => source.fault(),
-            RunError::Choose(_) | RunError::Refused(_) | RunError::Unavailable { .. } => Fault::Host,
-            RunError::Prepare(_) | RunError::Group(_) | RunError::Launch(_) | RunError::Stream { .. } => Fault::Host,
-            RunError::Setup { .. } | RunError::Watch { .. } | RunError::Killed | RunError::LimitLost { .. } => {
-                Fault::Backend
+            RunError::Choose(_) | RunError::Refused(_) | RunError::Unavailable { .. } => {
+                Fault::Host
             }
+            RunError::Prepare(_)
+            | RunError::Group(_)
+            | RunError::Launch(_)
+            | RunError::Stream { .. } => Fault::Host,
+            RunError::Setup { .. }
+            | RunError::Watch { .. }
+            | RunError::Killed
+            | RunError::LimitLost { .. } => Fault::Backend,
         }
     }
 
     /// Returns the status with which the process exits.
     pub fn exit_status(&self) -> ExitStatus {
         match self {
-            RunError::NotFound { .. } | RunError::Prepare(PrepareError::NotFound { .. }) => ExitStatus::NotFound,
-            RunError::NotExecutable { .. } | RunError::Prepare(PrepareError::NotExecutable { .. }) => {
-                ExitStatus::NotExecutable
+            RunError::NotFound { .. } | RunError::Prepare(PrepareError::NotFound { .. }) => {
+                ExitStatus::NotFound
             }
+            RunError::NotExecutable { .. }
+            | RunError::Prepare(PrepareError::NotExecutable { .. }) => ExitStatus::NotExecutable,
             RunError::Session(error) => error.exit_status(),
             RunError::Planted { source, .. } => source.exit_status(),
             error => error.fault().into(),

@@ -37,7 +37,9 @@ pub enum GrantError {
         what: &'static str,
     },
     /// The path is or contains the socket of a container engine.
-    #[error("cannot show `{path}` inside: it is, or holds, the socket `{socket}` of a container engine")]
+    #[error(
+        "cannot show `{path}` inside: it is, or holds, the socket `{socket}` of a container engine"
+    )]
     EngineSocket {
         /// Path that was to be given.
         path: PathBuf,
@@ -66,11 +68,14 @@ impl GrantError {
     /// Returns the next thing for the user to do.
     pub fn hint(&self) -> String {
         match self {
-            GrantError::Own { .. } => "name a directory that holds nothing of ringfence's, or keep ringfence's own \
+            GrantError::Own { .. } => {
+                "name a directory that holds nothing of ringfence's, or keep ringfence's own \
                                        elsewhere: XDG_CONFIG_HOME, XDG_STATE_HOME, XDG_CACHE_HOME"
-                .to_owned(),
+                    .to_owned()
+            }
             GrantError::EngineSocket { .. } => {
-                "name paths beside it: whoever reaches that socket is the engine's user on the host".to_owned()
+                "name paths beside it: whoever reaches that socket is the engine's user on the host"
+                    .to_owned()
             }
             GrantError::Changed { .. } => {
                 "look for a sandbox that changes it, `ringfence ps`, then try again".to_owned()
@@ -137,7 +142,12 @@ impl Grants {
 
     /// Refuses a path that a sandbox would get beside its workspace, if the path touches a reserved
     /// place.
-    pub(crate) fn check_path(&self, given: &Path, resolved: &Path, access: Access) -> Result<(), GrantError> {
+    pub(crate) fn check_path(
+        &self,
+        given: &Path,
+        resolved: &Path,
+        access: Access,
+    ) -> Result<(), GrantError> {
         self.check(given, resolved, Use::Named(access))
     }
 
@@ -159,14 +169,18 @@ impl Grants {
         let mut granted = Vec::new();
         for (key, path, access) in read.chain(write) {
             let given = host.absolute(path);
-            let way =
-                Trail::existing(&given).map_err(|source| ViewError::Missing { path: given.clone(), key, source })?;
+            let way = Trail::existing(&given).map_err(|source| ViewError::Missing {
+                path: given.clone(),
+                key,
+                source,
+            })?;
             self.check_path(&given, &way.end, access)?;
             links.push((given.clone(), way.links));
             granted.push(GrantedPath { given, source: way.end, access });
         }
         let written = granted.iter().filter(|granted| granted.access == Access::Write);
-        let writable: Vec<&PathBuf> = written.map(|granted| &granted.source).chain([&workspace.source]).collect();
+        let writable: Vec<&PathBuf> =
+            written.map(|granted| &granted.source).chain([&workspace.source]).collect();
         let is_changeable = |link: &PathBuf| writable.iter().any(|own| link.starts_with(own));
         for (path, links) in links {
             if let Some(link) = links.into_iter().find(is_changeable) {
@@ -193,12 +207,20 @@ impl Grants {
     /// Tells whether a grant lies in a place of ringfence's that was made to be given: the
     /// directory of one run of this process, or the workspace that `ringfence serve` made for one
     /// of its sandboxes.
-    fn is_meant(&self, reserved: &Reserved, resolved: &Path, names: &location::Names, used: Use) -> bool {
+    fn is_meant(
+        &self,
+        reserved: &Reserved,
+        resolved: &Path,
+        names: &location::Names,
+        used: Use,
+    ) -> bool {
         let lies_in_it = reserved.holds(names);
         lies_in_it
             && match reserved.kind {
                 ReservedKind::Temporary => PrivateDirectory::holds(resolved),
-                ReservedKind::State => used == Use::Workspace && resolved.parent() == Some(&reserved.workspaces()),
+                ReservedKind::State => {
+                    used == Use::Workspace && resolved.parent() == Some(&reserved.workspaces())
+                }
                 _ => false,
             }
     }

@@ -91,7 +91,10 @@ fn write(directory: &Path, path: &Path) -> io::Result<()> {
 fn sweep(directory: &Path) {
     for entry in fs_err::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let writer = name.to_str().and_then(|name| name.strip_prefix('.')?.parse().ok()).and_then(Pid::from_raw);
+        let writer = name
+            .to_str()
+            .and_then(|name| name.strip_prefix('.')?.parse().ok())
+            .and_then(Pid::from_raw);
         if writer.is_some_and(|writer| test_kill_process(writer) == Err(Errno::SRCH)) {
             let _ = fs_err::remove_file(entry.path()); // another process may have removed the file
         }
@@ -153,7 +156,10 @@ mod tests {
                 break second;
             }
         };
-        assert!(!used.exists() && first.path == second.path && first.path.exists(), "our own is in use");
+        assert!(
+            !used.exists() && first.path == second.path && first.path.exists(),
+            "our own is in use"
+        );
     }
 
     #[test]

@@ -54,7 +54,10 @@ impl Host {
 
     /// Returns the value of a variable if it is set, not empty, and UTF-8.
     pub fn text(&self, name: &str) -> Option<&str> {
-        self.variables.get(OsStr::new(name)).and_then(|value| value.to_str()).filter(|value| !value.is_empty())
+        self.variables
+            .get(OsStr::new(name))
+            .and_then(|value| value.to_str())
+            .filter(|value| !value.is_empty())
     }
 
     /// Returns the directories of the caller's `PATH`.
@@ -93,7 +96,9 @@ impl Host {
             return fs_err::read(path);
         }
         let found = BUNDLES.into_iter().find(|path| Path::new(path).exists());
-        let none = || Error::new(ErrorKind::NotFound, "there is no bundle of them: install `ca-certificates`");
+        let none = || {
+            Error::new(ErrorKind::NotFound, "there is no bundle of them: install `ca-certificates`")
+        };
         fs_err::read(found.ok_or_else(none)?)
     }
 

@@ -97,27 +97,33 @@ impl Core {
         context: Context,
         room: &Room,
     ) -> Result<Box<dyn Instance>, RunError> {
-        let failed = |what: &'static str| move |source: io::Error| RunError::Setup { step: what.to_owned(), source };
-        let listener = listen(&room.channel(), SOCKET.as_ref()).map_err(failed("listen for the guest's callers"))?;
+        let failed = |what: &'static str| {
+            move |source: io::Error| RunError::Setup { step: what.to_owned(), source }
+        };
+        let listener = listen(&room.channel(), SOCKET.as_ref())
+            .map_err(failed("listen for the guest's callers"))?;
         let log = room.log().map_err(failed("open the sandbox's log"))?;
         let shown = [room.guest.path.clone()];
         let container = ContainerSpec::default();
         let site = self.site(&context, &container, &shown);
         let ResolvedWorkspace { source, destination, .. } = &context.workspace;
         let start = if backend.shares_paths(&context.plan) { source } else { destination };
-        let command = Command::new(&room.guest.path).arguments(["--listener".to_owned(), LISTENER.to_string()]);
+        let command = Command::new(&room.guest.path)
+            .arguments(["--listener".to_owned(), LISTENER.to_string()]);
         let command = command.arguments(["--owner".to_owned(), OWNER.to_string()]);
         let command = command.argument("--directory").argument(start).directory(source);
         let mut preparation = backend.prepare(&site, &command)?;
         preparation.own_processes += OWN_PROCESSES;
-        let (owner, leash) =
-            rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed("make the leash")(error.into()))?;
+        let (owner, leash) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)
+            .map_err(|error| failed("make the leash")(error.into()))?;
         let (files, said) = streams(listener, owner).map_err(failed("make the guest's streams"))?;
         // The first process gets no deadline, because a lease can be renewed, and the sandbox ends
         // with its keeper anyway.
-        let underway = self.launch(Ready { context, preparation }, files, Terminal::Detached, None)?;
+        let underway =
+            self.launch(Ready { context, preparation }, files, Terminal::Detached, None)?;
         tokio::spawn(keep_log(said, log));
-        let instance = ProcessInstance::of(underway, leash).map_err(|source| RunError::Watch { source })?;
+        let instance =
+            ProcessInstance::of(underway, leash).map_err(|source| RunError::Watch { source })?;
         instance.started().await?;
         Ok(Box::new(instance))
     }
@@ -126,9 +132,20 @@ impl Core {
 /// Listens on a socket in a directory of a room. The socket is bound through a descriptor of the
 /// directory, because the path may be too long for a socket address.
 pub(crate) fn listen(directory: &Path, name: &Path) -> io::Result<OwnedFd> {
-    let directory = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let short = Path::new("/proc/self/fd").join(std::os::fd::AsRawFd::as_raw_fd(&directory).to_string()).join(name);
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let directory = rustix::fs::open(
+        directory,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let short = Path::new("/proc/self/fd")
+        .join(std::os::fd::AsRawFd::as_raw_fd(&directory).to_string())
+        .join(name);
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(short)?)?;
     rustix::net::listen(&socket, 1024)?;
     Ok(socket)
@@ -142,7 +159,12 @@ fn streams(listener: OwnedFd, owner: OwnedFd) -> io::Result<(Files, pipe::Receiv
     let (said, output) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let copy = output.try_clone()?;
     let stdio = [Some(null), Some(output), Some(copy)];
-    let files = Files { stdio, terminal: None, gate: None, passed: vec![(LISTENER, listener), (OWNER, owner)] };
+    let files = Files {
+        stdio,
+        terminal: None,
+        gate: None,
+        passed: vec![(LISTENER, listener), (OWNER, owner)],
+    };
     Ok((files, pipe::Receiver::from_owned_fd(said)?))
 }
 
@@ -167,7 +189,8 @@ impl ProcessInstance {
     async fn started(&self) -> Result<(), RunError> {
         let lost = |source| RunError::Watch { source };
         let underway = self.underway.as_ref().expect("it is taken only when it is stopped");
-        let control = readiness::watch(underway.started.control.as_fd(), Interest::READABLE).map_err(lost)?;
+        let control =
+            readiness::watch(underway.started.control.as_fd(), Interest::READABLE).map_err(lost)?;
         loop {
             let mut ready = control.readable().await.map_err(lost)?;
             return match control::receive(&underway.started.control, RecvFlags::DONTWAIT) {

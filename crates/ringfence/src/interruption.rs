@@ -12,7 +12,8 @@ use crate::readiness::watch;
 
 /// Signals that end a process that does not handle them, and that a terminal sends to a process
 /// group.
-const ENDING: [i32; 4] = [Signal::INT.as_raw(), Signal::TERM.as_raw(), Signal::HUP.as_raw(), Signal::QUIT.as_raw()];
+const ENDING: [i32; 4] =
+    [Signal::INT.as_raw(), Signal::TERM.as_raw(), Signal::HUP.as_raw(), Signal::QUIT.as_raw()];
 
 /// The signals `SIGINT`, `SIGTERM`, `SIGHUP` and `SIGQUIT`, taken over: as long as this value
 /// exists, they do not end the process. Use it only in a process with one thread, because other

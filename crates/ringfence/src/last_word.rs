@@ -39,7 +39,11 @@ impl<'a> LastWord<'a> {
     /// known. A command that sends anything has read that, whatever it leaves unread later. A
     /// command that exits and leaves a message unread has not, and the socket reports that only
     /// once.
-    pub(crate) fn on(channel: &'a OwnedFd, tree: Option<&'a Tree>, was_told: &'a Cell<Option<bool>>) -> LastWord<'a> {
+    pub(crate) fn on(
+        channel: &'a OwnedFd,
+        tree: Option<&'a Tree>,
+        was_told: &'a Cell<Option<bool>>,
+    ) -> LastWord<'a> {
         LastWord { channel, tree, was_told }
     }
 
@@ -58,7 +62,8 @@ impl<'a> LastWord<'a> {
             Err(_) => None,
         });
         let (_, length) = received.ok()?;
-        let code = std::str::from_utf8(&word[..length]).ok().and_then(|word| word.parse::<u8>().ok());
+        let code =
+            std::str::from_utf8(&word[..length]).ok().and_then(|word| word.parse::<u8>().ok());
         let ending = code.zip(self.tree.and_then(Tree::usage)).map(|(code, usage)| Ending {
             exit_code: Some(code.into()),
             signal: None,
@@ -122,7 +127,10 @@ mod tests {
     /// Starts a process that runs `line`, prints a line, and waits for the end of its input.
     fn process(line: &str) -> Child {
         let mut command = Command::new("sh");
-        command.args(["-c", &format!("{line}; echo done; read end")]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .args(["-c", &format!("{line}; echo done; read end")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut said = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();

@@ -34,7 +34,9 @@ pub(crate) async fn over(directory: &Path, lease: Duration) {
     loop {
         let left = match ends(directory) {
             // A negative duration means that the lease is over.
-            Some(ends) => Duration::try_from(ends.duration_since(Timestamp::now())).unwrap_or_default(),
+            Some(ends) => {
+                Duration::try_from(ends.duration_since(Timestamp::now())).unwrap_or_default()
+            }
             None => lease.saturating_sub(begun.elapsed()),
         };
         if left.is_zero() {
@@ -56,7 +58,9 @@ mod tests {
         renew(room.path(), Duration::MAX).unwrap();
         let hour = Duration::from_secs(3600);
         assert!(ends(room.path()).unwrap() > Timestamp::now() + hour);
-        let waited = tokio::time::timeout(Duration::from_millis(20), over(room.path(), Duration::ZERO)).await;
+        let waited =
+            tokio::time::timeout(Duration::from_millis(20), over(room.path(), Duration::ZERO))
+                .await;
         assert!(waited.is_err(), "it was renewed");
         renew(room.path(), Duration::ZERO).unwrap();
         over(room.path(), hour).await;

@@ -83,8 +83,8 @@ pub use pause::PauseError;
 pub use records::{RecordError, RecordFile, Records};
 pub use ringfence_core::settings::{BlockImports, Code as CodeSettings, Language};
 pub use ringfence_core::{
-    Backend, Choice, Clause, ExecutionResult, ExitStatus, Fault, Plan, Policy, Refusal, Support, audit, plan, policy,
-    result,
+    Backend, Choice, Clause, ExecutionResult, ExitStatus, Fault, Plan, Policy, Refusal, Support,
+    audit, plan, policy, result,
 };
 pub use ringfence_proto::code::Code;
 pub use ringfence_proto::filesystem::{EntryInfo, EventType, FileType, FilesystemEvent};
@@ -94,8 +94,8 @@ pub use run::Attached;
 pub use running::{Chunk, Running};
 pub use sandbox::{AttachError, DEFAULT_TIME, Sandbox, StartError, Stopped};
 pub use session::{
-    Captured, Ended, Exec, Execution, ExecutionInput, Files, Input, LeftOut, Leftovers, PortStream, Ports, Reach,
-    Session, SessionError, Transferred, Watch,
+    Captured, Ended, Exec, Execution, ExecutionInput, Files, Input, LeftOut, Leftovers, PortStream,
+    Ports, Reach, Session, SessionError, Transferred, Watch,
 };
 pub use settings::{LoadError, Settings};
 pub use spec::{ContainerSpec, Existing, Preset, Pull, Root, Spec};

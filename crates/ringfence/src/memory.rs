@@ -57,7 +57,9 @@ impl Memory {
     /// Finds the mark of `subject`. On a host without a cache directory, nothing is cached.
     pub(crate) fn of(host: &Host, subject: Subject<'_>) -> Memory {
         let directory = host.own_directory("XDG_CACHE_HOME", ".cache");
-        Memory { mark: directory.zip(key(host, subject)).map(|(directory, key)| directory.join(key)) }
+        Memory {
+            mark: directory.zip(key(host, subject)).map(|(directory, key)| directory.join(key)),
+        }
     }
 
     pub(crate) fn recalls(&self) -> bool {
@@ -94,8 +96,9 @@ impl Memory {
 /// are gone.
 fn forget_some(directory: &Path) {
     let Ok(entries) = fs_err::read_dir(directory) else { return };
-    let is_mark =
-        |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()));
+    let is_mark = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
+    };
     let marks: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_mark).collect();
     if marks.len() >= MOST {
         for mark in marks {
@@ -116,7 +119,9 @@ fn key(host: &Host, subject: Subject<'_>) -> Option<String> {
     if let Subject::Namespaces | Subject::Bwrap(_) = subject {
         NAMESPACE_SETTINGS.map(|setting| fs_err::read(setting).ok()).hash(&mut hasher);
     }
-    if let Subject::Bwrap(file) | Subject::Engine { socket: file, .. } | Subject::Version { socket: file, .. } = subject
+    if let Subject::Bwrap(file)
+    | Subject::Engine { socket: file, .. }
+    | Subject::Version { socket: file, .. } = subject
     {
         identity(file)?.hash(&mut hasher);
     }

@@ -12,7 +12,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice};
+use rustix::pipe::{
+    PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice,
+};
 
 /// Number of bytes waiting in a pipe at which they count as a flood.
 const FLOOD: u64 = 64 * 1024;
@@ -71,7 +73,11 @@ impl Kept {
 
     /// Reads once from a non-blocking pipe. Returns the bytes, which are empty at the end of the
     /// stream.
-    pub(crate) fn read<'s>(&mut self, pipe: impl AsFd, scratch: &'s mut [u8]) -> io::Result<&'s [u8]> {
+    pub(crate) fn read<'s>(
+        &mut self,
+        pipe: impl AsFd,
+        scratch: &'s mut [u8],
+    ) -> io::Result<&'s [u8]> {
         self.drain()?;
         let length = rustix::io::read(pipe, &mut *scratch)?;
         self.push(&scratch[..length]);
@@ -188,8 +194,8 @@ impl Kept {
         bytes.extend_from_slice(older);
         bytes.extend_from_slice(newer);
         drop(self.tail);
-        let text =
-            String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
+        let text = String::from_utf8(bytes)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
         Ok((text, dropped))
     }
 }
@@ -234,7 +240,12 @@ mod tests {
     #[test]
     fn output_beyond_the_limit_keeps_head_and_tail() {
         check(10, &["0123456789ABCDEF"], "01234\n[6 bytes dropped]\nBCDEF", 6);
-        check(10, &["01", "23", "45", "67", "89", "AB", "CD", "EF"], "01234\n[6 bytes dropped]\nBCDEF", 6);
+        check(
+            10,
+            &["01", "23", "45", "67", "89", "AB", "CD", "EF"],
+            "01234\n[6 bytes dropped]\nBCDEF",
+            6,
+        );
         check(10, &["0123456", "789ABCDEFGH"], "01234\n[8 bytes dropped]\nDEFGH", 8);
     }
 
@@ -298,7 +309,12 @@ mod tests {
             for trickle in [Vec::new(), vec!["the end\n".to_owned(); 3]] {
                 let all = format!("{flood}{}", trickle.concat());
                 let (text, dropped) = keep(limit as u64, flood.clone(), trickle);
-                assert_eq!(dropped as usize, all.len() - limit, "of {} with a limit of {limit}", all.len());
+                assert_eq!(
+                    dropped as usize,
+                    all.len() - limit,
+                    "of {} with a limit of {limit}",
+                    all.len()
+                );
                 let marker = format!("\n[{dropped} bytes dropped]\n");
                 let expected = [&all[..limit / 2], &marker, &all[all.len() - limit / 2..]].concat();
                 assert!(text == expected, "with a limit of {limit}: {text:.40}");
@@ -312,8 +328,15 @@ mod tests {
         for limit in [0, 4096, 1_000_000, 5_000_000] {
             let (text, dropped) = keep(limit as u64, flood.clone(), Vec::new());
             let (head, tail) = text.split_once(&format!("\n[{dropped} bytes dropped]\n")).unwrap();
-            assert!(head == &flood[..limit / 2] && flood.ends_with(tail), "with a limit of {limit}");
-            assert_eq!(dropped as usize + head.len() + tail.len(), flood.len(), "with a limit of {limit}");
+            assert!(
+                head == &flood[..limit / 2] && flood.ends_with(tail),
+                "with a limit of {limit}"
+            );
+            assert_eq!(
+                dropped as usize + head.len() + tail.len(),
+                flood.len(),
+                "with a limit of {limit}"
+            );
             assert!(tail.len() >= HELD.min(limit / 2), "with a limit of {limit}: {}", tail.len());
         }
     }
@@ -328,7 +351,10 @@ mod tests {
         let (head, tail) = text.split_once(&marker).unwrap();
         assert!(head.starts_with("0\n1\n2\n3\n"), "{head:.40}");
         assert!(tail.ends_with("last 98\nlast 99\n"), "{tail:.40}");
-        assert!(tail.contains("\n1999999\nlast 0\n"), "the end of the flood and what followed it are in order");
+        assert!(
+            tail.contains("\n1999999\nlast 0\n"),
+            "the end of the flood and what followed it are in order"
+        );
         assert_eq!(dropped as usize + head.len() + tail.len(), all);
     }
 }

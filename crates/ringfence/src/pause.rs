@@ -67,9 +67,15 @@ impl PauseError {
     pub fn hints(&self) -> Vec<String> {
         match self {
             PauseError::Room(error) => vec![error.hint()],
-            PauseError::Unseen { name } => vec![format!("make it anew: ringfence up {name} --replace")],
-            PauseError::Restless { name, .. } => vec![format!("look at what it does: ringfence exec {name} -- ps aux")],
-            PauseError::Unread { .. } => vec!["look at the limits of this process: ulimit -n".to_owned()],
+            PauseError::Unseen { name } => {
+                vec![format!("make it anew: ringfence up {name} --replace")]
+            }
+            PauseError::Restless { name, .. } => {
+                vec![format!("look at what it does: ringfence exec {name} -- ps aux")]
+            }
+            PauseError::Unread { .. } => {
+                vec!["look at the limits of this process: ulimit -n".to_owned()]
+            }
             PauseError::Container(error) => error.hints.clone(),
         }
     }
@@ -107,8 +113,11 @@ impl Sandbox {
     pub async fn resume(&self) -> Result<(), PauseError> {
         self.require_kept()?;
         let name = &self.manifest().name;
-        let failed = |source| RoomError::File { what: "read of the pause", name: name.clone(), source };
-        let Some(before) = stopped_before(&self.directory()).map_err(failed)? else { return Ok(()) };
+        let failed =
+            |source| RoomError::File { what: "read of the pause", name: name.clone(), source };
+        let Some(before) = stopped_before(&self.directory()).map_err(failed)? else {
+            return Ok(());
+        };
         match engine::flavour(self.manifest().backend) {
             Some(flavour) => engine::set_paused(&self.directory(), flavour, false).await?,
             None => {
@@ -128,7 +137,9 @@ impl Sandbox {
     /// Returns the current resource usage of each sandbox, or `None` if its processes are not
     /// visible from here. The usage of ended processes for which no process has waited is not
     /// included.
-    pub fn footprints<'a>(sandboxes: impl IntoIterator<Item = &'a Sandbox>) -> Vec<Option<Footprint>> {
+    pub fn footprints<'a>(
+        sandboxes: impl IntoIterator<Item = &'a Sandbox>,
+    ) -> Vec<Option<Footprint>> {
         let trees: Vec<_> = sandboxes.into_iter().map(|sandbox| sandbox.witness().tree()).collect();
         Footprint::of_all(&trees)
     }
@@ -148,7 +159,8 @@ impl Sandbox {
         &self,
         done: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> Result<T, PauseError> {
-        let done = tokio::task::spawn_blocking(done).await.expect("looking at processes does not panic");
+        let done =
+            tokio::task::spawn_blocking(done).await.expect("looking at processes does not panic");
         done.map_err(|source| match (source.kind(), self.manifest().name.clone()) {
             (io::ErrorKind::TimedOut, name) => PauseError::Restless { name, source },
             (_, name) => PauseError::Unread { name, source },
@@ -157,7 +169,11 @@ impl Sandbox {
 
     fn mark(&self, stopped: &[i32]) -> Result<(), RoomError> {
         let (room, name) = (self.directory(), self.manifest().name.clone());
-        mark(&room, stopped).map_err(|source| RoomError::File { what: "write down the pause", name, source })
+        mark(&room, stopped).map_err(|source| RoomError::File {
+            what: "write down the pause",
+            name,
+            source,
+        })
     }
 
     fn unmark(&self) {

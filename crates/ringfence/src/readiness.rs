@@ -10,8 +10,14 @@ use tokio::io::unix::AsyncFd;
 
 /// Registers a descriptor with the runtime. The owner must keep the descriptor open as long as the
 /// returned value exists.
-#[expect(deprecated, reason = "its successor is unsafe, for types that lie about their descriptor: `AsFd` does not")]
-pub(crate) fn watch<T: AsFd + AsRawFd>(descriptor: T, interest: Interest) -> io::Result<AsyncFd<T>> {
+#[expect(
+    deprecated,
+    reason = "its successor is unsafe, for types that lie about their descriptor: `AsFd` does not"
+)]
+pub(crate) fn watch<T: AsFd + AsRawFd>(
+    descriptor: T,
+    interest: Interest,
+) -> io::Result<AsyncFd<T>> {
     AsyncFd::with_interest(descriptor, interest)
 }
 

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use ringfence_core::plan::demands;
 use ringfence_core::result::Meta;
-use ringfence_core::settings::{ChooseError, Chosen, Level, Selection, Source, detect_container, resolve};
+use ringfence_core::settings::{
+    ChooseError, Chosen, Level, Selection, Source, detect_container, resolve,
+};
 use ringfence_core::{Backend, Capabilities, Clause, Ground, Plan, Policy, Refusal, Support, plan};
 
 use crate::backends::{self, Freshness, Means, Preparation, Question, Site, Unavailable};
@@ -83,7 +85,8 @@ impl Context {
     /// Returns the part of a result that is known before the run has ended.
     pub(crate) fn meta(&self) -> Meta {
         let plan = &self.plan;
-        let held = plan.held.iter().map(|(clause, support)| (*clause, support.to_string())).collect();
+        let held =
+            plan.held.iter().map(|(clause, support)| (*clause, support.to_string())).collect();
         let (sha256, limits) = (plan.policy_sha256.clone(), plan.policy.limits.clone());
         Meta::new(plan.backend, self.because.clone(), held, sha256, limits)
     }
@@ -114,17 +117,24 @@ impl Declined {
     fn into_error(self, backend: Backend) -> RunError {
         match self {
             Declined::Refused(refusal) => RunError::Refused(refusal),
-            Declined::Unavailable(Unavailable { why, fix }) => RunError::Unavailable { backend, why, fix },
+            Declined::Unavailable(Unavailable { why, fix }) => {
+                RunError::Unavailable { backend, why, fix }
+            }
         }
     }
 }
 
 impl Core {
     /// Resolves the workspace of `policy`, and makes a plan for the policy there.
-    pub(crate) fn settle(&self, policy: &Policy, container: &ContainerSpec) -> Result<Context, RunError> {
+    pub(crate) fn settle(
+        &self,
+        policy: &Policy,
+        container: &ContainerSpec,
+    ) -> Result<Context, RunError> {
         let host = &self.settings.host;
         let grants = Grants::on(host);
-        let mut workspace = workspace::resolve(policy, host, &self.settings.workspace_rules(), &grants)?;
+        let mut workspace =
+            workspace::resolve(policy, host, &self.settings.workspace_rules(), &grants)?;
         workspace.granted = grants.grant_paths(policy, host, &workspace)?;
         let guarded = self.guarded(policy, &workspace, grants.locations())?;
         let ground = Ground { protected_paths_exist: guarded.protects_something() };
@@ -162,7 +172,12 @@ impl Core {
     }
 
     /// Makes a plan for `policy` and prepares `command` under it.
-    pub(crate) fn ready(&self, policy: &Policy, command: &Command, purpose: Purpose) -> Result<Prepared, RunError> {
+    pub(crate) fn ready(
+        &self,
+        policy: &Policy,
+        command: &Command,
+        purpose: Purpose,
+    ) -> Result<Prepared, RunError> {
         let container = &self.settings.container;
         let mut context = self.settle(policy, container)?;
         let Means::Processes(backend) = Core::means(&context.plan)? else {
@@ -171,12 +186,14 @@ impl Core {
         if purpose != Purpose::Describe {
             context.sealed = self.seal(&context.plan)?;
         }
-        let holds_files = context.plan.held.get(&Clause::Filesystem).is_some_and(Support::is_enforced);
+        let holds_files =
+            context.plan.held.get(&Clause::Filesystem).is_some_and(Support::is_enforced);
         if purpose == Purpose::RunAttached && holds_files {
             let site = self.site(&context, container, &[]);
             let may_write = |path: &Path| view::may_write(&site, path);
             let streams = CallerStreams::of_this_process(&may_write, &context.guarded);
-            context.streams = streams.map_err(|UnnamedTerminal { number }| RunError::UnnamedTerminal { number })?;
+            context.streams = streams
+                .map_err(|UnnamedTerminal { number }| RunError::UnnamedTerminal { number })?;
         }
         let preparation = backend.prepare(&self.site(&context, container, &[]), command)?;
         Ok(Prepared::Launch(Box::new(Ready { context, preparation })))
@@ -184,7 +201,8 @@ impl Core {
 
     /// Returns the means by which the backend of a plan makes sandboxes.
     pub(crate) fn means(plan: &Plan) -> Result<Means, RunError> {
-        backends::get(plan.backend).map_err(|declined| Declined::Unavailable(declined).into_error(plan.backend))
+        backends::get(plan.backend)
+            .map_err(|declined| Declined::Unavailable(declined).into_error(plan.backend))
     }
 
     /// Collects what a backend needs to know to make a sandbox of `context`.
@@ -195,26 +213,38 @@ impl Core {
         shown: &'a [PathBuf],
     ) -> Site<'a> {
         let Context { plan, workspace, grants, guarded, streams, .. } = context;
-        let (host, launcher, sealed) = (&self.settings.host, &self.launcher, context.sealed.as_ref());
+        let (host, launcher, sealed) =
+            (&self.settings.host, &self.launcher, context.sealed.as_ref());
         Site { plan, host, launcher, workspace, grants, guarded, container, shown, sealed, streams }
     }
 
     /// Chooses a backend that can enforce the whole policy.
-    pub(crate) fn agree(&self, policy: &Policy, ground: Ground, container: &ContainerSpec) -> Result<Agreed, RunError> {
+    pub(crate) fn agree(
+        &self,
+        policy: &Policy,
+        ground: Ground,
+        container: &ContainerSpec,
+    ) -> Result<Agreed, RunError> {
         let (selection, asked_by) = match policy.backend {
-            Some(choice) if Some(choice) != self.settings.policy.backend => (choice.into(), "the policy".to_owned()),
+            Some(choice) if Some(choice) != self.settings.policy.backend => {
+                (choice.into(), "the policy".to_owned())
+            }
             _ => (self.settings.selection, self.settings.selected_by().to_string()),
         };
         if let Selection::Only(backend) = selection {
             let because = format!("asked for by {asked_by}");
-            let plan = self.plan_on(backend, policy, ground, container).map_err(|declined| match declined {
-                Declined::Unavailable(Unavailable { why, fix })
-                    if *self.settings.selected_by() == Source::Variable("SANDBOX_MODE".to_owned()) =>
-                {
-                    ChooseError::BwrapRequired { why: format!("{why}; {fix}") }.into()
-                }
-                declined => declined.into_error(backend),
-            })?;
+            let plan =
+                self.plan_on(backend, policy, ground, container).map_err(
+                    |declined| match declined {
+                        Declined::Unavailable(Unavailable { why, fix })
+                            if *self.settings.selected_by()
+                                == Source::Variable("SANDBOX_MODE".to_owned()) =>
+                        {
+                            ChooseError::BwrapRequired { why: format!("{why}; {fix}") }.into()
+                        }
+                        declined => declined.into_error(backend),
+                    },
+                )?;
             return Ok(Agreed { plan, because });
         }
         let tried: RefCell<BTreeMap<Backend, Result<Plan, Declined>>> = RefCell::default();
@@ -229,7 +259,9 @@ impl Core {
         let mut tried = tried.into_inner();
         let Chosen { backend, because, notices } = match chosen {
             Ok(chosen) => chosen,
-            Err(error) => return Err(native_refusal(tried).map_or_else(|| error.into(), RunError::Refused)),
+            Err(error) => {
+                return Err(native_refusal(tried).map_or_else(|| error.into(), RunError::Refused));
+            }
         };
         for notice in notices {
             match notice.level {
@@ -237,9 +269,13 @@ impl Core {
                 Level::Warning => tracing::warn!("{}", notice.message),
             }
         }
-        match tried.remove(&backend).unwrap_or_else(|| self.plan_on(backend, policy, ground, container)) {
+        match tried
+            .remove(&backend)
+            .unwrap_or_else(|| self.plan_on(backend, policy, ground, container))
+        {
             Ok(plan) => Ok(Agreed { plan, because }),
-            Err(declined) => Err(native_refusal(tried).map_or_else(|| declined.into_error(backend), RunError::Refused)),
+            Err(declined) => Err(native_refusal(tried)
+                .map_or_else(|| declined.into_error(backend), RunError::Refused)),
         }
     }
 
@@ -250,8 +286,10 @@ impl Core {
         ground: Ground,
         container: &ContainerSpec,
     ) -> Result<Plan, Declined> {
-        let mut completed =
-            backends::get(backend).map_err(Declined::Unavailable)?.backend().complete(policy, container);
+        let mut completed = backends::get(backend)
+            .map_err(Declined::Unavailable)?
+            .backend()
+            .complete(policy, container);
         let added = added_limits(policy, &completed);
         let policy = &completed;
         let clauses = demands(policy, ground).into_keys().collect();
@@ -267,7 +305,8 @@ impl Core {
         tracing::debug!(%backend, summary = capabilities.summary, "probed");
         // Nobody asked for a limit that the backend adds, so nobody has to accept that the limit
         // holds only in part.
-        let is_in_part = |clause: &Clause| matches!(capabilities.support(*clause), Support::Weaker { .. });
+        let is_in_part =
+            |clause: &Clause| matches!(capabilities.support(*clause), Support::Weaker { .. });
         completed.allow_weaker.extend(added.into_iter().filter(is_in_part));
         plan(&completed, ground, &capabilities).map_err(Declined::Refused)
     }

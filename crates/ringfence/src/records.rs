@@ -16,7 +16,8 @@ use ringfence_core::ExecutionResult;
 use ringfence_core::audit::{ChainFault, Record, Store, redact, verify_chain};
 use ringfence_core::settings::Language;
 use rustix::fs::{
-    AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, ResolveFlags, flock, mkdirat, openat2, renameat, unlinkat,
+    AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, ResolveFlags, flock, mkdirat, openat2,
+    renameat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -59,7 +60,8 @@ impl RecordError {
         if self.source.raw_os_error() == Some(Errno::LOOP.raw_os_error()) {
             "symbolic links are not followed there: remove the link, or set audit.dir to where it leads".to_owned()
         } else {
-            "look at the owner and the permissions of that directory, or set audit.dir to another".to_owned()
+            "look at the owner and the permissions of that directory, or set audit.dir to another"
+                .to_owned()
         }
     }
 }
@@ -149,11 +151,13 @@ impl Records {
         mut result: ExecutionResult,
         secrets: &[String],
     ) -> Result<PathBuf, RecordError> {
-        let directory = make_directory(&self.directory).map_err(self.failed("make the directory", ""))?;
+        let directory =
+            make_directory(&self.directory).map_err(self.failed("make the directory", ""))?;
         // Only one process may write at a time, because each record links to the previous one. The
         // lock is released with the descriptor.
         lock(&directory).map_err(self.failed("lock", ""))?;
-        let previous = read_in(&directory, NEWEST, LONGEST_HASH).map_err(self.failed("read", NEWEST))?;
+        let previous =
+            read_in(&directory, NEWEST, LONGEST_HASH).map_err(self.failed("read", NEWEST))?;
         let previous = previous.map(|hash| hash.trim().to_owned());
         result.stdout = redact(&result.stdout, secrets);
         result.stderr = redact(&result.stderr, secrets);
@@ -161,15 +165,23 @@ impl Records {
         let now = jiff::Timestamp::now();
         let code = code.map(|code| redact(code, secrets));
         let record = Record::seal(previous, now.to_string(), words, code, result);
-        let earlier = self.known.as_ref().map(|_| record_names(&directory).map_or(0, |names| names.len()));
+        let earlier =
+            self.known.as_ref().map(|_| record_names(&directory).map_or(0, |names| names.len()));
         let stamp = now.strftime("%Y%m%dT%H%M%S%.6fZ");
         let name = format!("{stamp}_{}.json", &record.hash[..12]);
-        let json =
-            serde_json::to_vec_pretty(&record).map_err(io::Error::other).map_err(self.failed("encode", &name))?;
+        let json = serde_json::to_vec_pretty(&record)
+            .map_err(io::Error::other)
+            .map_err(self.failed("encode", &name))?;
         write_in(&directory, &name, &json).map_err(self.failed("write", &name))?;
-        write_in(&directory, NEWEST, record.hash.as_bytes()).map_err(self.failed("write", NEWEST))?;
+        write_in(&directory, NEWEST, record.hash.as_bytes())
+            .map_err(self.failed("write", NEWEST))?;
         if let Some(known) = &self.known {
-            known.count_record(&self.directory, earlier.unwrap_or(0), record.previous.as_deref(), &record.hash);
+            known.count_record(
+                &self.directory,
+                earlier.unwrap_or(0),
+                record.previous.as_deref(),
+                &record.hash,
+            );
         }
         Ok(self.directory.join(name))
     }
@@ -183,7 +195,9 @@ impl Records {
     }
 
     fn record(&self, directory: &OwnedFd, name: &str) -> Result<Record, RecordError> {
-        let text = read_in(directory, name, LONGEST_RECORD).map_err(self.failed("read", name))?.unwrap_or_default();
+        let text = read_in(directory, name, LONGEST_RECORD)
+            .map_err(self.failed("read", name))?
+            .unwrap_or_default();
         serde_json::from_str(&text).map_err(io::Error::other).map_err(self.failed("decode", name))
     }
 
@@ -204,7 +218,8 @@ impl Records {
         }
         let faults = verify_chain(records.iter().map(|(name, record)| (name.as_str(), record)));
         told.extend(faults.iter().map(ChainFault::to_string));
-        let newest = read_in(&directory, NEWEST, LONGEST_HASH).map_err(self.failed("read", NEWEST))?;
+        let newest =
+            read_in(&directory, NEWEST, LONGEST_HASH).map_err(self.failed("read", NEWEST))?;
         told.extend(at_the_end(newest.as_deref().map(str::trim), &records));
         let has_record = |hash: &str| records.iter().any(|(_, record)| record.hash == hash);
         told.extend(self.known.as_ref().and_then(|known| known.compare(records.len(), has_record)));
@@ -219,7 +234,11 @@ impl Records {
         }
     }
 
-    fn failed<E: Into<io::Error>>(&self, action: &'static str, name: &str) -> impl FnOnce(E) -> RecordError {
+    fn failed<E: Into<io::Error>>(
+        &self,
+        action: &'static str,
+        name: &str,
+    ) -> impl FnOnce(E) -> RecordError {
         let path = if name.is_empty() { self.directory.clone() } else { self.directory.join(name) };
         move |source| RecordError { action, path, source: source.into() }
     }
@@ -227,7 +246,8 @@ impl Records {
 
 /// Returns the values of the variables that code may have been given.
 fn secrets(settings: &Settings) -> Vec<String> {
-    let passed = settings.policy.env.pass.iter().flatten().filter_map(|name| settings.host.text(name));
+    let passed =
+        settings.policy.env.pass.iter().flatten().filter_map(|name| settings.host.text(name));
     let set = settings.policy.env.set.values().map(String::as_str);
     passed.chain(set).map(str::to_owned).collect()
 }
@@ -235,12 +255,16 @@ fn secrets(settings: &Settings) -> Vec<String> {
 /// Returns the fault at the end of a chain, given the hash that was stored for its newest record.
 fn at_the_end(newest: Option<&str>, records: &[(String, Record)]) -> Option<String> {
     let Some(newest) = newest else {
-        return (!records.is_empty()).then(|| format!("`{NEWEST}` was removed: it names the newest record"));
+        return (!records.is_empty())
+            .then(|| format!("`{NEWEST}` was removed: it names the newest record"));
     };
     if !records.iter().any(|(_, record)| record.hash == newest) {
-        return Some(format!("the newest record was removed: `{NEWEST}` names {newest}, which is not there"));
+        return Some(format!(
+            "the newest record was removed: `{NEWEST}` names {newest}, which is not there"
+        ));
     }
-    let (name, _) = records.iter().find(|(_, record)| record.previous.as_deref() == Some(newest))?;
+    let (name, _) =
+        records.iter().find(|(_, record)| record.previous.as_deref() == Some(newest))?;
     Some(format!("`{name}` was added by somebody else: it follows the newest record"))
 }
 
@@ -307,7 +331,13 @@ fn make_directory(path: &Path) -> io::Result<OwnedFd> {
 fn read_in(directory: &OwnedFd, name: &str, limit: u64) -> io::Result<Option<String>> {
     // Open without blocking, because a planted pipe would block the reader.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = match openat2(directory, name, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS) {
+    let file = match openat2(
+        directory,
+        name,
+        flags,
+        Mode::empty(),
+        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
+    ) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(None),
         Err(error) => return Err(error.into()),
@@ -318,11 +348,17 @@ fn read_in(directory: &OwnedFd, name: &str, limit: u64) -> io::Result<Option<Str
 /// Writes a file completely or not at all.
 fn write_in(directory: &OwnedFd, name: &str, bytes: &[u8]) -> io::Result<()> {
     let unfinished = format!(".{name}.unfinished");
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let flags = OFlags::WRONLY
+        | OFlags::CREATE
+        | OFlags::TRUNC
+        | OFlags::NOFOLLOW
+        | OFlags::NONBLOCK
+        | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     let file = openat2(directory, unfinished.as_str(), flags, Mode::from_raw_mode(0o600), resolve)?;
     let written = fs_err::File::from_parts(file.into(), &unfinished).write_all(bytes);
-    let named = written.and_then(|()| Ok(renameat(directory, unfinished.as_str(), directory, name)?));
+    let named =
+        written.and_then(|()| Ok(renameat(directory, unfinished.as_str(), directory, name)?));
     if named.is_err() {
         // Remove the partial file, because partial files could fill the disk. This may fail, too.
         let _ = unlinkat(directory, unfinished.as_str(), AtFlags::empty());

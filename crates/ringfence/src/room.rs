@@ -91,19 +91,27 @@ impl RoomError {
     /// Returns the next step for the user.
     pub fn hint(&self) -> String {
         match self {
-            RoomError::Nowhere | RoomError::NotOwn { .. } => "export XDG_STATE_HOME=/a/directory/of/yours".to_owned(),
+            RoomError::Nowhere | RoomError::NotOwn { .. } => {
+                "export XDG_STATE_HOME=/a/directory/of/yours".to_owned()
+            }
             RoomError::Name(_) => "give it another name: ringfence up NAME".to_owned(),
             RoomError::Taken { name } => {
-                format!("enter it: ringfence enter {name}; or make it anew: ringfence up {name} --replace")
+                format!(
+                    "enter it: ringfence enter {name}; or make it anew: ringfence up {name} --replace"
+                )
             }
             RoomError::Absent { .. } => {
                 "`ringfence ps` lists those that are there; `ringfence up` makes one".to_owned()
             }
-            RoomError::Pending { .. } => "try again in a while; `ringfence ps` lists those that are up".to_owned(),
+            RoomError::Pending { .. } => {
+                "try again in a while; `ringfence ps` lists those that are up".to_owned()
+            }
             RoomError::File { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
                 "the disk is full: free some space, or set XDG_STATE_HOME to another".to_owned()
             }
-            RoomError::File { .. } => "look at the permissions of ~/.local/state/ringfence".to_owned(),
+            RoomError::File { .. } => {
+                "look at the permissions of ~/.local/state/ringfence".to_owned()
+            }
         }
     }
 }
@@ -119,7 +127,9 @@ impl Rooms {
         let state = host.state_directory().ok_or(RoomError::Nowhere)?;
         // Files in this directory decide which program is started in a sandbox, and which process
         // is killed.
-        if rustix::fs::stat(&state).is_ok_and(|stat| stat.st_uid != host.user_id || stat.st_mode & 0o002 != 0) {
+        if rustix::fs::stat(&state)
+            .is_ok_and(|stat| stat.st_uid != host.user_id || stat.st_mode & 0o002 != 0)
+        {
             return Err(RoomError::NotOwn { path: state });
         }
         Ok(Rooms { state })
@@ -143,7 +153,8 @@ impl Rooms {
     /// Returns the names of all rooms, including those that a crash left.
     pub(crate) fn names(&self) -> Vec<Name> {
         let entries = fs_err::read_dir(self.directory()).into_iter().flatten().flatten();
-        let mut names: Vec<Name> = entries.filter_map(|entry| Name::new(entry.file_name().to_str()?).ok()).collect();
+        let mut names: Vec<Name> =
+            entries.filter_map(|entry| Name::new(entry.file_name().to_str()?).ok()).collect();
         names.sort();
         names
     }
@@ -153,7 +164,9 @@ impl Rooms {
     /// removed.
     pub(crate) fn is_kept(&self, name: &Name) -> bool {
         match open(self.path(name).join(LOCK), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
-            Ok(lock) => flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK),
+            Ok(lock) => {
+                flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+            }
             Err(error) => !matches!(error, Errno::NOENT | Errno::NOTDIR),
         }
     }
@@ -165,7 +178,8 @@ impl Rooms {
             move |source: io::Error| RoomError::File { what, name, source }
         };
         make_private(&self.state).map_err(failed("make the directory", &name))?;
-        let guest = crate::guest::install(&self.state).map_err(failed("put the guest on disk", &name))?;
+        let guest =
+            crate::guest::install(&self.state).map_err(failed("put the guest on disk", &name))?;
         let directory = self.path(&name);
         loop {
             make_private(&directory).map_err(failed("make the directory", &name))?;
@@ -207,16 +221,23 @@ impl Rooms {
         if !self.is_kept(name) {
             return Err(RoomError::Absent { name: name.clone() });
         }
-        let failed = |source| RoomError::File { what: "read the manifest", name: name.clone(), source };
-        let file = fs_err::File::open(self.path(name).join(MANIFEST)).map_err(|error| match error.kind() {
-            // The sandbox is starting or ending.
-            io::ErrorKind::NotFound => RoomError::Absent { name: name.clone() },
-            _ => failed(error),
-        })?;
+        let failed =
+            |source| RoomError::File { what: "read the manifest", name: name.clone(), source };
+        let file =
+            fs_err::File::open(self.path(name).join(MANIFEST)).map_err(|error| {
+                match error.kind() {
+                    // The sandbox is starting or ending.
+                    io::ErrorKind::NotFound => RoomError::Absent { name: name.clone() },
+                    _ => failed(error),
+                }
+            })?;
         let mut text = String::new();
         (&file).take(LONGEST_MANIFEST).read_to_string(&mut text).map_err(failed)?;
-        let mut manifest: Manifest = serde_json::from_str(&text).map_err(|error| failed(error.into()))?;
-        if let (Some(ends), Some(renewed)) = (&mut manifest.ends, crate::lease::ends(&self.path(name))) {
+        let mut manifest: Manifest =
+            serde_json::from_str(&text).map_err(|error| failed(error.into()))?;
+        if let (Some(ends), Some(renewed)) =
+            (&mut manifest.ends, crate::lease::ends(&self.path(name)))
+        {
             *ends = renewed.to_string();
         }
         if let Some(changed) = crate::egress::changed(&self.path(name)).map_err(failed)? {
@@ -227,7 +248,8 @@ impl Rooms {
 
     /// Reads the witness of a sandbox: the places to look at besides asking the guest.
     pub(crate) fn witness(&self, name: &Name) -> Result<Witness, RoomError> {
-        let failed = |source| RoomError::File { what: "read the witness", name: name.clone(), source };
+        let failed =
+            |source| RoomError::File { what: "read the witness", name: name.clone(), source };
         match fs_err::read(self.path(name).join(WITNESS)) {
             Ok(text) => serde_json::from_slice(&text).map_err(|error| failed(error.into())),
             // The sandbox was started by an older ringfence, which wrote no witness.

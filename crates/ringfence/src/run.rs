@@ -59,8 +59,14 @@ impl Core {
     ) -> Result<Attached, RunError> {
         let foreground = Foreground::take().map_err(|source| RunError::Watch { source })?;
         let (terminal, position) = foreground.terminal();
-        let terminal = terminal.map(OwnedFd::try_clone).transpose().map_err(|source| RunError::Watch { source })?;
-        let setup = |source| RunError::Setup { step: "make pipes for the standard streams".to_owned(), source };
+        let terminal = terminal
+            .map(OwnedFd::try_clone)
+            .transpose()
+            .map_err(|source| RunError::Watch { source })?;
+        let setup = |source| RunError::Setup {
+            step: "make pipes for the standard streams".to_owned(),
+            source,
+        };
         let (stdio, relays) = ready.context.streams.relay().map_err(setup)?;
         let files = Files { stdio, terminal, gate: None, passed };
         let time = ready.context.time();
@@ -82,7 +88,11 @@ impl Core {
     ) -> Result<ExecutionResult, RunError> {
         let time = ready.context.time();
         let (running, mut capture) = self.launch_captured(ready, passed, time)?;
-        running.finish(command, Watch { capture: Some(&mut capture), cancel, ..Watch::default() }, on_output)
+        running.finish(
+            command,
+            Watch { capture: Some(&mut capture), cancel, ..Watch::default() },
+            on_output,
+        )
     }
 
     /// Starts a run with no input and with pipes for its output. The run may take `time` at most.
@@ -92,7 +102,10 @@ impl Core {
         passed: Vec<(i32, OwnedFd)>,
         time: Option<Duration>,
     ) -> Result<(Underway, Capture), RunError> {
-        let failed = |source: io::Error| RunError::Setup { step: "make the pipes of the run".to_owned(), source };
+        let failed = |source: io::Error| RunError::Setup {
+            step: "make the pipes of the run".to_owned(),
+            source,
+        };
         let null = rustix::fs::open(
             "/dev/null",
             rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
@@ -102,8 +115,12 @@ impl Core {
         let (stdout, stdout_inside) = pipe().map_err(failed)?;
         let (stderr, stderr_inside) = pipe().map_err(failed)?;
         let limit = ready.context.plan.policy.limits.output.map_or(u64::MAX, |size| size.bytes());
-        let files =
-            Files { stdio: [Some(null), Some(stdout_inside), Some(stderr_inside)], terminal: None, gate: None, passed };
+        let files = Files {
+            stdio: [Some(null), Some(stdout_inside), Some(stderr_inside)],
+            terminal: None,
+            gate: None,
+            passed,
+        };
         let running = self.launch(ready, files, Terminal::Detached, time)?;
         Ok((running, Capture::new([stdout, stderr], limit)))
     }
@@ -124,9 +141,11 @@ impl Core {
         files.passed.append(&mut passed);
         files.gate = holder;
         let path = private.as_ref().map(|private| private.path().to_path_buf());
-        let launch = Launch { exec, confinement, terminal, time, survivors: Survivors::End, private: path };
+        let launch =
+            Launch { exec, confinement, terminal, time, survivors: Survivors::End, private: path };
         let forget = || Memory::of(&self.settings.host, Subject::Namespaces).forget();
-        let started = self.launcher.start(&launch, files, group.as_ref()).inspect_err(|_| forget())?;
+        let started =
+            self.launcher.start(&launch, files, group.as_ref()).inspect_err(|_| forget())?;
         // Start the thread of the gate only after the fork, because a process that is forked must
         // not have a second thread.
         let egress = gate.map(|gate| self.hold_gate(&context, Awaited::Sent(gate))).transpose()?;
@@ -184,9 +203,11 @@ impl Underway {
     ) -> Result<ExecutionResult, RunError> {
         let Underway { started, context, group, ends_by_group, egress, .. } = self;
         let deadline = context.time().and_then(|time| Instant::now().checked_add(time));
-        let watch = Watch { deadline, group: group.as_ref(), ends_by_group: *ends_by_group, ..watch };
+        let watch =
+            Watch { deadline, group: group.as_ref(), ends_by_group: *ends_by_group, ..watch };
         let meta = context.meta(); // made while the command runs, when nobody waits for it
-        let mut outcome = supervise(started, watch, on_output).map_err(|source| RunError::Watch { source })?;
+        let mut outcome =
+            supervise(started, watch, on_output).map_err(|source| RunError::Watch { source })?;
         let stream_failure = outcome.stream_failure.take();
         if let Some(limit) = outcome.lost_limit {
             return Err(RunError::LimitLost { limit });
@@ -206,10 +227,16 @@ impl Underway {
 /// Fails if a descriptor is a directory, because files in and above that directory could be reached
 /// through it, whatever the view shows.
 fn refuse_directories(files: &Files) -> Result<(), RunError> {
-    let is_directory =
-        |fd: BorrowedFd<'_>| fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory);
+    let is_directory = |fd: BorrowedFd<'_>| {
+        fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+    };
     let own = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
-    let streams = files.stdio.iter().zip(own).map(|(given, own)| given.as_ref().map_or(own, AsFd::as_fd)).zip(0..);
+    let streams = files
+        .stdio
+        .iter()
+        .zip(own)
+        .map(|(given, own)| given.as_ref().map_or(own, AsFd::as_fd))
+        .zip(0..);
     let passed = files.passed.iter().map(|(number, fd)| (fd.as_fd(), *number));
     match streams.chain(passed).find(|(fd, _)| is_directory(*fd)) {
         Some((_, number)) => Err(RunError::Directory { number }),
@@ -239,7 +266,10 @@ fn result(
         End::Vanished if outcome.timed_out || oom_killed => None,
         End::Vanished => return Err(RunError::Killed),
         End::SetupFailed { step, errno: 0 } => {
-            return Err(RunError::Setup { step, source: io::Error::other("the kernel gave no error") });
+            return Err(RunError::Setup {
+                step,
+                source: io::Error::other("the kernel gave no error"),
+            });
         }
         End::SetupFailed { step, errno } => {
             return Err(RunError::Setup { step, source: io::Error::from_raw_os_error(errno) });
@@ -255,7 +285,9 @@ fn result(
         }
     };
     if ending.is_some_and(|ending| !ending.swept) {
-        tracing::warn!("processes of the run may be left: no pid namespace and no cgroup held them");
+        tracing::warn!(
+            "processes of the run may be left: no pid namespace and no cgroup held them"
+        );
     }
     let exit_code = ending.and_then(|ending| ending.exit_code);
     let signal = ending.map_or(Some(9), |ending| ending.signal);

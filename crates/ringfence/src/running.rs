@@ -116,7 +116,9 @@ fn run(
     let cancel = Some(cancel.as_fd());
     match prepared {
         Prepared::Launch(ready) => core.run_captured(*ready, command, Vec::new(), cancel, listener),
-        Prepared::Container(_) => contained::run_captured(core, policy, command, &[], cancel, listener),
+        Prepared::Container(_) => {
+            contained::run_captured(core, policy, command, &[], cancel, listener)
+        }
     }
 }
 

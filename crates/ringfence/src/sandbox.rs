@@ -80,7 +80,11 @@ impl Engine {
         let image = &mut spec.container.image;
         *image = image.take().or_else(|| self.core.settings.image.clone());
         let rooms = Rooms::of(&self.core.settings.host)?;
-        let name = spec.name.as_deref().map_or_else(|| Ok(Name::unique()), Name::new).map_err(RoomError::Name)?;
+        let name = spec
+            .name
+            .as_deref()
+            .map_or_else(|| Ok(Name::unique()), Name::new)
+            .map_err(RoomError::Name)?;
         let asked = crate::start::hash(&self.core, &spec);
         let room = match rooms.claim(name.clone()) {
             Ok(room) => room,
@@ -89,11 +93,16 @@ impl Engine {
                 Existing::Reuse => match Sandbox::reuse(rooms.clone(), &name, &asked).await {
                     // The existing sandbox was just ending, so its name is free in a moment.
                     Err(StartError::Room(_) | StartError::Attach(_))
-                        if tokio::time::timeout(ENDING_PATIENCE, left(&rooms, &name)).await.is_ok() =>
+                        if tokio::time::timeout(ENDING_PATIENCE, left(&rooms, &name))
+                            .await
+                            .is_ok() =>
                     {
                         rooms.claim(name)?
                     }
-                    outcome => return outcome.map(|sandbox| sandbox.with_code(self.core.settings.code.clone())),
+                    outcome => {
+                        return outcome
+                            .map(|sandbox| sandbox.with_code(self.core.settings.code.clone()));
+                    }
                 },
                 Existing::Replace => {
                     match made(&rooms, &name).await {
@@ -115,7 +124,8 @@ impl Engine {
             }
         };
         let kept = Arc::new(Kept::new(instance, room, egress));
-        let sandbox = Sandbox::of(rooms, manifest, Some(Arc::clone(&kept))).map_err(AttachError::from)?;
+        let sandbox =
+            Sandbox::of(rooms, manifest, Some(Arc::clone(&kept))).map_err(AttachError::from)?;
         let sandbox = sandbox.with_code(self.core.settings.code.clone());
         if let Err(source) = sandbox.session.greet(GUEST_PATIENCE, variables).await {
             let log = last_words(&sandbox.rooms, &sandbox.manifest.name);
@@ -128,7 +138,11 @@ impl Engine {
     }
 
     /// Starts a sandbox, calls `used` with it, and stops it in any case.
-    pub async fn scoped<T>(&self, spec: Spec, used: impl AsyncFnOnce(&Sandbox) -> T) -> Result<T, StartError> {
+    pub async fn scoped<T>(
+        &self,
+        spec: Spec,
+        used: impl AsyncFnOnce(&Sandbox) -> T,
+    ) -> Result<T, StartError> {
         Ok(self.scoped_with_report(spec, used).await?.0)
     }
 
@@ -142,7 +156,10 @@ impl Engine {
         let witness = Arc::clone(&sandbox.witness);
         let outcome = used(&sandbox).await;
         let stopped = sandbox.stop().await.unwrap_or_else(|error| {
-            tracing::warn!(error = crate::chain(&error), "a sandbox was not stopped; the next start sweeps it");
+            tracing::warn!(
+                error = crate::chain(&error),
+                "a sandbox was not stopped; the next start sweeps it"
+            );
             Stopped { planted: witness.planted() }
         });
         Ok((outcome, stopped))
@@ -152,7 +169,11 @@ impl Engine {
 impl Sandbox {
     fn of(rooms: Rooms, manifest: Manifest, kept: Option<Arc<Kept>>) -> Result<Sandbox, RoomError> {
         let door = ChannelDoor::of(&rooms.channel(&manifest.name));
-        let failed = |source| RoomError::File { what: "open the channel", name: manifest.name.clone(), source };
+        let failed = |source| RoomError::File {
+            what: "open the channel",
+            name: manifest.name.clone(),
+            source,
+        };
         let session = Session::new(Arc::new(door.map_err(failed)?)).sharing(&manifest.workspace);
         let witness = Arc::new(rooms.witness(&manifest.name)?);
         Ok(Sandbox {
@@ -205,9 +226,14 @@ impl Sandbox {
         loop {
             let manifest = made(&rooms, name).await?;
             let difference = match manifest.spec == asked {
-                true if manifest.is_changed => Some("what it may reach was changed since it was started".to_owned()),
+                true if manifest.is_changed => {
+                    Some("what it may reach was changed since it was started".to_owned())
+                }
                 true => None,
-                false => Some(format!("it was started with other settings, on backend {}", manifest.backend)),
+                false => Some(format!(
+                    "it was started with other settings, on backend {}",
+                    manifest.backend
+                )),
             };
             if let Some(difference) = difference {
                 return Err(StartError::Different { name: name.clone(), difference });
@@ -246,7 +272,8 @@ impl Sandbox {
             return Ok(Arc::clone(&self.manifest));
         }
         let name = &self.manifest.name;
-        let failed = |source| RoomError::File { what: "read the rules", name: name.clone(), source };
+        let failed =
+            |source| RoomError::File { what: "read the rules", name: name.clone(), source };
         let Some(changed) = crate::egress::changed(&self.directory()).map_err(failed)? else {
             return Ok(Arc::clone(&self.manifest));
         };
@@ -268,7 +295,11 @@ impl Sandbox {
     /// Fails if no process keeps the sandbox.
     pub(crate) fn require_kept(&self) -> Result<(), RoomError> {
         let name = &self.manifest.name;
-        if self.rooms.is_kept(name) { Ok(()) } else { Err(RoomError::Absent { name: name.clone() }) }
+        if self.rooms.is_kept(name) {
+            Ok(())
+        } else {
+            Err(RoomError::Absent { name: name.clone() })
+        }
     }
 
     /// Returns the directory of the sandbox's room.
@@ -298,7 +329,11 @@ impl Sandbox {
 
     /// Runs a line of shell and returns its result. The command may take 30 seconds, unless
     /// `timeout` or the policy says otherwise. A command that fails is not an error.
-    pub async fn execute(&self, line: &str, timeout: Option<Duration>) -> Result<ExecutionResult, SessionError> {
+    pub async fn execute(
+        &self,
+        line: &str,
+        timeout: Option<Duration>,
+    ) -> Result<ExecutionResult, SessionError> {
         let policy = self.manifest.limits.time.map(|time| time.duration());
         let exec = Exec::shell(line);
         self.capture(exec.time(timeout.or(policy).unwrap_or(DEFAULT_TIME))).await
@@ -363,7 +398,8 @@ impl Sandbox {
     pub fn renew(&self, lease: Duration) -> Result<(), RoomError> {
         self.require_kept()?;
         let name = &self.manifest.name;
-        let failed = |source| RoomError::File { what: "renew the lease", name: name.clone(), source };
+        let failed =
+            |source| RoomError::File { what: "renew the lease", name: name.clone(), source };
         crate::lease::renew(&self.directory(), lease).map_err(failed)
     }
 
@@ -380,7 +416,8 @@ impl Sandbox {
             Err(RoomError::Absent { .. }) => return false,
             Err(_) => return true, // the owner is alive, but there may be no descriptor left
         };
-        let is_this = manifest.owner == self.manifest.owner && manifest.started == self.manifest.started;
+        let is_this =
+            manifest.owner == self.manifest.owner && manifest.started == self.manifest.started;
         if is_this {
             let _ = self.found.set(file); // another thread may have set the file, too
         }
@@ -435,7 +472,8 @@ async fn made(rooms: &Rooms, name: &Name) -> Result<Manifest, RoomError> {
     let deadline = Instant::now() + START_PATIENCE;
     loop {
         match rooms.manifest(name) {
-            Err(RoomError::Absent { .. }) if rooms.is_kept(name) => match Instant::now() < deadline {
+            Err(RoomError::Absent { .. }) if rooms.is_kept(name) => match Instant::now() < deadline
+            {
                 true => tokio::time::sleep(MOMENT).await,
                 false => return Err(RoomError::Pending { name: name.clone() }),
             },
@@ -463,7 +501,9 @@ async fn ended(process: &OwnedFd) {
 /// Tells the process that keeps a sandbox to end it, and waits for that.
 async fn stop_kept(rooms: &Rooms, manifest: &Manifest) -> Result<(), AttachError> {
     let (name, pid) = (&manifest.name, manifest.owner.pid);
-    let refuse = |why: String, hint: String| AttachError::Stop(StopError { name: name.to_string(), why, hint });
+    let refuse = |why: String, hint: String| {
+        AttachError::Stop(StopError { name: name.to_string(), why, hint })
+    };
     if !manifest.owner.is_monitor {
         let why = format!("it belongs to the program with process id {pid}, which uses it");
         return Err(refuse(why, format!("end that program: kill {pid}")));
@@ -472,7 +512,10 @@ async fn stop_kept(rooms: &Rooms, manifest: &Manifest) -> Result<(), AttachError
         Ok(Some(owner)) => owner,
         Ok(None) if rooms.manifest(name).is_ok_and(|now| now.owner == manifest.owner) => {
             let why = format!("its monitor, process {pid}, is not seen from here");
-            return Err(refuse(why, "stop it where it was started: in another container, perhaps".to_owned()));
+            return Err(refuse(
+                why,
+                "stop it where it was started: in another container, perhaps".to_owned(),
+            ));
         }
         Ok(None) => return Ok(()), // the owner has ended
         Err(error) => {
@@ -486,7 +529,10 @@ async fn stop_kept(rooms: &Rooms, manifest: &Manifest) -> Result<(), AttachError
             return Ok(());
         }
     }
-    Err(refuse(format!("its monitor, process {pid}, does not end"), format!("look at it: ps -fp {pid}")))
+    Err(refuse(
+        format!("its monitor, process {pid}, does not end"),
+        format!("look at it: ps -fp {pid}"),
+    ))
 }
 
 /// Returns the end of a sandbox's log, in one line.

@@ -96,7 +96,14 @@ impl Settings {
         };
         let layered = Layered::load(inputs).expect("nothing was said that could be wrong");
         let container = ContainerSpec::default();
-        Settings { layered, host, launcher: None, container, is_monitor: false, is_for_server: false }
+        Settings {
+            layered,
+            host,
+            launcher: None,
+            container,
+            is_monitor: false,
+            is_for_server: false,
+        }
     }
 
     /// Loads settings from the files and the environment of this process.
@@ -113,7 +120,11 @@ impl Settings {
 
     /// Loads settings like [`Settings::load`], without the `ringfence.toml` of the working
     /// directory. Use this function for a directory whose files another party wrote.
-    pub fn load_without_project(host: Host, given: Vec<LayerText>, flags: Config) -> Result<Settings, LoadError> {
+    pub fn load_without_project(
+        host: Host,
+        given: Vec<LayerText>,
+        flags: Config,
+    ) -> Result<Settings, LoadError> {
         Settings::load_layers(host, ProjectFile::Ignore, given, flags)
     }
 
@@ -132,10 +143,23 @@ impl Settings {
             files.extend(read(Origin::Project, host.directory.join(PROJECT))?);
         }
         let variables = host.variables.iter().map(|(name, value)| (name.clone(), value.clone()));
-        let inputs = Inputs { files: &files, variables, flags, home: host.home.as_deref(), directory: &host.directory };
+        let inputs = Inputs {
+            files: &files,
+            variables,
+            flags,
+            home: host.home.as_deref(),
+            directory: &host.directory,
+        };
         let layered = Layered::load(inputs)?;
         let container = ContainerSpec { image: layered.image.clone(), ..ContainerSpec::default() };
-        Ok(Settings { layered, host, launcher: None, container, is_monitor: false, is_for_server: false })
+        Ok(Settings {
+            layered,
+            host,
+            launcher: None,
+            container,
+            is_monitor: false,
+            is_for_server: false,
+        })
     }
 
     /// Sets the launcher to `program`, a `ringfence` binary. With bubblewrap this program is also
@@ -248,7 +272,10 @@ mod tests {
         let path = directory.path().join(PROJECT);
         for text in ["[limits]\ntime = '30s'", "no settings at all"] {
             fs_err::write(&path, text).unwrap();
-            assert_eq!(load_in(directory.path(), ProjectFile::Ignore).unwrap().policy, Default::default());
+            assert_eq!(
+                load_in(directory.path(), ProjectFile::Ignore).unwrap().policy,
+                Default::default()
+            );
         }
         fs_err::remove_file(&path).unwrap();
         fs_err::create_dir(&path).unwrap();
@@ -258,12 +285,18 @@ mod tests {
 
     #[test]
     fn what_was_planted_in_place_of_a_projects_file_is_not_followed() {
-        refuse(|path| std::os::unix::fs::symlink("/etc/passwd", path).unwrap(), "Too many levels of symbolic links");
+        refuse(
+            |path| std::os::unix::fs::symlink("/etc/passwd", path).unwrap(),
+            "Too many levels of symbolic links",
+        );
         refuse(|path| fs_err::create_dir(path).unwrap(), "it is not a regular file");
         let pipe = |path: &Path| {
             rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, Mode::RWXU, 0).unwrap();
         };
         refuse(pipe, "it is not a regular file");
-        refuse(|path| fs_err::File::create(path).unwrap().set_len(1 << 40).unwrap(), "it is longer than");
+        refuse(
+            |path| fs_err::File::create(path).unwrap().set_len(1 << 40).unwrap(),
+            "it is longer than",
+        );
     }
 }

@@ -26,9 +26,17 @@ pub(crate) fn hash(core: &Core, spec: &Spec) -> String {
     let host = &core.settings.host;
     // Hash the values of passed variables, not only their names. The path of a directory need not
     // be UTF-8.
-    let passed: Vec<_> = spec.policy.env.pass.iter().flatten().map(|name| (name, host.text(name))).collect();
+    let passed: Vec<_> =
+        spec.policy.env.pass.iter().flatten().map(|name| (name, host.text(name))).collect();
     let directory = host.directory.as_os_str().as_encoded_bytes();
-    let asked = (spec.policy.sha256(), container, spec.lease, passed, directory, &core.settings.credentials);
+    let asked = (
+        spec.policy.sha256(),
+        container,
+        spec.lease,
+        passed,
+        directory,
+        &core.settings.credentials,
+    );
     let bytes = serde_json::to_vec(&asked).expect("names and settings are text");
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -46,7 +54,12 @@ pub(crate) struct Started {
 }
 
 /// Starts a sandbox in a room, and writes its manifest.
-pub(crate) async fn start(core: &Arc<Core>, spec: &Spec, room: &Room, asked: String) -> Result<Started, StartError> {
+pub(crate) async fn start(
+    core: &Arc<Core>,
+    spec: &Spec,
+    room: &Room,
+    asked: String,
+) -> Result<Started, StartError> {
     let mut context = settle(core, spec).await?;
     context.sandbox = Some(room.name.to_string());
     context.workspace.require_text().map_err(RunError::from)?;
@@ -58,11 +71,14 @@ pub(crate) async fn start(core: &Arc<Core>, spec: &Spec, room: &Room, asked: Str
         Means::Processes(backend) => core.start_guest(backend, context, room).await?,
         Means::Containers(backend) => {
             backend.sweep(&core.settings.host, &Rooms::of(&core.settings.host)?.directory()).await;
-            let mut instance = backend.start(&core.site(&context, &spec.container, &[]), room).await?;
+            let mut instance =
+                backend.start(&core.site(&context, &spec.container, &[]), room).await?;
             let way_out = instance.take_way_out();
             variables = named_variables(core, &context, way_out.as_ref());
             egress = match way_out {
-                Some(WayOut::Gate(gate)) => Some(core.hold_gate(&context, Awaited::Received(gate))?),
+                Some(WayOut::Gate(gate)) => {
+                    Some(core.hold_gate(&context, Awaited::Received(gate))?)
+                }
                 Some(WayOut::Proxy(proxy)) => Some(core.order_proxy(&context, proxy).await?),
                 None => None,
             };
@@ -77,17 +93,27 @@ pub(crate) async fn start(core: &Arc<Core>, spec: &Spec, room: &Room, asked: Str
     let written = room.write(&manifest, &Witness::new(instance.as_ref(), watched, log));
     if let Err(source) = written {
         let _ = instance.stop().await; // the first error is more informative
-        return Err(crate::RoomError::File { what: "write the manifest", name: room.name.clone(), source }.into());
+        return Err(crate::RoomError::File {
+            what: "write the manifest",
+            name: room.name.clone(),
+            source,
+        }
+        .into());
     }
     Ok(Started { instance, manifest, egress, variables })
 }
 
 /// Returns the variables that a policy names, with their values, and those for the proxy and for
 /// secrets.
-fn named_variables(core: &Core, context: &Context, way_out: Option<&WayOut>) -> BTreeMap<String, String> {
+fn named_variables(
+    core: &Core,
+    context: &Context,
+    way_out: Option<&WayOut>,
+) -> BTreeMap<String, String> {
     let environment = &context.plan.policy.env;
     let passed = environment.pass.iter().flatten();
-    let passed = passed.filter_map(|name| Some((name.clone(), core.settings.host.text(name)?.to_owned())));
+    let passed =
+        passed.filter_map(|name| Some((name.clone(), core.settings.host.text(name)?.to_owned())));
     let of_proxy = match way_out {
         Some(WayOut::Gate(_)) => egress::variables(),
         Some(WayOut::Proxy(proxy)) => egress::remote_variables(proxy),
@@ -107,11 +133,16 @@ async fn settle(core: &Arc<Core>, spec: &Spec) -> Result<Context, StartError> {
         return Ok(settle_with_secrets(core, &spec.policy, &spec.container)?);
     }
     let (core, policy, container) = (Arc::clone(core), spec.policy.clone(), spec.container.clone());
-    let settled = tokio::task::spawn_blocking(move || settle_with_secrets(&core, &policy, &container)).await;
+    let settled =
+        tokio::task::spawn_blocking(move || settle_with_secrets(&core, &policy, &container)).await;
     Ok(settled.expect("agreeing on a plan does not panic")?)
 }
 
-fn settle_with_secrets(core: &Core, policy: &Policy, container: &ContainerSpec) -> Result<Context, RunError> {
+fn settle_with_secrets(
+    core: &Core,
+    policy: &Policy,
+    container: &ContainerSpec,
+) -> Result<Context, RunError> {
     let mut context = core.settle(policy, container)?;
     context.sealed = core.seal(&context.plan)?;
     Ok(context)
@@ -130,7 +161,9 @@ fn describe(core: &Core, spec: &Spec, context: &Context, room: &Room, asked: Str
         workspace_inside: context.workspace.destination.clone(),
         held: plan.held.iter().map(|(clause, support)| (*clause, support.to_string())).collect(),
         network: match &plan.policy.network {
-            _ if matches!(plan.held.get(&Clause::Network), Some(Support::Absent { .. })) => "host".to_owned(),
+            _ if matches!(plan.held.get(&Clause::Network), Some(Support::Absent { .. })) => {
+                "host".to_owned()
+            }
             Some(Network::Open) => "open".to_owned(),
             Some(Network::Allow(_)) => "allow".to_owned(),
             Some(Network::Closed) | None => "closed".to_owned(),

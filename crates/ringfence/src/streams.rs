@@ -98,8 +98,10 @@ impl CallerStreams {
     /// relays.
     pub(crate) fn relay(&self) -> io::Result<([Option<OwnedFd>; 3], StreamRelays)> {
         let streams = standard_streams();
-        let relayed =
-            self.relayed.iter().map(|(number, handover)| (*number, streams[*number], *handover == Handover::ToFile));
+        let relayed = self
+            .relayed
+            .iter()
+            .map(|(number, handover)| (*number, streams[*number], *handover == Handover::ToFile));
         StreamRelays::open(relayed)
     }
 }
@@ -114,7 +116,9 @@ fn handover(
     may_write: &dyn Fn(&Path) -> bool,
     guarded: &Guarded,
 ) -> Result<Handover, UnnamedTerminal> {
-    let (Ok(stat), Ok(flags)) = (fstat(stream), fcntl_getfl(stream)) else { return Ok(Handover::AsItIs) };
+    let (Ok(stat), Ok(flags)) = (fstat(stream), fcntl_getfl(stream)) else {
+        return Ok(Handover::AsItIs);
+    };
     let relayed = match flags & OFlags::ACCMODE {
         OFlags::WRONLY => Handover::ToFile,
         OFlags::RDWR if number > 0 => Handover::ToFile,
@@ -126,7 +130,9 @@ fn handover(
         FileType::CharacterDevice => return device_handover(number, stream, &stat, relayed),
         _ => return Ok(Handover::AsItIs),
     }
-    let path = fs_err::read_link(format!("/proc/self/fd/{number}")).ok().filter(|path| leads_to(path, &stat));
+    let path = fs_err::read_link(format!("/proc/self/fd/{number}"))
+        .ok()
+        .filter(|path| leads_to(path, &stat));
     if path.as_ref().is_some_and(|path| may_write(path) && !guarded.guards(path)) {
         return Ok(Handover::AsItIs);
     }
@@ -135,7 +141,12 @@ fn handover(
     Ok(match path {
         // A hidden file has no name inside, so its bytes go through a pipe. A caller who redirects
         // the file gives away only its bytes.
-        Some(path) if is_regular && is_read_only && !guarded.hides(&path) && can_be_opened(&path, &stat) => {
+        Some(path)
+            if is_regular
+                && is_read_only
+                && !guarded.hides(&path)
+                && can_be_opened(&path, &stat) =>
+        {
             Handover::Reopened(path)
         }
         _ => relayed,
@@ -156,7 +167,9 @@ fn device_handover(
             Some(path) => Ok(Handover::Terminal(path)),
             // Only the owner of a terminal can change its mode (chmod(2)), and only if the terminal
             // has a name somewhere.
-            None if stat.st_nlink == 0 || stat.st_uid != rustix::process::geteuid().as_raw() => Ok(Handover::AsItIs),
+            None if stat.st_nlink == 0 || stat.st_uid != rustix::process::geteuid().as_raw() => {
+                Ok(Handover::AsItIs)
+            }
             None => Err(UnnamedTerminal { number: number as i32 }),
         },
         DeviceKind::Other => Ok(relayed),
@@ -177,7 +190,8 @@ fn leads_to(path: &Path, stat: &Stat) -> bool {
 /// Tells whether this process could open a file itself, because it may have inherited the
 /// descriptor from a process with more rights.
 fn can_be_opened(path: &Path, stat: &Stat) -> bool {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let flags =
+        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = open(path, flags, Mode::empty()).and_then(fstat);
     opened.is_ok_and(|found| (found.st_dev, found.st_ino) == (stat.st_dev, stat.st_ino))
 }

@@ -164,7 +164,8 @@ pub(crate) fn supervise<'a>(
         None => ([None, None], 0, &mut []),
     };
     let mut kept = [Kept::new(limit), Kept::new(limit)];
-    let limits_due = watch.group.filter(|group| group.can_lose_limits()).map(|_| begun + LIMIT_CHECK_INTERVAL);
+    let limits_due =
+        watch.group.filter(|group| group.can_lose_limits()).map(|_| begun + LIMIT_CHECK_INTERVAL);
     let relays = std::mem::take(&mut watch.relays);
     let mut run = Supervision {
         started,
@@ -204,7 +205,9 @@ pub(crate) fn supervise<'a>(
             run.hear_last_word();
         }
         for (index, stream) in [Stream::Stdout, Stream::Stderr].into_iter().enumerate() {
-            let (true, Some(pipe)) = (ready.pipes[index] || run.is_written, pipes[index]) else { continue };
+            let (true, Some(pipe)) = (ready.pipes[index] || run.is_written, pipes[index]) else {
+                continue;
+            };
             // A listener gets every byte. Without a listener, large output need not be copied
             // through our memory.
             if !listens && kept[index].divert(pipe)? {
@@ -272,8 +275,11 @@ impl Supervision<'_> {
             pipes[0].filter(|_| awake_until.is_none()),
             pipes[1].filter(|_| awake_until.is_none()),
         ];
-        let mut fds: Vec<PollFd<'_>> =
-            listened.iter().flatten().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+        let mut fds: Vec<PollFd<'_>> = listened
+            .iter()
+            .flatten()
+            .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
+            .collect();
         let relays = self.relays.interests().flatten();
         fds.extend(relays.map(|(fd, event)| PollFd::from_borrowed_fd(fd, event)));
         match poll(&mut fds, timeout.as_ref()) {
@@ -333,7 +339,8 @@ impl Supervision<'_> {
             let _ = rustix::process::pidfd_send_signal(&self.started.launched.pidfd, Signal::KILL);
             // A command whose output was not taken in time is late, even if the command itself
             // ended in time.
-            self.timed_out |= self.end.is_some() && !self.is_told_to_end && self.relays.is_unfinished();
+            self.timed_out |=
+                self.end.is_some() && !self.is_told_to_end && self.relays.is_unfinished();
             self.end.get_or_insert(End::Vanished);
             *pipes = [None, None];
             self.relays.finish();
@@ -387,7 +394,9 @@ impl Supervision<'_> {
         if signal == Signal::TSTP.as_raw() {
             foreground.stop();
         }
-        if [Signal::TTIN.as_raw(), Signal::TTOU.as_raw()].contains(&signal) && foreground.come_to_front() {
+        if [Signal::TTIN.as_raw(), Signal::TTOU.as_raw()].contains(&signal)
+            && foreground.come_to_front()
+        {
             let foreground = foreground.lend();
             control::send(&self.started.control, &Order::Continue { foreground })?;
         }
@@ -423,7 +432,9 @@ impl Supervision<'_> {
                     self.stopped_by(signal, foreground)?;
                 }
             }
-            Some(Report::SetupFailed { step, errno }) => self.end = Some(End::SetupFailed { step, errno }),
+            Some(Report::SetupFailed { step, errno }) => {
+                self.end = Some(End::SetupFailed { step, errno })
+            }
             Some(Report::ExecFailed { errno }) => self.end = Some(End::ExecFailed { errno }),
             Some(Report::Ended(ending)) => {
                 // The first process has its own clock, and ends the command if we do not.

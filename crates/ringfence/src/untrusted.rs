@@ -20,7 +20,8 @@ pub(crate) fn read(path: &Path, limit: u64) -> io::Result<String> {
 
 /// Reads a file like [`read`], without its first `start` bytes.
 pub(crate) fn read_from(path: &Path, start: u64, limit: u64) -> io::Result<String> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let flags =
+        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
     if start > 0 {
         seek(&file, SeekFrom::Start(start))?;

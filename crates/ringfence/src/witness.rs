@@ -32,7 +32,11 @@ pub(crate) struct Witness {
 }
 
 impl Witness {
-    pub(crate) fn new(instance: &dyn Instance, watched: Watched, egress: Option<PathBuf>) -> Witness {
+    pub(crate) fn new(
+        instance: &dyn Instance,
+        watched: Watched,
+        egress: Option<PathBuf>,
+    ) -> Witness {
         // Only UTF-8 can be stored. The kernel's names are UTF-8, and nobody uses a mount point
         // with another name.
         let is_text = |path: &PathBuf| path.to_str().is_some();
@@ -59,7 +63,10 @@ impl Witness {
 
     /// Returns the denials of the sandbox after the event number `logged`.
     fn denials(&self, sandbox: &str, logged: u64) -> Vec<Denial> {
-        self.egress.as_deref().map(|log| egress::denials_since(log, logged, sandbox)).unwrap_or_default()
+        self.egress
+            .as_deref()
+            .map(|log| egress::denials_since(log, logged, sandbox))
+            .unwrap_or_default()
     }
 
     /// Returns the protected paths that were made, changed or removed since the sandbox was

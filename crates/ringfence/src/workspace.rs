@@ -45,7 +45,9 @@ pub enum WorkspaceError {
         path: PathBuf,
     },
     /// The path is not UTF-8, and a sandbox that stays needs a path in UTF-8.
-    #[error("cannot keep a sandbox for the workspace `{path}`: its path is not UTF-8, and a guest takes no other")]
+    #[error(
+        "cannot keep a sandbox for the workspace `{path}`: its path is not UTF-8, and a guest takes no other"
+    )]
     NotText {
         /// The path that is not UTF-8.
         path: PathBuf,
@@ -86,7 +88,8 @@ pub(crate) fn resolve(
 ) -> Result<ResolvedWorkspace, WorkspaceError> {
     let named = policy.filesystem.workspace.clone().unwrap_or_else(|| Workspace::at("."));
     let given = host.absolute(&named.source);
-    let source = Host::resolve(&given).map_err(|source| WorkspaceError::Missing { path: given.clone(), source })?;
+    let source = Host::resolve(&given)
+        .map_err(|source| WorkspaceError::Missing { path: given.clone(), source })?;
     if !source.is_dir() {
         return Err(WorkspaceError::NotADirectory { path: given });
     }
@@ -114,7 +117,10 @@ impl ResolvedWorkspace {
     /// may still be mounted read-only.
     pub(crate) fn is_in_writable_tree(&self, path: &std::path::Path) -> bool {
         let granted = self.granted.iter().filter(|granted| granted.access == Access::Write);
-        granted.map(|granted| &granted.source).chain([&self.source]).any(|tree| path.starts_with(tree))
+        granted
+            .map(|granted| &granted.source)
+            .chain([&self.source])
+            .any(|tree| path.starts_with(tree))
     }
 
     /// Returns the directory inside that corresponds to `directory` on the host, or the workspace

@@ -71,10 +71,16 @@ impl WrapperError {
         match self {
             WrapperError::Nowhere => "set HOME".to_owned(),
             WrapperError::Workspace(error) => error.hint(),
-            WrapperError::NoProgram { .. } => "give the path of a program that can be executed".to_owned(),
+            WrapperError::NoProgram { .. } => {
+                "give the path of a program that can be executed".to_owned()
+            }
             WrapperError::NotText { .. } => "give it a name in UTF-8".to_owned(),
-            WrapperError::File { source, .. } if source.kind() == io::ErrorKind::NotFound => NAMED.to_owned(),
-            WrapperError::File { .. } => "look at the owner and the permissions of its directory".to_owned(),
+            WrapperError::File { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                NAMED.to_owned()
+            }
+            WrapperError::File { .. } => {
+                "look at the owner and the permissions of its directory".to_owned()
+            }
             WrapperError::NotAWrapper { .. } => NAMED.to_owned(),
         }
     }
@@ -112,9 +118,18 @@ impl Drop for Wrapper {
 ///
 /// The policy is a file beside the wrapper and not part of its arguments, so that the values that
 /// the policy sets are in no process list.
-pub(crate) fn create(settings: &Settings, repository: &Path, program: &Path) -> Result<Wrapper, WrapperError> {
+pub(crate) fn create(
+    settings: &Settings,
+    repository: &Path,
+    program: &Path,
+) -> Result<Wrapper, WrapperError> {
     let policy = rooted(settings, repository)?;
-    workspace::resolve(&policy, &settings.host, &settings.workspace_rules(), &Grants::on(&settings.host))?;
+    workspace::resolve(
+        &policy,
+        &settings.host,
+        &settings.workspace_rules(),
+        &Grants::on(&settings.host),
+    )?;
     let ringfence = match &settings.launcher {
         Some(launcher) => launcher.clone(),
         None => find(settings, Path::new("ringfence"))?,
@@ -130,7 +145,8 @@ pub(crate) fn create(settings: &Settings, repository: &Path, program: &Path) -> 
     let policy = toml::to_string(&policy).expect("a policy is made of tables and plain values");
     write(&policy_path, &format!("{MARK}\n{policy}"), 0o600)?;
     let policy = quote(&policy_path)?;
-    let script = format!("#!/bin/sh\n{MARK}\nexec {ringfence} run --policy {policy} -- {inner} \"$@\"\n");
+    let script =
+        format!("#!/bin/sh\n{MARK}\nexec {ringfence} run --policy {policy} -- {inner} \"$@\"\n");
     write(&wrapper.path, &script, 0o700)?;
     tracing::debug!(path = %wrapper.path.display(), sandbox.select = %settings.selection, "made a wrapper");
     Ok(wrapper)
@@ -167,8 +183,10 @@ fn rooted(settings: &Settings, repository: &Path) -> Result<Policy, WrapperError
     let source = absolute(repository)?;
     let mut policy = settings.policy.clone();
     let files = &mut policy.filesystem;
-    let named = files.workspace.take().filter(|named| settings.host.absolute(&named.source) == source);
-    files.workspace = Some(Workspace { source, destination: named.and_then(|named| named.destination) });
+    let named =
+        files.workspace.take().filter(|named| settings.host.absolute(&named.source) == source);
+    files.workspace =
+        Some(Workspace { source, destination: named.and_then(|named| named.destination) });
     for path in files.read.iter_mut().chain(&mut files.write).flatten() {
         *path = absolute(path)?;
     }
@@ -180,7 +198,8 @@ fn rooted(settings: &Settings, repository: &Path) -> Result<Policy, WrapperError
 fn own_directory(settings: &Settings) -> Result<PathBuf, WrapperError> {
     let all = settings.host.state_directory().ok_or(WrapperError::Nowhere)?;
     let all = all.join("wrappers");
-    let failed = |source| WrapperError::File { action: "make a directory for", path: all.clone(), source };
+    let failed =
+        |source| WrapperError::File { action: "make a directory for", path: all.clone(), source };
     fs_err::create_dir_all(&all).map_err(failed)?;
     (1u64..)
         .map(|number| all.join(number.to_string()))
@@ -194,20 +213,23 @@ fn own_directory(settings: &Settings) -> Result<PathBuf, WrapperError> {
 
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), WrapperError> {
     let opened = fs_err::OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
-    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|source| WrapperError::File {
-        action: "write",
-        path: path.into(),
-        source,
-    })
+    opened
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(|source| WrapperError::File { action: "write", path: path.into(), source })
 }
 
 /// Finds a program as the caller's shell would.
 fn find(settings: &Settings, program: &Path) -> Result<PathBuf, WrapperError> {
-    let is_executable = |path: &PathBuf| path.is_file() && access(path.as_path(), Access::EXEC_OK).is_ok();
+    let is_executable =
+        |path: &PathBuf| path.is_file() && access(path.as_path(), Access::EXEC_OK).is_ok();
     let mut candidates = if program.components().count() > 1 {
         vec![settings.host.absolute(program)]
     } else {
-        settings.host.path().map(|directory| settings.host.absolute(&directory).join(program)).collect()
+        settings
+            .host
+            .path()
+            .map(|directory| settings.host.absolute(&directory).join(program))
+            .collect()
     };
     candidates.retain(is_executable);
     candidates.into_iter().next().ok_or_else(|| WrapperError::NoProgram { program: program.into() })
@@ -241,16 +263,22 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let settings = settings(directory.path());
         let wrapper = create(&settings, Path::new("repo"), Path::new("env")).unwrap();
-        let output = Command::new(wrapper.path()).args(["a b", "", "'$HOME"]).current_dir("/").output().unwrap();
+        let output = Command::new(wrapper.path())
+            .args(["a b", "", "'$HOME"])
+            .current_dir("/")
+            .output()
+            .unwrap();
         let policy_path = wrapper.path().with_file_name(POLICY);
-        let expected = format!("<run><--policy><{}><--></usr/bin/env><a b><><'$HOME>", policy_path.display());
+        let expected =
+            format!("<run><--policy><{}><--></usr/bin/env><a b><><'$HOME>", policy_path.display());
         assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
         let policy = Policy::from_toml(&fs_err::read_to_string(policy_path).unwrap()).unwrap();
         assert_eq!(policy.filesystem.workspace, Some(Workspace::at(directory.path().join("repo"))));
     }
 
     #[test]
-    fn a_wrapper_goes_with_its_policy_and_its_directory_when_dropped_or_cleaned_up_but_not_when_kept() {
+    fn a_wrapper_goes_with_its_policy_and_its_directory_when_dropped_or_cleaned_up_but_not_when_kept()
+     {
         let directory = tempfile::tempdir().unwrap();
         let settings = settings(directory.path());
         let make = || create(&settings, Path::new("repo"), Path::new("env")).unwrap();
@@ -275,7 +303,8 @@ mod tests {
         };
         check("repo", "no-such-program", "cannot find the program `no-such-program` on the host");
         check("repo", "/etc/passwd", "cannot find the program `/etc/passwd` on the host");
-        let missing = format!("cannot find the workspace `{}`", directory.path().join("nowhere").display());
+        let missing =
+            format!("cannot find the workspace `{}`", directory.path().join("nowhere").display());
         check("nowhere", "env", &missing);
         check("/", "env", "`/` cannot be a workspace: it is the root of the filesystem");
         assert!(!directory.path().join("home").exists());
@@ -287,7 +316,10 @@ mod tests {
         let file = directory.path().join("file");
         fs_err::write(&file, "#!/bin/sh\nexec true\n").unwrap();
         let error = remove(&file).unwrap_err();
-        assert_eq!(error.to_string(), format!("`{}` is not a wrapper that ringfence made", file.display()));
+        assert_eq!(
+            error.to_string(),
+            format!("`{}` is not a wrapper that ringfence made", file.display())
+        );
         assert!(file.exists());
     }
 }

@@ -54,11 +54,16 @@ impl Bypasses {
     /// Adds an attempt and its outcome. `is_held` is `None` if the attempt was not made or proves
     /// nothing.
     pub fn add(&mut self, name: &str, what: &str, ring: Ring, is_held: Option<bool>) {
-        let index = self.attempts.iter().position(|attempt| attempt.name == name).unwrap_or_else(|| {
-            let attempt = Bypass { name: name.to_owned(), what: what.to_owned(), is_held: BTreeMap::new() };
-            self.attempts.push(attempt);
-            self.attempts.len() - 1
-        });
+        let index =
+            self.attempts.iter().position(|attempt| attempt.name == name).unwrap_or_else(|| {
+                let attempt = Bypass {
+                    name: name.to_owned(),
+                    what: what.to_owned(),
+                    is_held: BTreeMap::new(),
+                };
+                self.attempts.push(attempt);
+                self.attempts.len() - 1
+            });
         self.attempts[index].is_held.extend(is_held.map(|is_held| (ring, is_held)));
     }
 }
@@ -89,15 +94,21 @@ pub fn write(certificates: &Certificates, bypasses: &Bypasses) -> String {
             continue;
         }
         // Writing to a String never fails.
-        let _ = write!(text, "\n### {clause}\n\n| attempt | what is tried | {titles} |\n|---|---|{rules}\n");
+        let _ = write!(
+            text,
+            "\n### {clause}\n\n| attempt | what is tried | {titles} |\n|---|---|{rules}\n"
+        );
         for attempt in attempts {
-            let cells = Ring::DOCUMENTED.map(|ring| outcome(certificates, ring, clause, attempt.name)).join(" | ");
+            let cells = Ring::DOCUMENTED
+                .map(|ring| outcome(certificates, ring, clause, attempt.name))
+                .join(" | ");
             // Writing to a String never fails.
             let _ = writeln!(text, "| `{}` | {} | {cells} |", attempt.name, attempt.what);
         }
     }
     // Writing to a String never fails.
-    let _ = write!(text, "\n{BYPASSES}\n| attempt | what is tried | {titles} |\n|---|---|{rules}\n");
+    let _ =
+        write!(text, "\n{BYPASSES}\n| attempt | what is tried | {titles} |\n|---|---|{rules}\n");
     for attempt in &bypasses.attempts {
         let cell = |ring: Ring| match attempt.is_held.get(&ring) {
             Some(true) => "held",
@@ -193,7 +204,9 @@ fn claim(certificates: &Certificates, ring: Ring, clause: Clause) -> String {
         Some(Support::Enforced { .. } | Support::Weaker { .. }) if clause == Clause::Memory => {
             "cgroup v2; weaker on cgroup v1".to_owned()
         }
-        Some(Support::Enforced { by }) => by.replace("cgroup v1", "cgroup").replace("cgroup v2", "cgroup"),
+        Some(Support::Enforced { by }) => {
+            by.replace("cgroup v1", "cgroup").replace("cgroup v2", "cgroup")
+        }
         Some(Support::Weaker { how }) => format!("weaker: {how}"),
         Some(Support::Absent { .. }) | None => "absent".to_owned(),
     }
@@ -212,14 +225,16 @@ fn strength(claimed: &Support) -> u8 {
 /// as root is with limits, only the stronger promise counts.
 fn outcome(certificates: &Certificates, ring: Ring, clause: Clause, attempt: &str) -> &'static str {
     let on_ring = certificates.iter().filter(|(stage, _)| stage.ring == ring);
-    let promises: Vec<_> = on_ring.filter_map(|(_, certificate)| certificate.promises.get(&clause)).collect();
+    let promises: Vec<_> =
+        on_ring.filter_map(|(_, certificate)| certificate.promises.get(&clause)).collect();
     let best = promises.iter().map(|promise| strength(&promise.claimed)).max().unwrap_or_default();
     let is_claimed = promises.iter().any(|promise| promise.claimed.is_enforced());
     if ring.depends_on_host(clause) && !is_claimed {
         return NOT_TESTED;
     }
     let counted = promises.iter().filter(|promise| strength(&promise.claimed) == best);
-    let proofs = counted.flat_map(|promise| &promise.proofs).filter(|proof| proof.attempt == attempt);
+    let proofs =
+        counted.flat_map(|promise| &promise.proofs).filter(|proof| proof.attempt == attempt);
     let verdicts: Vec<&Verdict> = proofs.map(|proof| &proof.verdict).collect();
     if verdicts.contains(&&Verdict::Broken) && clause == Clause::Memory && !is_claimed {
         NOT_TESTED // on a host with cgroup v2 the promise is held
@@ -249,11 +264,16 @@ mod tests {
 
     #[test]
     fn what_one_host_could_not_test_stays_as_another_found_it() {
-        let table = |head: &str, row: &str| format!("text\n| attempt | {head} |\n|---|---|\n| `a` | {row} |\n");
+        let table = |head: &str, row: &str| {
+            format!("text\n| attempt | {head} |\n|---|---|\n| `a` | {row} |\n")
+        };
         let written = table("one | two", "held | gets through");
         let complete = |row: &str| completed(&table("one | two", row), &written);
         assert_eq!(complete("not tested | not tested"), written);
-        assert_eq!(complete("gets through | not tested"), table("one | two", "gets through | gets through"));
+        assert_eq!(
+            complete("gets through | not tested"),
+            table("one | two", "gets through | gets through")
+        );
         let found = table("two | three", "not tested | not tested");
         assert_eq!(completed(&found, &written), table("two | three", "gets through | not tested"));
     }
@@ -263,8 +283,15 @@ mod tests {
         let text = write(&Certificates::new(), &Bypasses::default());
         let untested = |count| " not tested |".repeat(count);
         let rings = Ring::DOCUMENTED.len();
-        assert!(text.contains(&format!("cannot be read, even inside the workspace |{}", untested(rings))), "{text}");
-        let row = format!("| `read-outside` | read a file outside by its path |{}", untested(rings));
+        assert!(
+            text.contains(&format!(
+                "cannot be read, even inside the workspace |{}",
+                untested(rings)
+            )),
+            "{text}"
+        );
+        let row =
+            format!("| `read-outside` | read a file outside by its path |{}", untested(rings));
         assert!(text.contains(&row), "{text}");
     }
 }

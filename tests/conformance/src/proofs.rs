@@ -19,7 +19,9 @@ type Answer = Result<Certificate, String>;
 pub fn certificate(stage: Stage) -> Certificate {
     static KNOWN: Mutex<BTreeMap<Stage, Arc<OnceLock<Answer>>>> = Mutex::new(BTreeMap::new());
     let slot = Arc::clone(KNOWN.lock().expect("no holder panics").entry(stage).or_default());
-    slot.get_or_init(|| prove(stage)).clone().unwrap_or_else(|why| panic!("no certificate on {stage:?}: {why}"))
+    slot.get_or_init(|| prove(stage))
+        .clone()
+        .unwrap_or_else(|why| panic!("no certificate on {stage:?}: {why}"))
 }
 
 fn prove(stage: Stage) -> Answer {
@@ -27,7 +29,8 @@ fn prove(stage: Stage) -> Answer {
     let mut command = stage.ringfence("doctor", &place);
     let output = command.args(["--prove", "--json"]).output().map_err(|error| error.to_string())?;
     serde_json::from_slice(&output.stdout).map_err(|error| {
-        let (said, asked) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let (said, asked) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         format!("{}: {error}\n{said}\n{asked}", output.status)
     })
 }

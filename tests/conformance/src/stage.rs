@@ -5,7 +5,9 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use ringfence::Clause;
-use ringfence_test_ledger::engine::{DEV_IMAGE, DOCKER_VARIABLE, Engine, PODMAN_VARIABLE, ROOTLESS_PODMAN_VARIABLE};
+use ringfence_test_ledger::engine::{
+    DEV_IMAGE, DOCKER_VARIABLE, Engine, PODMAN_VARIABLE, ROOTLESS_PODMAN_VARIABLE,
+};
 use ringfence_test_ledger::{User, binary};
 use tempfile::TempDir;
 
@@ -58,14 +60,21 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 /// Script that runs a command where no further user namespace can be created, with the user id that
 /// it has outside. The first namespace sets the limit of namespaces below it; the second namespace
 /// is the only one that the limit allows.
-const WITHOUT_NAMESPACES: &str = "user=$(id -u) group=$(id -g) exec unshare --user --map-root-user sh -c '
+const WITHOUT_NAMESPACES: &str =
+    "user=$(id -u) group=$(id -g) exec unshare --user --map-root-user sh -c '
     echo 1 > /proc/sys/user/max_user_namespaces &&
     exec unshare --user --map-user=\"$user\" --map-group=\"$group\" -- \"$@\"' sh \"$@\"";
 
 impl Ring {
     /// Every ring that has a column in the documentation, in the order of the columns.
-    pub const DOCUMENTED: [Ring; 6] =
-        [Ring::Native, Ring::NativeInPlace, Ring::Bwrap, Ring::Docker, Ring::Podman, Ring::RootlessPodman];
+    pub const DOCUMENTED: [Ring; 6] = [
+        Ring::Native,
+        Ring::NativeInPlace,
+        Ring::Bwrap,
+        Ring::Docker,
+        Ring::Podman,
+        Ring::RootlessPodman,
+    ];
 
     /// Returns the title of the ring's column in the documentation.
     pub fn title(self) -> &'static str {
@@ -129,8 +138,12 @@ impl Ring {
     /// Returns the clauses whose weakness must be accepted by name before the ring starts.
     fn weaknesses(self) -> &'static [Clause] {
         match self {
-            Ring::NativeInPlace => &[Clause::Filesystem, Clause::Processes, Clause::Ipc, Clause::Cleanup],
-            Ring::RootlessPodman => &[Clause::Memory, Clause::Cpus, Clause::ProcessCount, Clause::Tmp],
+            Ring::NativeInPlace => {
+                &[Clause::Filesystem, Clause::Processes, Clause::Ipc, Clause::Cleanup]
+            }
+            Ring::RootlessPodman => {
+                &[Clause::Memory, Clause::Cpus, Clause::ProcessCount, Clause::Tmp]
+            }
             Ring::Native | Ring::Bwrap | Ring::Docker | Ring::Podman | Ring::Local => &[],
         }
     }
@@ -166,7 +179,9 @@ impl Stage {
     /// Returns a command of the caller, in an environment that names the engine.
     pub fn command(self, program: impl AsRef<std::ffi::OsStr>, place: &Place) -> Command {
         let mut command = match (place.world, &place.user) {
-            (Some(world), user) => world.command(user.as_ref(), program.as_ref().as_ref(), place.path()),
+            (Some(world), user) => {
+                world.command(user.as_ref(), program.as_ref().as_ref(), place.path())
+            }
             (None, Some(user)) => user.command(program),
             (None, None) => Command::new(program),
         };
@@ -210,7 +225,9 @@ impl Place {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let user = match caller {
             Caller::Root => None,
-            Caller::Ordinary => Some(User::for_tests().expect("the test requires an ordinary user")),
+            Caller::Ordinary => {
+                Some(User::for_tests().expect("the test requires an ordinary user"))
+            }
         };
         if let Some(user) = &user {
             std::os::unix::fs::chown(directory.path(), Some(user.uid), Some(user.gid))

@@ -65,15 +65,22 @@ impl World {
         let mut line = String::new();
         let output = host.stdout.take().expect("it is piped");
         BufReader::new(output).read_line(&mut line).expect("the host tells of itself");
-        let facts: Value = serde_json::from_str(&line).expect("the host and the world could be made");
-        World { host, directory: facts["directory"].as_str().expect("it names its directory").into() }
+        let facts: Value =
+            serde_json::from_str(&line).expect("the host and the world could be made");
+        World {
+            host,
+            directory: facts["directory"].as_str().expect("it names its directory").into(),
+        }
     }
 
     /// Returns a command that runs on the host, as `user` or as root.
     pub(crate) fn command(&self, user: Option<&User>, program: &Path, directory: &Path) -> Command {
         let namespaces = format!("/proc/{}/ns", self.host.id());
         let mut command = Command::new("nsenter");
-        command.arg(format!("--net={namespaces}/net")).arg(format!("--mount={namespaces}/mnt")).arg("--");
+        command
+            .arg(format!("--net={namespaces}/net"))
+            .arg(format!("--mount={namespaces}/mnt"))
+            .arg("--");
         if let Some(user) = user {
             let (uid, gid) = (user.uid.to_string(), user.gid.to_string());
             command.args(["setpriv", "--reuid", &uid, "--regid", &gid, "--clear-groups", "--"]);
@@ -86,7 +93,10 @@ impl World {
     /// Returns the variables that tell attempts about the host.
     pub fn variables(&self) -> [(&'static str, String); 2] {
         let socket = self.directory.join("host.sock");
-        [("HOST_SOCKET", socket.display().to_string()), ("HOST_PROCESS", self.host.id().to_string())]
+        [
+            ("HOST_SOCKET", socket.display().to_string()),
+            ("HOST_PROCESS", self.host.id().to_string()),
+        ]
     }
 
     /// Returns the variables that lead to the proxy of the host that lets everything through.
@@ -130,11 +140,15 @@ impl World {
     /// Panics if the journal of the world is not valid JSON.
     pub fn so_far(&self, mark: &str) -> Vec<Arrival> {
         // Without a journal, nothing has arrived.
-        let text = fs_err::read_to_string(self.directory.join("arrivals")).unwrap_or_default().to_lowercase();
+        let text = fs_err::read_to_string(self.directory.join("arrivals"))
+            .unwrap_or_default()
+            .to_lowercase();
         // The last line may still be incomplete.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let marked = whole.lines().filter(|line| line.contains(mark));
-        marked.map(|line| Arrival::read(line).expect("the world keeps its journal in JSON")).collect()
+        marked
+            .map(|line| Arrival::read(line).expect("the world keeps its journal in JSON"))
+            .collect()
     }
 
     /// Returns the names of the servers that have seen a token, once no more arrivals with the

@@ -9,7 +9,9 @@ pub(crate) fn limits() -> Result<(), String> {
     let mounts = read("/proc/self/mountinfo")?;
     let unified = unified(&mounts, &membership);
     let Err(why_not_two) = unified else { return Ok(()) };
-    let legacy = ["memory", "pids"].into_iter().try_for_each(|controller| legacy(controller, &mounts, &membership));
+    let legacy = ["memory", "pids"]
+        .into_iter()
+        .try_for_each(|controller| legacy(controller, &mounts, &membership));
     legacy.map_err(|why_not_one| format!("cgroup v2: {why_not_two}; cgroup v1: {why_not_one}"))
 }
 
@@ -24,7 +26,8 @@ fn unified(mounts: &str, membership: &str) -> Result<(), String> {
     if !(has("memory.max") && has("pids.max")) {
         // The kernel refuses this write with EBUSY if the parent has processes of its own, unless
         // the parent is the root (cgroup-v2.rst).
-        fs_err::write(own.join("cgroup.subtree_control"), "+memory +pids").map_err(|error| error.to_string())?;
+        fs_err::write(own.join("cgroup.subtree_control"), "+memory +pids")
+            .map_err(|error| error.to_string())?;
     }
     fs_err::write(child.0.join("memory.max"), "67108864").map_err(|error| error.to_string())?;
     fs_err::write(child.0.join("pids.max"), "64").map_err(|error| error.to_string())
@@ -34,7 +37,11 @@ fn legacy(controller: &str, mounts: &str, membership: &str) -> Result<(), String
     let own = own_cgroup(mounts, membership, Hierarchy::Legacy(controller))
         .ok_or_else(|| format!("the {controller} controller is not mounted"))?;
     let child = Child::make_in(&own)?;
-    let (file, limit) = if controller == "memory" { ("memory.limit_in_bytes", "67108864") } else { ("pids.max", "64") };
+    let (file, limit) = if controller == "memory" {
+        ("memory.limit_in_bytes", "67108864")
+    } else {
+        ("pids.max", "64")
+    };
     fs_err::write(child.0.join(file), limit).map_err(|error| error.to_string())
 }
 
@@ -62,7 +69,9 @@ fn own_cgroup(mounts: &str, membership: &str, hierarchy: Hierarchy<'_>) -> Optio
         let (kind, options) = (filesystem.next()?, filesystem.nth(1)?);
         let belongs = match hierarchy {
             Hierarchy::Unified => kind == "cgroup2",
-            Hierarchy::Legacy(name) => kind == "cgroup" && options.split(',').any(|option| option == name),
+            Hierarchy::Legacy(name) => {
+                kind == "cgroup" && options.split(',').any(|option| option == name)
+            }
         };
         let mut mount = mount.split(' ').skip(3);
         belongs.then_some((mount.next()?, mount.next()?))

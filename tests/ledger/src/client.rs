@@ -72,9 +72,12 @@ impl Client {
 
     /// Creates a sandbox of a template, with a lease in seconds.
     pub fn create(&mut self, template: &str, seconds: u64) -> Result<Sandbox, CallError> {
-        let body = json!({ "templateID": template, "timeout": seconds, "secure": true }).to_string();
+        let body =
+            json!({ "templateID": template, "timeout": seconds, "secure": true }).to_string();
         let made = self.control("POST", "/sandboxes", body.as_bytes())?.json()?;
-        let text = |name: &str| made[name].as_str().map(str::to_owned).ok_or_else(|| odd("a name is missing"));
+        let text = |name: &str| {
+            made[name].as_str().map(str::to_owned).ok_or_else(|| odd("a name is missing"))
+        };
         Ok(Sandbox { id: text("sandboxID")?, token: text("envdAccessToken")? })
     }
 
@@ -90,7 +93,8 @@ impl Client {
         loop {
             let answer = self.control("GET", &path, b"")?;
             let page = answer.json()?;
-            let ids = page.as_array().into_iter().flatten().filter_map(|one| one["sandboxID"].as_str());
+            let ids =
+                page.as_array().into_iter().flatten().filter_map(|one| one["sandboxID"].as_str());
             found.extend(ids.map(str::to_owned));
             match answer.headers.get("x-next-token") {
                 Some(next) => path = format!("/v2/sandboxes?nextToken={next}"),
@@ -102,27 +106,51 @@ impl Client {
     /// Runs a command in a sandbox to its end, and returns its exit code.
     pub fn run(&mut self, sandbox: &Sandbox, words: &[&str]) -> Result<i64, CallError> {
         let (program, arguments) = words.split_first().ok_or_else(|| odd("there is no command"))?;
-        let message = json!({ "process": { "cmd": program, "args": arguments }, "stdin": false }).to_string();
+        let message =
+            json!({ "process": { "cmd": program, "args": arguments }, "stdin": false }).to_string();
         let length = u32::try_from(message.len()).map_err(|_| odd("the command is too long"))?;
         let body = [&[0], length.to_be_bytes().as_slice(), message.as_bytes()].concat();
-        let answer = self.guest(sandbox, "POST", "/process.Process/Start", "application/connect+json", &body)?;
+        let answer = self.guest(
+            sandbox,
+            "POST",
+            "/process.Process/Start",
+            "application/connect+json",
+            &body,
+        )?;
         let messages = messages(&answer.body)?;
         let ended = messages.iter().find_map(|message| message.pointer("/event/end"));
         match ended {
             // An exit code of 0 is left out.
             Some(ended) => Ok(ended["exitCode"].as_i64().unwrap_or_default()),
-            None => Err(CallError::Refused { status: answer.status, words: format!("it did not end: {messages:?}") }),
+            None => Err(CallError::Refused {
+                status: answer.status,
+                words: format!("it did not end: {messages:?}"),
+            }),
         }
     }
 
     /// Writes a file in a sandbox.
-    pub fn write(&mut self, sandbox: &Sandbox, path: &str, content: &[u8]) -> Result<(), CallError> {
-        self.guest(sandbox, "POST", &format!("/files?path={path}"), "application/octet-stream", content).map(drop)
+    pub fn write(
+        &mut self,
+        sandbox: &Sandbox,
+        path: &str,
+        content: &[u8],
+    ) -> Result<(), CallError> {
+        self.guest(
+            sandbox,
+            "POST",
+            &format!("/files?path={path}"),
+            "application/octet-stream",
+            content,
+        )
+        .map(drop)
     }
 
     /// Reads a file of a sandbox.
     pub fn read(&mut self, sandbox: &Sandbox, path: &str) -> Result<Vec<u8>, CallError> {
-        Ok(self.guest(sandbox, "GET", &format!("/files?path={path}"), "application/octet-stream", b"")?.body)
+        Ok(self
+            .guest(sandbox, "GET", &format!("/files?path={path}"), "application/octet-stream", b"")?
+            .body)
     }
 
     /// Returns a figure of the server's `/metrics`.
@@ -170,7 +198,12 @@ impl Client {
         match answer.status {
             200..300 => Ok(answer),
             status => {
-                let words = format!("{} {}: {}", question.method, question.path, String::from_utf8_lossy(&answer.body));
+                let words = format!(
+                    "{} {}: {}",
+                    question.method,
+                    question.path,
+                    String::from_utf8_lossy(&answer.body)
+                );
                 Err(CallError::Refused { status, words })
             }
         }
@@ -178,10 +211,17 @@ impl Client {
 
     /// Sends a request on a connection and reads the answer. The connection is kept if the answer
     /// is complete and the server does not close it.
-    fn converse(&mut self, mut connection: BufReader<TcpStream>, question: &Question<'_>) -> io::Result<Answer> {
+    fn converse(
+        &mut self,
+        mut connection: BufReader<TcpStream>,
+        question: &Question<'_>,
+    ) -> io::Result<Answer> {
         let Question { method, path, headers, body } = question;
-        let mut text =
-            format!("{method} {path} HTTP/1.1\r\nHost: {}\r\nContent-Length: {}\r\n", self.address, body.len());
+        let mut text = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nContent-Length: {}\r\n",
+            self.address,
+            body.len()
+        );
         for (name, value) in *headers {
             text += &format!("{name}: {value}\r\n");
         }
@@ -232,7 +272,10 @@ fn read_answer(connection: &mut impl BufRead) -> io::Result<Answer> {
             }
         }
     } else {
-        let length = headers.get("content-length").and_then(|length| length.parse().ok()).unwrap_or_default();
+        let length = headers
+            .get("content-length")
+            .and_then(|length| length.parse().ok())
+            .unwrap_or_default();
         take(connection, length, &mut body)?;
     }
     Ok(Answer { status, headers, body })
@@ -280,14 +323,20 @@ mod tests {
     #[track_caller]
     fn check(text: &str, expected: Option<&str>) {
         let answer = read_answer(&mut text.as_bytes()).ok();
-        assert_eq!(answer.map(|answer| String::from_utf8(answer.body).unwrap()).as_deref(), expected);
+        assert_eq!(
+            answer.map(|answer| String::from_utf8(answer.body).unwrap()).as_deref(),
+            expected
+        );
     }
 
     #[test]
     fn an_answer_ends_where_it_says() {
         check("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nabHTTP", Some("ab"));
         check("HTTP/1.1 204 No Content\r\n\r\n", Some(""));
-        check("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n", Some("abc"));
+        check(
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n",
+            Some("abc"),
+        );
     }
 
     #[test]

@@ -14,7 +14,8 @@ pub const PODMAN_VARIABLE: &str = "RINGFENCE_TEST_PODMAN";
 /// Environment variable that holds the address of the tests' Podman, run by the ordinary user.
 pub const ROOTLESS_PODMAN_VARIABLE: &str = "RINGFENCE_TEST_PODMAN_ROOTLESS";
 /// Environment variables of all engines.
-pub const ENGINE_VARIABLES: [&str; 3] = [DOCKER_VARIABLE, PODMAN_VARIABLE, ROOTLESS_PODMAN_VARIABLE];
+pub const ENGINE_VARIABLES: [&str; 3] =
+    [DOCKER_VARIABLE, PODMAN_VARIABLE, ROOTLESS_PODMAN_VARIABLE];
 
 /// Name of the image with only busybox and a user `dev`, on every engine of the tests.
 pub const TINY_IMAGE: &str = "ringfence-test-tiny";
@@ -46,7 +47,9 @@ impl Engine {
         let address = std::env::var(variable)
             .map_err(|_| format!("{variable} names no engine; use `cargo xtask test`, as root"))?;
         let socket = address.strip_prefix("unix://");
-        socket.map(Self::on).ok_or_else(|| format!("{variable} must start with `unix://`: `{address}`"))
+        socket
+            .map(Self::on)
+            .ok_or_else(|| format!("{variable} must start with `unix://`: `{address}`"))
     }
 
     /// Returns every engine that the tests were given.
@@ -67,8 +70,13 @@ impl Engine {
     /// Creates an image from a tarball of its files and from Dockerfile instructions for its
     /// configuration.
     pub fn import(&self, image: &str, tarball: &Path, instructions: &[&str]) -> Result<(), String> {
-        let changes = instructions.iter().map(|instruction| format!("&changes={}", percent_encoded(instruction)));
-        let path = format!("/images/create?fromSrc=-&repo={image}&tag=latest{}", changes.collect::<String>());
+        let changes = instructions
+            .iter()
+            .map(|instruction| format!("&changes={}", percent_encoded(instruction)));
+        let path = format!(
+            "/images/create?fromSrc=-&repo={image}&tag=latest{}",
+            changes.collect::<String>()
+        );
         let answer = self.ask("POST", &path, Body::Tarball(tarball))?;
         // The status was sent before the work was done, so a failure is only in the stream of
         // progress.
@@ -81,11 +89,18 @@ impl Engine {
     /// Runs a command in a container without network, and removes the container. Fails unless the
     /// command succeeds.
     pub fn run(&self, image: &str, command: &[&str]) -> Result<(), String> {
-        let description = json!({ "Image": image, "Cmd": command, "HostConfig": { "NetworkMode": "none" } });
+        let description =
+            json!({ "Image": image, "Cmd": command, "HostConfig": { "NetworkMode": "none" } });
         match self.run_described(&description)? {
             Some(0) => Ok(()),
-            Some(status) => Err(format!("`{}` in a container of {image} ended with {status}", command.join(" "))),
-            None => Err(format!("the engine does not say how `{}` in a container of {image} ended", command.join(" "))),
+            Some(status) => Err(format!(
+                "`{}` in a container of {image} ended with {status}",
+                command.join(" ")
+            )),
+            None => Err(format!(
+                "the engine does not say how `{}` in a container of {image} ended",
+                command.join(" ")
+            )),
         }
     }
 
@@ -94,7 +109,8 @@ impl Engine {
     pub fn run_described(&self, description: &Value) -> Result<Option<i64>, String> {
         let container = Container::create(self, description)?;
         self.ask("POST", &format!("/containers/{}/start", container.id), Body::Empty)?;
-        let answer = self.ask_json("POST", &format!("/containers/{}/wait", container.id), Body::Empty)?;
+        let answer =
+            self.ask_json("POST", &format!("/containers/{}/wait", container.id), Body::Empty)?;
         Ok(answer["StatusCode"].as_i64())
     }
 
@@ -145,13 +161,17 @@ impl Engine {
 
     fn ask_json(&self, method: &str, path: &str, body: Body<'_>) -> Result<Value, String> {
         let answer = self.ask(method, path, body)?;
-        serde_json::from_slice(&answer).map_err(|error| format!("{} answered {method} {path}: {error}", self.address()))
+        serde_json::from_slice(&answer)
+            .map_err(|error| format!("{} answered {method} {path}: {error}", self.address()))
     }
 
     fn ask(&self, method: &str, path: &str, body: Body<'_>) -> Result<Vec<u8>, String> {
         let answer = self.exchange(method, path, body);
-        let answer = answer.map_err(|error| format!("cannot ask {} for {method} {path}: {error}", self.address()))?;
-        read_answer(&answer).map_err(|words| format!("{} refused {method} {path}: {words}", self.address()))
+        let answer = answer.map_err(|error| {
+            format!("cannot ask {} for {method} {path}: {error}", self.address())
+        })?;
+        read_answer(&answer)
+            .map_err(|words| format!("{} refused {method} {path}: {words}", self.address()))
     }
 
     /// Sends a request and reads the whole answer, which HTTP/1.0 ends by closing the connection.
@@ -167,7 +187,9 @@ impl Engine {
         match body {
             Body::Empty => {}
             Body::Json(value) => stream.write_all(value.to_string().as_bytes())?,
-            Body::Tarball(path) => drop(std::io::copy(&mut fs_err::File::open(path)?, &mut stream)?),
+            Body::Tarball(path) => {
+                drop(std::io::copy(&mut fs_err::File::open(path)?, &mut stream)?)
+            }
         }
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer)?;
@@ -200,7 +222,8 @@ struct Container<'a> {
 impl<'a> Container<'a> {
     fn create(engine: &'a Engine, description: &Value) -> Result<Self, String> {
         let answer = engine.ask_json("POST", "/containers/create", Body::Json(description))?;
-        let id = answer["Id"].as_str().ok_or_else(|| format!("a container without a name: {answer}"))?;
+        let id =
+            answer["Id"].as_str().ok_or_else(|| format!("a container without a name: {answer}"))?;
         Ok(Self { engine, id: id.to_owned() })
     }
 }
@@ -217,13 +240,19 @@ fn read_answer(answer: &[u8]) -> Result<Vec<u8>, String> {
     let (head, body) = text.split_once("\r\n\r\n").ok_or("the answer has no end of its head")?;
     let status = head.split(' ').nth(1).unwrap_or_default();
     // 304 means that the container has already started or stopped.
-    if status.starts_with('2') || status == "304" { Ok(body.as_bytes().to_vec()) } else { Err(body.trim().to_owned()) }
+    if status.starts_with('2') || status == "304" {
+        Ok(body.as_bytes().to_vec())
+    } else {
+        Err(body.trim().to_owned())
+    }
 }
 
 /// Percent-encodes text for the query of a request.
 fn percent_encoded(text: &str) -> String {
     let encode = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+            char::from(byte).to_string()
+        }
         other => format!("%{other:02X}"),
     };
     text.bytes().map(encode).collect()
@@ -237,7 +266,10 @@ mod tests {
     fn an_answer_is_its_body_or_the_words_of_its_refusal() {
         assert_eq!(read_answer(b"HTTP/1.0 200 OK\r\nServer: x\r\n\r\nOK"), Ok(b"OK".to_vec()));
         assert_eq!(read_answer(b"HTTP/1.0 204 No Content\r\n\r\n"), Ok(Vec::new()));
-        assert_eq!(read_answer(b"HTTP/1.0 404 Not Found\r\n\r\nno such image\n"), Err("no such image".to_owned()));
+        assert_eq!(
+            read_answer(b"HTTP/1.0 404 Not Found\r\n\r\nno such image\n"),
+            Err("no such image".to_owned())
+        );
         assert!(read_answer(b"").is_err());
     }
 

@@ -30,7 +30,11 @@ impl Skip {
         line.push('\n');
         // A single write to a file opened for appending is not interleaved with the writes of other
         // processes.
-        fs_err::OpenOptions::new().create(true).append(true).open(ledger)?.write_all(line.as_bytes())
+        fs_err::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(ledger)?
+            .write_all(line.as_bytes())
     }
 }
 
@@ -41,8 +45,11 @@ pub fn read(ledger: &Path) -> io::Result<Vec<Skip>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         read => read?,
     };
-    let mut skips =
-        text.lines().map(serde_json::from_str).collect::<Result<Vec<Skip>, _>>().map_err(io::Error::other)?;
+    let mut skips = text
+        .lines()
+        .map(serde_json::from_str)
+        .collect::<Result<Vec<Skip>, _>>()
+        .map_err(io::Error::other)?;
     skips.sort();
     skips.dedup();
     Ok(skips)
@@ -53,7 +60,11 @@ mod tests {
     use super::*;
 
     fn skip(place: &str) -> Skip {
-        Skip { place: place.to_owned(), need: "bwrap".to_owned(), reason: "cannot run `bwrap`:\nnot found".to_owned() }
+        Skip {
+            place: place.to_owned(),
+            need: "bwrap".to_owned(),
+            reason: "cannot run `bwrap`:\nnot found".to_owned(),
+        }
     }
 
     #[test]

@@ -30,8 +30,8 @@ use std::sync::Mutex;
 
 pub use entry::{Skip, read};
 pub use subject::{
-    User, binary, e2b_javascript, e2b_python, frameworks_python, mcp_python, openai_agents_python, playwright_python,
-    plotting_python,
+    User, binary, e2b_javascript, e2b_python, frameworks_python, mcp_python, openai_agents_python,
+    playwright_python, plotting_python,
 };
 
 /// Environment variable that holds the path of the ledger.
@@ -82,14 +82,18 @@ macro_rules! require {
 pub fn met(need: &'static str, probe: fn() -> Result<(), String>, here: &str) -> bool {
     let Err(reason) = probed_once(need, probe) else { return true };
     let required = std::env::var(REQUIRE_VARIABLE).unwrap_or_default();
-    assert!(!is_listed(&required, need), "{REQUIRE_VARIABLE} names `{need}`, which is missing: {reason}");
+    assert!(
+        !is_listed(&required, need),
+        "{REQUIRE_VARIABLE} names `{need}`, which is missing: {reason}"
+    );
 
     let skip = Skip { place: enclosing_function(here).to_owned(), need: need.to_owned(), reason };
     // Write directly, because the test harness would capture the print macros. A closed stderr
     // loses only this message.
     let _ = std::io::stderr().write_all(format!("{skip}\n").as_bytes());
     if let Some(ledger) = std::env::var_os(LEDGER_VARIABLE) {
-        skip.append_to(Path::new(&ledger)).expect("a skip must reach the ledger, or it would count as a pass");
+        skip.append_to(Path::new(&ledger))
+            .expect("a skip must reach the ledger, or it would count as a pass");
     }
     false
 }

@@ -5,17 +5,23 @@ use std::process::{Command, Stdio};
 
 use landlock::{ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr};
 
-use crate::engine::{DEV_IMAGE, DOCKER_VARIABLE, Engine, PODMAN_VARIABLE, ROOTLESS_PODMAN_VARIABLE, TINY_IMAGE};
+use crate::engine::{
+    DEV_IMAGE, DOCKER_VARIABLE, Engine, PODMAN_VARIABLE, ROOTLESS_PODMAN_VARIABLE, TINY_IMAGE,
+};
 use crate::subject::{
-    User, binary as binary_under_test, e2b_javascript as e2b_directory, e2b_python as e2b_interpreter,
-    frameworks_python as frameworks_interpreter, mcp_python as mcp_interpreter,
-    openai_agents_python as openai_agents_interpreter, playwright_python as playwright_interpreter,
-    plotting_python as plotting_interpreter,
+    User, binary as binary_under_test, e2b_javascript as e2b_directory,
+    e2b_python as e2b_interpreter, frameworks_python as frameworks_interpreter,
+    mcp_python as mcp_interpreter, openai_agents_python as openai_agents_interpreter,
+    playwright_python as playwright_interpreter, plotting_python as plotting_interpreter,
 };
 
 /// Checks that the tests run as root.
 pub fn root() -> Result<(), String> {
-    if rustix::process::geteuid().is_root() { Ok(()) } else { Err("the tests do not run as root".to_owned()) }
+    if rustix::process::geteuid().is_root() {
+        Ok(())
+    } else {
+        Err("the tests do not run as root".to_owned())
+    }
 }
 
 /// Checks that there is a `ringfence` binary to test.
@@ -50,8 +56,18 @@ pub fn huge_pages() -> Result<(), String> {
 
 /// Checks that bubblewrap works on this machine.
 pub fn bwrap() -> Result<(), String> {
-    let view =
-        ["--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"];
+    let view = [
+        "--unshare-all",
+        "--die-with-parent",
+        "--ro-bind",
+        "/",
+        "/",
+        "--proc",
+        "/proc",
+        "--dev",
+        "/dev",
+        "true",
+    ];
     succeeds(command("bwrap", &view))
 }
 
@@ -59,7 +75,8 @@ pub fn bwrap() -> Result<(), String> {
 pub fn landlock() -> Result<(), String> {
     // A ruleset restricts only the thread that applies it, and this thread ends with the probe.
     std::thread::spawn(|| {
-        restrict_this_thread().map_err(|error| format!("cannot restrict a thread with Landlock: {error}"))?;
+        restrict_this_thread()
+            .map_err(|error| format!("cannot restrict a thread with Landlock: {error}"))?;
         match fs_err::File::open("/proc/self/status") {
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
             Err(error) => Err(format!("Landlock did not deny a read, but it failed: {error}")),
@@ -77,7 +94,9 @@ pub fn cgroup_limits() -> Result<(), String> {
 
 /// Checks for an IPv6 loopback address.
 pub fn ipv6() -> Result<(), String> {
-    std::net::TcpListener::bind("[::1]:0").map(drop).map_err(|error| format!("cannot bind [::1]: {error}"))
+    std::net::TcpListener::bind("[::1]:0")
+        .map(drop)
+        .map_err(|error| format!("cannot bind [::1]: {error}"))
 }
 
 /// Checks for the right and the programs to make networks, and certificates for the servers in
@@ -183,13 +202,17 @@ pub fn rootless_podman() -> Result<(), String> {
 
 /// Checks for the image of a development container, on every engine that the tests were given.
 pub fn test_image_dev() -> Result<(), String> {
-    in_the_dev_image("test $(id -un):$(id -u):$PWD = dev:1000:/home/dev/workspace && git --version && python3 -c pass")
+    in_the_dev_image(
+        "test $(id -un):$(id -u):$PWD = dev:1000:/home/dev/workspace && git --version && python3 -c pass",
+    )
 }
 
 /// Checks for an SSH server in the image of a development container, on every engine that the tests
 /// were given.
 pub fn test_image_sshd() -> Result<(), String> {
-    in_the_dev_image("ssh-keygen -q -N '' -f /tmp/key && /usr/sbin/sshd -t -f /dev/null -h /tmp/key")
+    in_the_dev_image(
+        "ssh-keygen -q -N '' -f /tmp/key && /usr/sbin/sshd -t -f /dev/null -h /tmp/key",
+    )
 }
 
 /// Checks that the SSH client runs.
@@ -213,7 +236,10 @@ pub fn e2b_python() -> Result<(), String> {
 pub fn frameworks_python() -> Result<(), String> {
     let mut command = Command::new(frameworks_interpreter()?);
     // Only find the other package, because importing it takes seconds.
-    command.args(["-c", "import e2b_code_interpreter, importlib.util as all; all.find_spec('langchain_e2b').name"]);
+    command.args([
+        "-c",
+        "import e2b_code_interpreter, importlib.util as all; all.find_spec('langchain_e2b').name",
+    ]);
     succeeds(command)
 }
 
@@ -253,13 +279,16 @@ pub fn chromium() -> Result<(), String> {
 /// Checks for E2B's packages for JavaScript.
 pub fn e2b_javascript() -> Result<(), String> {
     let package = e2b_directory()?.join("package.json");
-    let mut command =
-        command("node", &["-e", "require('module').createRequire(process.argv[1])('@e2b/code-interpreter')"]);
+    let mut command = command(
+        "node",
+        &["-e", "require('module').createRequire(process.argv[1])('@e2b/code-interpreter')"],
+    );
     command.arg(package);
     succeeds(command)
 }
 
-const NEW_NAMESPACES: &[&str] = &["--user", "--map-root-user", "--mount", "--pid", "--net", "--fork", "true"];
+const NEW_NAMESPACES: &[&str] =
+    &["--user", "--map-root-user", "--mount", "--pid", "--net", "--fork", "true"];
 
 /// Removes all access to files from this thread.
 fn restrict_this_thread() -> Result<(), landlock::RulesetError> {
@@ -274,7 +303,9 @@ fn restrict_this_thread() -> Result<(), landlock::RulesetError> {
 fn in_the_dev_image(script: &str) -> Result<(), String> {
     let engines = Engine::given();
     if engines.is_empty() {
-        return Err("the tests were given no container engine; use `cargo xtask test`, as root".to_owned());
+        return Err(
+            "the tests were given no container engine; use `cargo xtask test`, as root".to_owned()
+        );
     }
     engines.iter().try_for_each(|engine| engine.run(DEV_IMAGE, &["zsh", "-c", script]))
 }
@@ -295,7 +326,10 @@ fn as_ordinary_user(program: &str, arguments: &[&str]) -> Result<Command, String
 /// standard error.
 fn succeeds(mut command: Command) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("cannot run `{program}`: {error}"))?;
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("cannot run `{program}`: {error}"))?;
     if output.status.success() {
         return Ok(());
     }
@@ -316,7 +350,8 @@ mod tests {
 
     #[test]
     fn a_program_that_fails_is_quoted() {
-        let reason = succeeds(command("sh", &["-c", "echo first >&2; echo why >&2; exit 3"])).unwrap_err();
+        let reason =
+            succeeds(command("sh", &["-c", "echo first >&2; echo why >&2; exit 3"])).unwrap_err();
         assert_eq!(reason, "`sh` ended with exit status: 3: why");
     }
 

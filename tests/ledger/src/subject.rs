@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::{
-    BINARY_VARIABLE, E2B_JAVASCRIPT_VARIABLE, E2B_PYTHON_VARIABLE, FRAMEWORKS_PYTHON_VARIABLE, MCP_PYTHON_VARIABLE,
-    OPENAI_AGENTS_PYTHON_VARIABLE, PLAYWRIGHT_PYTHON_VARIABLE, PLOTTING_PYTHON_VARIABLE, USER_VARIABLE,
+    BINARY_VARIABLE, E2B_JAVASCRIPT_VARIABLE, E2B_PYTHON_VARIABLE, FRAMEWORKS_PYTHON_VARIABLE,
+    MCP_PYTHON_VARIABLE, OPENAI_AGENTS_PYTHON_VARIABLE, PLAYWRIGHT_PYTHON_VARIABLE,
+    PLOTTING_PYTHON_VARIABLE, USER_VARIABLE,
 };
 
 /// Returns the path of the `ringfence` binary under test: the binary that `cargo xtask test` built,
@@ -61,7 +62,9 @@ fn interpreter(variable: &str) -> Result<PathBuf, String> {
 /// Returns the directory in which `cargo xtask test` installed E2B's packages for JavaScript.
 pub fn e2b_javascript() -> Result<PathBuf, String> {
     let directory = std::env::var_os(E2B_JAVASCRIPT_VARIABLE).map(PathBuf::from);
-    directory.ok_or_else(|| format!("{E2B_JAVASCRIPT_VARIABLE} names no directory; use `cargo xtask test`"))
+    directory.ok_or_else(|| {
+        format!("{E2B_JAVASCRIPT_VARIABLE} names no directory; use `cargo xtask test`")
+    })
 }
 
 /// A user without privileges.
@@ -84,22 +87,31 @@ impl User {
         let own = rustix::process::geteuid();
         if !own.is_root() {
             let is_own = |user: &Self| user.uid == own.as_raw();
-            return Self::find(&passwd()?, is_own).ok_or_else(|| format!("the user id {} has no name", own.as_raw()));
+            return Self::find(&passwd()?, is_own)
+                .ok_or_else(|| format!("the user id {} has no name", own.as_raw()));
         }
-        let name = std::env::var(USER_VARIABLE)
-            .map_err(|_| format!("the tests run as root and {USER_VARIABLE} names no user; use `cargo xtask test`"))?;
+        let name = std::env::var(USER_VARIABLE).map_err(|_| {
+            format!(
+                "the tests run as root and {USER_VARIABLE} names no user; use `cargo xtask test`"
+            )
+        })?;
         Self::named(&name)
     }
 
     /// Finds a user by the login name.
     pub fn named(name: &str) -> Result<Self, String> {
-        Self::find(&passwd()?, |user| user.name == name).ok_or_else(|| format!("there is no user `{name}`"))
+        Self::find(&passwd()?, |user| user.name == name)
+            .ok_or_else(|| format!("there is no user `{name}`"))
     }
 
     /// Returns a command that this user runs at home, with an environment of the user's own.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
-        command.env("HOME", &self.home).env("USER", &self.name).env("LOGNAME", &self.name).current_dir(&self.home);
+        command
+            .env("HOME", &self.home)
+            .env("USER", &self.name)
+            .env("LOGNAME", &self.name)
+            .current_dir(&self.home);
         if rustix::process::geteuid().is_root() {
             // A change of the user id away from root also clears root's supplementary groups
             // (CommandExt::uid).
@@ -116,7 +128,12 @@ impl User {
     fn parse(line: &str) -> Option<Self> {
         let fields: Vec<&str> = line.split(':').collect();
         let [name, _password, uid, gid, _comment, home, _shell] = fields[..] else { return None };
-        Some(Self { name: name.to_owned(), uid: uid.parse().ok()?, gid: gid.parse().ok()?, home: home.into() })
+        Some(Self {
+            name: name.to_owned(),
+            uid: uid.parse().ok()?,
+            gid: gid.parse().ok()?,
+            home: home.into(),
+        })
     }
 }
 
@@ -139,7 +156,10 @@ ringfence-test-1:x:1001:1002::/home/one:
     fn a_user_is_found_by_exactly_that_name() {
         let found = User::find(PASSWD, |user| user.name == "ringfence-test-1");
         let home = PathBuf::from("/home/one");
-        assert_eq!(found, Some(User { name: "ringfence-test-1".to_owned(), uid: 1001, gid: 1002, home }));
+        assert_eq!(
+            found,
+            Some(User { name: "ringfence-test-1".to_owned(), uid: 1001, gid: 1002, home })
+        );
         assert_eq!(User::find(PASSWD, |user| user.name == "ringfence-test"), None);
     }
 

@@ -36,18 +36,26 @@ pub(super) fn measure(workspace: &Workspace, revision: &str, runs: usize) -> Res
 
     let mut goals = Vec::new();
     for (place, name) in [(&empty, "an empty directory"), (&repository, "the repository")] {
-        std::env::set_current_dir(place).context("cannot enter the working directory of the runs")?;
+        std::env::set_current_dir(place)
+            .context("cannot enter the working directory of the runs")?;
         let contenders = vec![
             Contender { name: PLAIN, start: Ok(Start::Spawn(vec!["/bin/true".into()])) },
             Contender { name: THIS_BUILD, start: Ok(native(&ours)) },
             Contender { name: OTHER_BUILD, start: Ok(native(&other)) },
         ];
-        let comparison = compare(format!("/bin/true in {name}"), OTHER_BUILD, None, contenders, runs)?;
+        let comparison =
+            compare(format!("/bin/true in {name}"), OTHER_BUILD, None, contenders, runs)?;
         print!("\n{}", comparison.as_text());
         let ratio = comparison.ratio(THIS_BUILD, OTHER_BUILD);
-        goals.push(Goal::below(MOST, format!("in {name}: below {MOST}× of {revision}"), ratio, "×"));
+        goals.push(Goal::below(
+            MOST,
+            format!("in {name}: below {MOST}× of {revision}"),
+            ratio,
+            "×",
+        ));
     }
-    std::env::set_current_dir(&workspace.root).context("cannot leave the working directory of the runs")?;
+    std::env::set_current_dir(&workspace.root)
+        .context("cannot leave the working directory of the runs")?;
     print!("{}", goals_as_text(goals));
     Ok(())
 }
@@ -60,8 +68,11 @@ fn native(program: &Path) -> Start {
 /// Builds another revision as `cargo xtask dist` does, in its own work tree, and returns the path
 /// of the program.
 fn build(workspace: &Workspace, revision: &str) -> Result<PathBuf> {
-    let commit = git(&workspace.root, &["rev-parse", "--verify", "--quiet", &format!("{revision}^{{commit}}")])
-        .with_context(|| format!("`{revision}` is no commit of this repository"))?;
+    let commit = git(
+        &workspace.root,
+        &["rev-parse", "--verify", "--quiet", &format!("{revision}^{{commit}}")],
+    )
+    .with_context(|| format!("`{revision}` is no commit of this repository"))?;
     let place = workspace.target.join("bench").join(commit.trim());
     let (sources, program) = (place.join("sources"), place.join("ringfence"));
     if program.is_file() {
@@ -98,7 +109,10 @@ fn make_repository(repository: &Path) -> Result<()> {
     let source = source.to_str().context("the path of a temporary directory is not text")?;
     for number in 0..SUBMODULES {
         let path = format!("modules/module-{number}");
-        git(repository, &["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", source, &path])?;
+        git(
+            repository,
+            &["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", source, &path],
+        )?;
     }
     git(repository, &["commit", "--quiet", "--message", "submodules"])?;
     let config = repository.join(".git/config");
@@ -108,7 +122,9 @@ fn make_repository(repository: &Path) -> Result<()> {
         if missing == 0 {
             break;
         }
-        let lines = format!("[branch \"topic-{number}\"]\n\tremote = origin\n\tmerge = refs/heads/topic-{number}\n");
+        let lines = format!(
+            "[branch \"topic-{number}\"]\n\tremote = origin\n\tmerge = refs/heads/topic-{number}\n"
+        );
         text.extend(lines.split_inclusive('\n').take(missing));
     }
     ensure!(text.lines().count() == CONFIG_LINES, "git itself wrote more lines of configuration");

@@ -23,8 +23,10 @@ text { fill: #f0f6fc } .tick { fill: #9198a1 } .peer { fill: #656c76 } .ours { f
 /// Draws one group of bars per command. A bar ends at the median, and the line to its right ends at
 /// the 95th percentile.
 pub(super) fn draw(comparisons: &[Comparison]) -> String {
-    let groups: Vec<(&str, Vec<Bar>)> =
-        comparisons.iter().map(|comparison| (comparison.title.as_str(), bars(comparison))).collect();
+    let groups: Vec<(&str, Vec<Bar>)> = comparisons
+        .iter()
+        .map(|comparison| (comparison.title.as_str(), bars(comparison)))
+        .collect();
     let scale = Scale::around(groups.iter().flat_map(|(_, bars)| bars));
     let rows: usize = groups.iter().map(|(_, bars)| bars.len()).sum();
     let height = groups.len() as f64 * (HEAD + FOOT) + rows as f64 * ROW;
@@ -91,13 +93,21 @@ fn draw_group(svg: &mut String, scale: &Scale, top: f64, command: &str, bars: &[
     let first = top + HEAD;
     let bottom = first + bars.len() as f64 * ROW;
     let mut line = |text: String| writeln!(svg, "{text}").expect("writing to a String cannot fail");
-    line(format!("<text class=\"head\" x=\"8\" y=\"{:.1}\">{}</text>", top + 26.0, escape(command)));
+    line(format!(
+        "<text class=\"head\" x=\"8\" y=\"{:.1}\">{}</text>",
+        top + 26.0,
+        escape(command)
+    ));
     for power in scale.low..=scale.high {
         let x = scale.place(f64::from(power));
-        line(format!("<line class=\"grid\" x1=\"{x:.1}\" y1=\"{first:.1}\" x2=\"{x:.1}\" y2=\"{bottom:.1}\"/>"));
+        line(format!(
+            "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{first:.1}\" x2=\"{x:.1}\" y2=\"{bottom:.1}\"/>"
+        ));
         let label = format!("{} ms", 10_f64.powi(power));
         let y = bottom + 16.0;
-        line(format!("<text class=\"tick\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{label}</text>"));
+        line(format!(
+            "<text class=\"tick\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{label}</text>"
+        ));
     }
     for (index, bar) in bars.iter().enumerate() {
         let y = first + index as f64 * ROW;
@@ -115,7 +125,9 @@ fn draw_group(svg: &mut String, scale: &Scale, top: f64, command: &str, bars: &[
             (end - LABELS).max(1.0),
             ROW - 8.0
         ));
-        line(format!("<line class=\"spread\" x1=\"{end:.1}\" y1=\"{middle:.1}\" x2=\"{far:.1}\" y2=\"{middle:.1}\"/>"));
+        line(format!(
+            "<line class=\"spread\" x1=\"{end:.1}\" y1=\"{middle:.1}\" x2=\"{far:.1}\" y2=\"{middle:.1}\"/>"
+        ));
         let value = bar.median.as_secs_f64() * 1e3;
         line(format!("<text x=\"{:.1}\" y=\"{text:.1}\">{value:.2} ms</text>", far + 6.0));
     }
@@ -159,9 +171,16 @@ mod tests {
 
     #[test]
     fn the_fastest_comes_first_and_ours_are_marked() {
-        let svg = draw(&[comparison(&[("bwrap", 4000), ("ringfence, native", 1500), ("plain spawn", 600)])]);
+        let svg = draw(&[comparison(&[
+            ("bwrap", 4000),
+            ("ringfence, native", 1500),
+            ("plain spawn", 600),
+        ])]);
         let place = |name: &str| svg.find(&format!(">{name}</text>")).unwrap();
-        assert!(place("plain spawn") < place("ringfence, native") && place("ringfence, native") < place("bwrap"));
+        assert!(
+            place("plain spawn") < place("ringfence, native")
+                && place("ringfence, native") < place("bwrap")
+        );
         assert_eq!(svg.matches("class=\"ours\"").count(), 1);
         assert_eq!(svg.matches("class=\"peer\"").count(), 2);
     }

@@ -26,7 +26,8 @@ pub(super) struct Interpreters {
 impl Interpreters {
     /// Starts `program`, which keeps interpreters of `python` warm.
     pub(super) fn start(program: &Path, python: &Path) -> Self {
-        let driver = Driver::of_code(program, python).map(Rc::new).map_err(|error| format!("{error:#}"));
+        let driver =
+            Driver::of_code(program, python).map(Rc::new).map_err(|error| format!("{error:#}"));
         Self { python: python.into(), driver }
     }
 

@@ -64,7 +64,9 @@ impl Start {
         let mut command = match self {
             Self::Spawn(words) => command_of(words),
             Self::Library { program, command } => library_command(program, 1, command),
-            Self::Asked { driver, line, .. } => return driver.ask(line).map(drop).map_err(|error| error.to_string()),
+            Self::Asked { driver, line, .. } => {
+                return driver.ask(line).map(drop).map_err(|error| error.to_string());
+            }
             Self::Done(act) => return act().map(drop).map_err(|error| format!("{error:#}")),
         };
         output_of(&mut command).map(drop).map_err(|error| error.to_string())
@@ -94,7 +96,9 @@ impl Start {
             }
             Self::Library { program, command } => {
                 let figures = output_of(&mut library_command(program, BLOCK, command))?;
-                let time = |line: &str| Ok(Duration::from_nanos(line.trim().parse().context("not a figure")?));
+                let time = |line: &str| {
+                    Ok(Duration::from_nanos(line.trim().parse().context("not a figure")?))
+                };
                 figures.lines().map(time).collect()
             }
             Self::Asked { driver, line, .. } => driver.ask(line),
@@ -116,9 +120,14 @@ fn library_command(program: &Path, runs: usize, words: &[OsString]) -> Command {
 }
 
 /// Returns all contenders, present or not, and a sentence on the origin of the equal view.
-pub(super) fn line_up(programs: &Programs, directory: &Path, command: &[&str]) -> (Vec<Contender>, String) {
+pub(super) fn line_up(
+    programs: &Programs,
+    directory: &Path,
+    command: &[&str],
+) -> (Vec<Contender>, String) {
     let words: Vec<OsString> = command.iter().map(OsString::from).collect();
-    let spawn = |prefix: Vec<OsString>| Start::Spawn(prefix.into_iter().chain(words.clone()).collect());
+    let spawn =
+        |prefix: Vec<OsString>| Start::Spawn(prefix.into_iter().chain(words.clone()).collect());
     let ringfence = |flags: &str| spawn(with_flags(&programs.ringfence, flags));
     let installed = |program: &str, flags: &str| installed(program, flags, &words);
     let library = Start::Library { program: programs.library.clone(), command: words.clone() };
@@ -146,14 +155,21 @@ pub(super) fn line_up(programs: &Programs, directory: &Path, command: &[&str]) -
                 "--user --map-root-user --mount --pid --net --ipc --uts --cgroup --fork --kill-child",
             ),
         },
-        Contender { name: "firejail", start: installed("firejail", "--quiet --noprofile --net=none --") },
+        Contender {
+            name: "firejail",
+            start: installed("firejail", "--quiet --noprofile --net=none --"),
+        },
     ];
     (contenders, source)
 }
 
 /// Returns a call of bwrap with the flags that most of its callers use.
 pub(super) fn bwrap_as_usual(words: &[OsString]) -> Result<Start, String> {
-    installed("bwrap", "--unshare-all --die-with-parent --ro-bind / / --proc /proc --dev /dev --tmpfs /tmp", words)
+    installed(
+        "bwrap",
+        "--unshare-all --die-with-parent --ro-bind / / --proc /proc --dev /dev --tmpfs /tmp",
+        words,
+    )
 }
 
 fn installed(program: &str, flags: &str, words: &[OsString]) -> Result<Start, String> {
@@ -168,7 +184,8 @@ fn with_flags(program: &Path, flags: &str) -> Vec<OsString> {
 /// Asks ringfence for the backend that it chooses by default.
 fn chosen_backend(ringfence: &Path, words: &[OsString]) -> Result<String> {
     let result = output_of(Command::new(ringfence).args(["run", "--json", "--"]).args(words))?;
-    let result: serde_json::Value = serde_json::from_str(&result).context("the result is not JSON")?;
+    let result: serde_json::Value =
+        serde_json::from_str(&result).context("the result is not JSON")?;
     result["meta"]["backend"].as_str().map(str::to_owned).context("the result names no backend")
 }
 
@@ -189,14 +206,15 @@ fn without_descriptors(argv: &[&str]) -> Result<Vec<String>> {
     let mut words = argv.iter().copied();
     while let Some(word) = words.next() {
         match word {
-            "--seccomp" | "--add-seccomp-fd" | "--sync-fd" | "--block-fd" | "--info-fd" | "--json-status-fd"
-            | "--userns-block-fd" => {
+            "--seccomp" | "--add-seccomp-fd" | "--sync-fd" | "--block-fd" | "--info-fd"
+            | "--json-status-fd" | "--userns-block-fd" => {
                 words.next().with_context(|| format!("`{word}` has no descriptor"))?;
             }
             // Replace the data with a bind mount at the same destination. The source exists and has
             // its own mode, so `--perms` must go.
             "--ro-bind-data" | "--bind-data" | "--file" => {
-                let destination = words.nth(1).with_context(|| format!("`{word}` has no destination"))?;
+                let destination =
+                    words.nth(1).with_context(|| format!("`{word}` has no destination"))?;
                 if kept.len() >= 2 && kept[kept.len() - 2] == "--perms" {
                     kept.truncate(kept.len() - 2);
                 }
@@ -236,17 +254,23 @@ fn equal_view(directory: &Path) -> Vec<OsString> {
         "os-release",
     ];
     let mut arguments: Vec<OsString> =
-        ["--unshare-all", "--die-with-parent", "--new-session", "--clearenv"].map(OsString::from).into();
+        ["--unshare-all", "--die-with-parent", "--new-session", "--clearenv"]
+            .map(OsString::from)
+            .into();
     let settings = SETTINGS.iter().map(|name| Path::new("/etc").join(name));
     for path in SYSTEM.iter().map(PathBuf::from).chain(settings).filter(|path| path.exists()) {
         arguments.extend([OsString::from("--ro-bind"), path.clone().into(), path.into()]);
     }
     let home = std::env::var_os("HOME").unwrap_or_else(|| "/root".into());
-    arguments.extend(["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs"].map(OsString::from));
+    arguments.extend(
+        ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs"].map(OsString::from),
+    );
     arguments.extend([home.clone(), "--bind".into(), directory.into(), directory.into()]);
     arguments.extend(["--chdir".into(), directory.into(), "--setenv".into(), "HOME".into(), home]);
-    arguments
-        .extend(["--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin", "--cap-drop", "ALL", "--"].map(OsString::from));
+    arguments.extend(
+        ["--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin", "--cap-drop", "ALL", "--"]
+            .map(OsString::from),
+    );
     arguments
 }
 
@@ -262,9 +286,18 @@ mod tests {
 
     #[test]
     fn options_that_name_a_descriptor_are_taken_out() {
-        check("bwrap --seccomp 10 --ro-bind /usr /usr -- true", "bwrap --ro-bind /usr /usr -- true");
-        check("bwrap --perms 0644 --file 9 /etc/hosts -- true", "bwrap --ro-bind /dev/null /etc/hosts -- true");
-        check("bwrap --ro-bind-data 9 /etc/passwd -- true", "bwrap --ro-bind /dev/null /etc/passwd -- true");
+        check(
+            "bwrap --seccomp 10 --ro-bind /usr /usr -- true",
+            "bwrap --ro-bind /usr /usr -- true",
+        );
+        check(
+            "bwrap --perms 0644 --file 9 /etc/hosts -- true",
+            "bwrap --ro-bind /dev/null /etc/hosts -- true",
+        );
+        check(
+            "bwrap --ro-bind-data 9 /etc/passwd -- true",
+            "bwrap --ro-bind /dev/null /etc/passwd -- true",
+        );
     }
 
     #[test]

@@ -23,7 +23,8 @@ struct Process {
 impl Conversation {
     pub(super) fn start(command: &mut Command) -> Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().with_context(|| format!("cannot run {:?}", command.get_program()))?;
+        let mut child =
+            command.spawn().with_context(|| format!("cannot run {:?}", command.get_program()))?;
         let answers = BufReader::new(child.stdout.take().context("it has no output")?);
         Ok(Self { process: RefCell::new(Process { child, answers }) })
     }
@@ -71,9 +72,14 @@ pub(super) struct Driver(Conversation);
 
 impl Driver {
     /// Starts `program` on a backend and waits until its sandbox has run a command.
-    pub(super) fn start(program: &Path, backend: &[&str], variables: &[(&str, &str)]) -> Result<Self> {
+    pub(super) fn start(
+        program: &Path,
+        backend: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<Self> {
         let mut command = Command::new(program);
-        let driver = Self(Conversation::start(command.args(backend).envs(variables.iter().copied()))?);
+        let driver =
+            Self(Conversation::start(command.args(backend).envs(variables.iter().copied()))?);
         driver.ask("exec 1 true")?;
         Ok(driver)
     }

@@ -21,7 +21,8 @@ const DIRECT: &str = "direct";
 const OURS: &str = "ringfence";
 const PEERS: [&str; 2] = ["tinyproxy", "squid"];
 /// The measured quantities, in this order.
-const COLUMNS: [&str; 5] = ["1 stream, MB/s", "64 streams, MB/s", "p50 µs", "p99 µs", "KiB a connection"];
+const COLUMNS: [&str; 5] =
+    ["1 stream, MB/s", "64 streams, MB/s", "p50 µs", "p99 µs", "KiB a connection"];
 /// Bytes that a single stream carries, and bytes that each of many streams carries.
 const BYTES: [u64; 2] = [2 << 30, 32 << 20];
 const STREAMS: usize = 64;
@@ -63,12 +64,13 @@ type Begin<'a> = Box<dyn Fn() -> Result<Contender> + 'a>;
 pub(super) fn measure(programs: &Programs) -> Result<Rates<5>> {
     let load = Load::start(&programs.load)?;
     let origin = load.origin;
-    let peer = |name: &'static str, begin: fn(&Path, SocketAddr) -> Result<Contender>| -> Way<Begin<'_>> {
-        match find_program(name) {
-            Some(program) => (name, Ok(Box::new(move || begin(&program, origin)))),
-            None => (name, Err(format!("{name} is not installed"))),
-        }
-    };
+    let peer =
+        |name: &'static str, begin: fn(&Path, SocketAddr) -> Result<Contender>| -> Way<Begin<'_>> {
+            match find_program(name) {
+                Some(program) => (name, Ok(Box::new(move || begin(&program, origin)))),
+                None => (name, Err(format!("{name} is not installed"))),
+            }
+        };
     let ways: Vec<Way<Begin<'_>>> = vec![
         (DIRECT, Ok(Box::new(Contender::direct))),
         (OURS, Ok(Box::new(|| Contender::ours(&programs.proxy, origin)))),
@@ -81,9 +83,17 @@ pub(super) fn measure(programs: &Programs) -> Result<Rates<5>> {
 /// Returns the goals that the proxy must reach.
 pub(super) fn goals(rates: &Rates<5>) -> Vec<Goal> {
     let of = |name: &str, column: usize| {
-        rates.iter().find(|(contender, _)| *contender == name)?.1.as_ref().ok().map(|rates| rates[column])
+        rates
+            .iter()
+            .find(|(contender, _)| *contender == name)?
+            .1
+            .as_ref()
+            .ok()
+            .map(|rates| rates[column])
     };
-    let ratio = |above: Option<f64>, below: Option<f64>| above.zip(below).map(|(above, below)| above / below);
+    let ratio = |above: Option<f64>, below: Option<f64>| {
+        above.zip(below).map(|(above, below)| above / below)
+    };
     let mut goals = vec![Goal::at_least(
         0.8,
         "the proxy, one stream: at least 0.8 of the direct way".to_owned(),
@@ -124,8 +134,15 @@ impl Contender {
     fn ours(program: &Path, origin: SocketAddr) -> Result<Contender> {
         Contender::start(|port, _| {
             let mut command = Command::new(program);
-            command.args(["--listen", &format!("127.0.0.1:{port}"), "--allow", &origin.to_string()]);
-            for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"] {
+            command.args([
+                "--listen",
+                &format!("127.0.0.1:{port}"),
+                "--allow",
+                &origin.to_string(),
+            ]);
+            for name in
+                ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"]
+            {
                 command.env_remove(name);
             }
             Ok(command)
@@ -149,7 +166,10 @@ impl Contender {
     fn squid(program: &Path, origin: SocketAddr) -> Result<Contender> {
         Contender::start(|port, directory| {
             // Squid drops the rights of root and then writes to this directory.
-            fs_err::set_permissions(directory, std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
+            fs_err::set_permissions(
+                directory,
+                std::os::unix::fs::PermissionsExt::from_mode(0o777),
+            )?;
             let file = directory.join("squid.conf");
             let at = directory.display();
             let lines = format!(
@@ -169,7 +189,8 @@ impl Contender {
         let directory = tempfile::tempdir()?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let mut command = describe(port, directory.path())?;
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let child =
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let mut contender = Contender { proxy: Some((child, address)), _directory: directory };
         let deadline = Instant::now() + PATIENCE;
@@ -197,11 +218,17 @@ impl Contender {
         while let Some(process) = processes.pop() {
             let text = fs_err::read_to_string(format!("/proc/{process}/smaps_rollup"))?;
             let field = text.lines().find_map(|line| line.strip_prefix("Pss:"));
-            sum +=
-                field.and_then(|line| line.trim().trim_end_matches(" kB").parse::<f64>().ok()).context("no figure")?;
-            let children = fs_err::read_to_string(format!("/proc/{process}/task/{process}/children"));
-            processes
-                .extend(children.unwrap_or_default().split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+            sum += field
+                .and_then(|line| line.trim().trim_end_matches(" kB").parse::<f64>().ok())
+                .context("no figure")?;
+            let children =
+                fs_err::read_to_string(format!("/proc/{process}/task/{process}/children"));
+            processes.extend(
+                children
+                    .unwrap_or_default()
+                    .split_whitespace()
+                    .filter_map(|child| child.parse::<u32>().ok()),
+            );
         }
         Ok(sum)
     }

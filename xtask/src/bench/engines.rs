@@ -20,9 +20,13 @@ pub(super) struct Kind {
     flags: &'static [&'static str],
 }
 
-pub(super) const DOCKER: Kind = Kind { name: "docker", variables: [DOCKER_VARIABLE, "DOCKER_HOST"], flags: &["-H"] };
-pub(super) const PODMAN: Kind =
-    Kind { name: "podman", variables: [PODMAN_VARIABLE, "CONTAINER_HOST"], flags: &["--remote", "--url"] };
+pub(super) const DOCKER: Kind =
+    Kind { name: "docker", variables: [DOCKER_VARIABLE, "DOCKER_HOST"], flags: &["-H"] };
+pub(super) const PODMAN: Kind = Kind {
+    name: "podman",
+    variables: [PODMAN_VARIABLE, "CONTAINER_HOST"],
+    flags: &["--remote", "--url"],
+};
 
 /// An engine with an idle container. The container is removed when the engine is dropped.
 pub(super) struct Engine {
@@ -35,15 +39,19 @@ pub(super) struct Engine {
 impl Engine {
     /// Finds an engine and starts an idle container on it, or returns the reason why that fails.
     pub(super) fn find(kind: Kind) -> Result<Self, String> {
-        let program = find_program(kind.name).ok_or_else(|| format!("{} is not installed", kind.name))?;
+        let program =
+            find_program(kind.name).ok_or_else(|| format!("{} is not installed", kind.name))?;
         let address = kind.variables.iter().find_map(|variable| std::env::var(variable).ok());
-        let address = address.ok_or_else(|| format!("neither {} is set", kind.variables.join(" nor ")))?;
+        let address =
+            address.ok_or_else(|| format!("neither {} is set", kind.variables.join(" nor ")))?;
         let mut engine = Self { kind, program, address, container: String::new() };
         // The container removes itself (`--rm`) when its sleep ends, even if this process is
         // interrupted.
         let idle = ["run", "--detach", "--rm", "--network", "none", TINY_IMAGE, "sleep", "3600"];
-        engine.container =
-            output_of(&mut engine.command(&idle)).map_err(|error| format!("{error:#}"))?.trim().to_owned();
+        engine.container = output_of(&mut engine.command(&idle))
+            .map_err(|error| format!("{error:#}"))?
+            .trim()
+            .to_owned();
         Ok(engine)
     }
 
@@ -74,8 +82,13 @@ impl Engine {
     }
 
     fn words(&self, words: &[&str]) -> Vec<OsString> {
-        let fixed = [OsString::from(&self.program)].into_iter().chain(self.kind.flags.iter().map(OsString::from));
-        fixed.chain([OsString::from(&self.address)]).chain(words.iter().map(OsString::from)).collect()
+        let fixed = [OsString::from(&self.program)]
+            .into_iter()
+            .chain(self.kind.flags.iter().map(OsString::from));
+        fixed
+            .chain([OsString::from(&self.address)])
+            .chain(words.iter().map(OsString::from))
+            .collect()
     }
 
     fn command(&self, words: &[&str]) -> Command {

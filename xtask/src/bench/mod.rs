@@ -48,8 +48,16 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     let runs = arguments.number("--runs")?.unwrap_or(default);
     let against = arguments.value("--against", "a revision")?;
     let is_egress_alone = arguments.flag("--egress");
-    let (install, with_engines) = (!arguments.flag("--no-install"), !arguments.flag("--no-engines"));
-    arguments.end(&["--runs", "--quick", "--against", "--egress", "--no-install", "--no-engines"])?;
+    let (install, with_engines) =
+        (!arguments.flag("--no-install"), !arguments.flag("--no-engines"));
+    arguments.end(&[
+        "--runs",
+        "--quick",
+        "--against",
+        "--egress",
+        "--no-install",
+        "--no-engines",
+    ])?;
     if let Some(revision) = against {
         return against::measure(workspace, &revision, runs);
     }
@@ -65,16 +73,19 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
         code: build_example(workspace, "ringfence", "bench_code")?,
     };
     let egress_programs = build_egress(workspace)?;
-    let python = python::provide(PANDAS, &workspace.target, install).unwrap_or_else(|| "python3".into());
+    let python =
+        python::provide(PANDAS, &workspace.target, install).unwrap_or_else(|| "python3".into());
     let sdk = python::provide(E2B, &workspace.target, install);
     if with_engines && let Some(ground) = Ground::prepare()? {
         return beside_engines(workspace, &ground);
     }
     // The view of every contender has the same small, writable working directory.
     let directory = tempfile::tempdir_in("/var/tmp")?;
-    std::env::set_current_dir(directory.path()).context("cannot enter the working directory of the runs")?;
+    std::env::set_current_dir(directory.path())
+        .context("cannot enter the working directory of the runs")?;
 
-    let cold = COMMANDS.iter().map(|command| compare_cold(&programs, directory.path(), command, runs));
+    let cold =
+        COMMANDS.iter().map(|command| compare_cold(&programs, directory.path(), command, runs));
     let mut comparisons = cold.collect::<Result<Vec<_>>>()?;
     let interpreters = Interpreters::start(&programs.code, &python);
     for (code, _) in CODE {
@@ -86,13 +97,37 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     let output = output::measure(&programs.ringfence).map_err(|error| format!("{error:#}"));
     println!("starting sandboxes that stay");
     let stays = Stays::start(&programs.session);
-    comparisons.push(compare(format!("{COMMAND}, all is up"), DOCKER_EXEC, None, stays.warm(), runs)?);
+    comparisons.push(compare(
+        format!("{COMMAND}, all is up"),
+        DOCKER_EXEC,
+        None,
+        stays.warm(),
+        runs,
+    )?);
     let starts = runs.div_ceil(RUNS_PER_START);
-    comparisons.push(compare(format!("{COMMAND}, from nothing"), AS_USUAL, None, stays.up(), starts)?);
+    comparisons.push(compare(
+        format!("{COMMAND}, from nothing"),
+        AS_USUAL,
+        None,
+        stays.up(),
+        starts,
+    )?);
     println!("starting a server");
     let served = Served::start(&programs.ringfence, sdk.as_deref());
-    comparisons.push(compare(format!("{COMMAND}, through a server"), DOCKER_RUN, None, served.up(&stays), starts)?);
-    comparisons.push(compare(format!("{COMMAND}, a server's is up"), PLAIN, None, served.exec(), runs)?);
+    comparisons.push(compare(
+        format!("{COMMAND}, through a server"),
+        DOCKER_RUN,
+        None,
+        served.up(&stays),
+        starts,
+    )?);
+    comparisons.push(compare(
+        format!("{COMMAND}, a server's is up"),
+        PLAIN,
+        None,
+        served.exec(),
+        runs,
+    )?);
     drop(served);
     println!("measuring 1 GiB in and out");
     let copies = rates::copies(&stays, directory.path())?;
@@ -100,7 +135,8 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     let commands = rates::commands(&stays);
     drop(stays);
     let report = Report { runs, comparisons, output, copies, commands };
-    std::env::set_current_dir(&workspace.root).context("cannot leave the working directory of the runs")?;
+    std::env::set_current_dir(&workspace.root)
+        .context("cannot leave the working directory of the runs")?;
 
     print!("\n{}", report.as_text());
     let documents = workspace.root.join("docs/bench");
@@ -116,7 +152,10 @@ fn measure_egress(workspace: &Workspace, programs: &egress::Programs) -> Result<
     println!("measuring the proxy");
     let rates = egress::measure(programs)?;
     print!("\n{}\n{}", egress::as_text(&rates), report::goals_as_text(egress::goals(&rates)));
-    fs_err::write(workspace.root.join("docs/bench/egress.json"), format!("{:#}\n", egress::as_json(&rates)))?;
+    fs_err::write(
+        workspace.root.join("docs/bench/egress.json"),
+        format!("{:#}\n", egress::as_json(&rates)),
+    )?;
     println!("\nwritten: docs/bench/egress.json");
     Ok(())
 }
@@ -140,12 +179,20 @@ fn build_egress(workspace: &Workspace) -> Result<egress::Programs> {
 fn beside_engines(workspace: &Workspace, ground: &Ground) -> Result<()> {
     let engines = ground.start_engines(None, &workspace.target.join("test-images"))?;
     let mut again = Command::new(std::env::current_exe().context("cannot find this program")?);
-    again.args(std::env::args_os().skip(1)).args(["--no-install", "--no-engines"]).envs(engines.variables());
+    again
+        .args(std::env::args_os().skip(1))
+        .args(["--no-install", "--no-engines"])
+        .envs(engines.variables());
     run_command(&mut ground.beside_the_engines(&again))
 }
 
 /// Compares the ways to run a command from a cold start, with no part of its sandbox prepared.
-fn compare_cold(programs: &Programs, directory: &Path, command: &[&str], runs: usize) -> Result<Comparison> {
+fn compare_cold(
+    programs: &Programs,
+    directory: &Path,
+    command: &[&str],
+    runs: usize,
+) -> Result<Comparison> {
     let (contenders, equal_view) = contenders::line_up(programs, directory, command);
     let note = format!("{EQUAL_BWRAP}: {equal_view}");
     compare(spell_words(command), EQUAL_BWRAP, Some(note), contenders, runs)
@@ -184,6 +231,9 @@ fn compare(
     }
     let turns = (WARM_UP_ROUNDS + runs) % results.len();
     results.rotate_right(turns);
-    let results = results.into_iter().map(|(name, result)| (name, result.map(|(_, samples)| samples))).collect();
+    let results = results
+        .into_iter()
+        .map(|(name, result)| (name, result.map(|(_, samples)| samples)))
+        .collect();
     Ok(Comparison { title, yardstick, note, results })
 }

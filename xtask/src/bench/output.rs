@@ -64,9 +64,15 @@ fn through_a_pipe(directory: &Path, script: &str) -> Result<Duration> {
 
 fn drain(ringfence: &Path, directory: &Path, script: &str) -> Result<Drained> {
     let mut command = Command::new(ringfence);
-    command.args(["run", "--json", "--output", "10M", "--", "sh", "-c", script]).current_dir(directory);
+    command
+        .args(["run", "--json", "--output", "10M", "--", "sh", "-c", script])
+        .current_dir(directory);
     let start = Instant::now();
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().context("cannot run ringfence")?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .context("cannot run ringfence")?;
     let process = child.id();
     // Poll the high-water mark of this process alone, because wait4(2) reports the largest value of
     // a process and its children.
@@ -84,7 +90,9 @@ fn drain(ringfence: &Path, directory: &Path, script: &str) -> Result<Drained> {
 fn watch_memory(process: u32) -> u64 {
     let status = format!("/proc/{process}/status");
     let mut peak = 0;
-    while let Some(mark) = fs_err::read_to_string(&status).ok().and_then(|text| high_water_mark(&text)) {
+    while let Some(mark) =
+        fs_err::read_to_string(&status).ok().and_then(|text| high_water_mark(&text))
+    {
         peak = mark.max(peak);
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -103,13 +111,20 @@ mod tests {
 
     #[test]
     fn the_high_water_mark_is_read_in_bytes() {
-        assert_eq!(high_water_mark("Name:\tsh\nVmPeak:\t 9 kB\nVmHWM:\t    1596 kB\n"), Some(1596 * 1024));
+        assert_eq!(
+            high_water_mark("Name:\tsh\nVmPeak:\t 9 kB\nVmHWM:\t    1596 kB\n"),
+            Some(1596 * 1024)
+        );
         assert_eq!(high_water_mark("Name:\tsh\nState:\tZ (zombie)\n"), None);
     }
 
     #[test]
     fn the_speed_is_in_decimal_gigabytes() {
-        let drained = Drained { time: Duration::from_millis(500), plain: Duration::from_secs(1), peak_memory: 0 };
+        let drained = Drained {
+            time: Duration::from_millis(500),
+            plain: Duration::from_secs(1),
+            peak_memory: 0,
+        };
         assert!((drained.gigabytes_per_second() - 2.147_483_648).abs() < 1e-9);
     }
 }

@@ -30,8 +30,10 @@ pub(super) type Rates<const COLUMNS: usize> = Vec<(&'static str, Result<[f64; CO
 
 /// Copies a file in and out by every way in turn. Returns megabytes per second.
 pub(super) fn copies(stays: &Stays, directory: &Path) -> Result<Rates<2>> {
-    let places = Places { original: directory.join("original"), returned: directory.join("returned") };
-    let piece: Vec<u8> = (0..1 << 20).map(|index: u32| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let places =
+        Places { original: directory.join("original"), returned: directory.join("returned") };
+    let piece: Vec<u8> =
+        (0..1 << 20).map(|index: u32| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let mut file = fs_err::File::create(&places.original)?;
     for _ in 0..BYTES / piece.len() as u64 {
         std::io::Write::write_all(&mut file, &piece)?;
@@ -60,9 +62,13 @@ pub(super) fn commands(stays: &Stays) -> Rates<3> {
         let mut rates = [0.0; AT_ONCE.len()];
         for (rate, at_once) in rates.iter_mut().zip(AT_ONCE) {
             let (all, time) = match many {
-                Many::Asked(driver) => (QUICK, sum(&driver.ask(&format!("many {QUICK} {at_once} {COMMAND}"))?)),
+                Many::Asked(driver) => {
+                    (QUICK, sum(&driver.ask(&format!("many {QUICK} {at_once} {COMMAND}"))?))
+                }
                 Many::Plain(words) => (QUICK, spawn_many(words, QUICK, at_once)?),
-                Many::Engine(words) => (at_once.max(SLOW), spawn_many(words, at_once.max(SLOW), at_once)?),
+                Many::Engine(words) => {
+                    (at_once.max(SLOW), spawn_many(words, at_once.max(SLOW), at_once)?)
+                }
             };
             *rate = all as f64 / time.as_secs_f64();
         }
@@ -81,8 +87,10 @@ pub(super) fn in_turn<T, const COLUMNS: usize>(
     ways: Vec<Way<T>>,
     mut measure: impl FnMut(&T) -> Result<[f64; COLUMNS]>,
 ) -> Rates<COLUMNS> {
-    let mut measured: Vec<Way<Vec<[f64; COLUMNS]>>> =
-        ways.iter().map(|(name, way)| (*name, way.as_ref().map(|_| Vec::new()).map_err(Clone::clone))).collect();
+    let mut measured: Vec<Way<Vec<[f64; COLUMNS]>>> = ways
+        .iter()
+        .map(|(name, way)| (*name, way.as_ref().map(|_| Vec::new()).map_err(Clone::clone)))
+        .collect();
     for _ in 0..rounds {
         for ((_, way), (_, measured)) in ways.iter().zip(&mut measured) {
             let (Ok(way), Ok(rates)) = (way, &mut *measured) else { continue };
@@ -92,7 +100,10 @@ pub(super) fn in_turn<T, const COLUMNS: usize>(
             }
         }
     }
-    measured.into_iter().map(|(name, measured)| (name, measured.map(|rates| medians(&rates)))).collect()
+    measured
+        .into_iter()
+        .map(|(name, measured)| (name, measured.map(|rates| medians(&rates))))
+        .collect()
 }
 
 fn medians<const COLUMNS: usize>(rounds: &[[f64; COLUMNS]]) -> [f64; COLUMNS] {
@@ -128,7 +139,9 @@ fn spawn_many(words: &[OsString], all: usize, at_once: usize) -> Result<Duration
             Ok(())
         };
         let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(worker)).collect();
-        workers.into_iter().try_for_each(|worker| worker.join().map_err(|_| anyhow!("a thread panicked"))?)
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().map_err(|_| anyhow!("a thread panicked"))?)
     })?;
     Ok(start.elapsed())
 }
@@ -145,7 +158,8 @@ pub(super) fn copies_as_text(copies: &Rates<2>) -> String {
 pub(super) fn commands_as_text(commands: &Rates<3>) -> String {
     let [few, some, many] = AT_ONCE.map(|at_once| format!("{at_once} at once"));
     let column = |name| (name, Align::Right);
-    let head = [("commands a second", Align::Left), column(few.as_str()), column(&some), column(&many)];
+    let head =
+        [("commands a second", Align::Left), column(few.as_str()), column(&some), column(&many)];
     let rows = commands.iter().map(|(name, rates)| {
         let [few, some, many] = cells(rates);
         [(*name).to_owned(), few, some, many]
@@ -155,13 +169,18 @@ pub(super) fn commands_as_text(commands: &Rates<3>) -> String {
 
 /// Returns the cells of a contender's row. A rate that the contender cannot have (NaN) becomes a
 /// dash.
-pub(super) fn cells<const COLUMNS: usize>(rates: &Result<[f64; COLUMNS], String>) -> [String; COLUMNS] {
+pub(super) fn cells<const COLUMNS: usize>(
+    rates: &Result<[f64; COLUMNS], String>,
+) -> [String; COLUMNS] {
     let rates = rates.as_ref().unwrap_or(&[f64::NAN; COLUMNS]);
     rates.map(|rate| if rate.is_nan() { "–".to_owned() } else { format!("{rate:.0}") })
 }
 
 /// Returns the rates of all contenders as JSON, each under the name of its column.
-pub(super) fn as_json<const COLUMNS: usize>(columns: [String; COLUMNS], rates: &Rates<COLUMNS>) -> Value {
+pub(super) fn as_json<const COLUMNS: usize>(
+    columns: [String; COLUMNS],
+    rates: &Rates<COLUMNS>,
+) -> Value {
     let contender = |(name, rates): &(&'static str, Result<[f64; COLUMNS], String>)| match rates {
         Ok(rates) => {
             let rates = columns.iter().cloned().zip(rates.iter().map(|rate| json!(rate)));
@@ -185,8 +204,11 @@ mod tests {
             round += 1.0;
             Ok([round, -round])
         });
-        let expected =
-            vec![("a", Ok([2.0, -2.0])), ("b", Err("not there".to_owned())), ("c", Err("it broke".to_owned()))];
+        let expected = vec![
+            ("a", Ok([2.0, -2.0])),
+            ("b", Err("not there".to_owned())),
+            ("c", Err("it broke".to_owned())),
+        ];
         assert_eq!(rates, expected);
     }
 

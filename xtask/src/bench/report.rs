@@ -26,7 +26,13 @@ pub(super) struct Comparison {
 impl Comparison {
     /// Returns the median time of a contender that took part.
     pub(super) fn median(&self, name: &str) -> Option<Duration> {
-        self.results.iter().find(|(contender, _)| *contender == name)?.1.as_ref().ok()?.percentile(50)
+        self.results
+            .iter()
+            .find(|(contender, _)| *contender == name)?
+            .1
+            .as_ref()
+            .ok()?
+            .percentile(50)
     }
 
     /// Formats a table with the times of every contender.
@@ -48,7 +54,9 @@ impl Comparison {
                 times(self.ratio(name, PLAIN)),
                 times(self.ratio(yardstick, name)),
             ],
-            Err(_) => [(*name).to_owned(), "–".to_owned(), "–".to_owned(), "–".to_owned(), "–".to_owned()],
+            Err(_) => {
+                [(*name).to_owned(), "–".to_owned(), "–".to_owned(), "–".to_owned(), "–".to_owned()]
+            }
         };
         let mut text = table(&head, &self.results.iter().map(row).collect::<Vec<_>>());
         text.extend(self.note.iter().map(|note| format!("{note}\n")));
@@ -83,11 +91,21 @@ pub(super) struct Goal {
 }
 
 impl Goal {
-    pub(super) fn at_least(least: f64, name: String, measured: Option<f64>, unit: &'static str) -> Self {
+    pub(super) fn at_least(
+        least: f64,
+        name: String,
+        measured: Option<f64>,
+        unit: &'static str,
+    ) -> Self {
         Self { name, measured, unit, reached: measured.map(|measured| measured >= least) }
     }
 
-    pub(super) fn below(limit: f64, name: String, measured: Option<f64>, unit: &'static str) -> Self {
+    pub(super) fn below(
+        limit: f64,
+        name: String,
+        measured: Option<f64>,
+        unit: &'static str,
+    ) -> Self {
         Self { name, measured, unit, reached: measured.map(|measured| measured < limit) }
     }
 }
@@ -105,13 +123,23 @@ impl Report {
                 _ => Vec::new(),
             };
             for (contender, least) in faster {
-                let name = format!("{contender}, `{title}`: at least {least}× faster than {yardstick}");
-                goals.push(Goal::at_least(least, name, comparison.ratio(yardstick, contender), "×"));
+                let name =
+                    format!("{contender}, `{title}`: at least {least}× faster than {yardstick}");
+                goals.push(Goal::at_least(
+                    least,
+                    name,
+                    comparison.ratio(yardstick, contender),
+                    "×",
+                ));
             }
             if *yardstick == DOCKER_EXEC {
                 let name = format!("{WARM_NATIVE}, `{title}`, less 0.5 ms: below 2× {PLAIN}");
-                let rest = comparison.median(WARM_NATIVE).map(|time| time.saturating_sub(ROUND_TRIP).as_secs_f64());
-                let ratio = rest.zip(comparison.median(PLAIN)).map(|(rest, plain)| rest / plain.as_secs_f64());
+                let rest = comparison
+                    .median(WARM_NATIVE)
+                    .map(|time| time.saturating_sub(ROUND_TRIP).as_secs_f64());
+                let ratio = rest
+                    .zip(comparison.median(PLAIN))
+                    .map(|(rest, plain)| rest / plain.as_secs_f64());
                 goals.push(Goal::below(2.0, name, ratio, "×"));
             }
             if *yardstick == DOCKER_RUN {
@@ -125,9 +153,19 @@ impl Report {
         }
         let output = self.output.as_ref().ok();
         let speed = output.map(Drained::gigabytes_per_second);
-        goals.push(Goal::at_least(2.0, "1 GiB of output, 10 MB kept: at least 2 GB/s".to_owned(), speed, " GB/s"));
+        goals.push(Goal::at_least(
+            2.0,
+            "1 GiB of output, 10 MB kept: at least 2 GB/s".to_owned(),
+            speed,
+            " GB/s",
+        ));
         let memory = output.map(|drained| drained.peak_memory as f64 / 1e6);
-        goals.push(Goal::below(40.0, "1 GiB of output, 10 MB kept: below 40 MB of memory".to_owned(), memory, " MB"));
+        goals.push(Goal::below(
+            40.0,
+            "1 GiB of output, 10 MB kept: below 40 MB of memory".to_owned(),
+            memory,
+            " MB",
+        ));
         goals
     }
 
@@ -136,11 +174,17 @@ impl Report {
         for comparison in &self.comparisons {
             text += &comparison.as_text();
         }
-        text += &format!("{}\n{}\n", rates::copies_as_text(&self.copies), rates::commands_as_text(&self.commands));
+        text += &format!(
+            "{}\n{}\n",
+            rates::copies_as_text(&self.copies),
+            rates::commands_as_text(&self.commands)
+        );
         match &self.output {
             Ok(drained) => {
                 let ratio = drained.plain.as_secs_f64() / drained.time.as_secs_f64();
-                text += &format!("1 GiB of output is drained {ratio:.2}× as fast as by a plain pipe to nowhere\n\n");
+                text += &format!(
+                    "1 GiB of output is drained {ratio:.2}× as fast as by a plain pipe to nowhere\n\n"
+                );
             }
             Err(why) => text += &format!("output was not measured: {why}\n\n"),
         }
@@ -205,7 +249,9 @@ pub(super) fn goals_as_json(goals: Vec<Goal>) -> Value {
 /// Formats a table of the goals and of those that were reached.
 pub(super) fn goals_as_text(goals: Vec<Goal>) -> String {
     let row = |goal: Goal| {
-        let measured = goal.measured.map_or_else(|| "–".to_owned(), |measured| format!("{measured:.2}{}", goal.unit));
+        let measured = goal
+            .measured
+            .map_or_else(|| "–".to_owned(), |measured| format!("{measured:.2}{}", goal.unit));
         let verdict = match goal.reached {
             Some(true) => "reached",
             Some(false) => "MISSED",
@@ -248,10 +294,17 @@ mod tests {
     }
 
     fn report() -> Report {
-        let results =
-            vec![(PLAIN, took(1)), (NATIVE, took(2)), (LIBRARY, Err("not there".to_owned())), (EQUAL_BWRAP, took(4))];
-        let output =
-            Ok(Drained { time: Duration::from_secs(1), plain: Duration::from_secs(1), peak_memory: 20_000_000 });
+        let results = vec![
+            (PLAIN, took(1)),
+            (NATIVE, took(2)),
+            (LIBRARY, Err("not there".to_owned())),
+            (EQUAL_BWRAP, took(4)),
+        ];
+        let output = Ok(Drained {
+            time: Duration::from_secs(1),
+            plain: Duration::from_secs(1),
+            peak_memory: 20_000_000,
+        });
         Report {
             runs: 1,
             comparisons: vec![Comparison {
@@ -261,7 +314,10 @@ mod tests {
                 results,
             }],
             output,
-            copies: vec![("plain cp", Ok([1000.0, 2000.0])), ("docker cp", Err("docker is not installed".to_owned()))],
+            copies: vec![
+                ("plain cp", Ok([1000.0, 2000.0])),
+                ("docker cp", Err("docker is not installed".to_owned())),
+            ],
             commands: vec![(PLAIN, Ok([900.0, 1700.4, 1800.0]))],
         }
     }

@@ -61,15 +61,19 @@ impl Served {
     /// Starts a server of `program`. `python` is an interpreter with the package of E2B, if there
     /// is one.
     pub(super) fn start(program: &Path, python: Option<&Path>) -> Self {
-        match Server::start(program).and_then(|(server, url)| Ok((Caller::of(&url)?, server, url))) {
+        match Server::start(program).and_then(|(server, url)| Ok((Caller::of(&url)?, server, url)))
+        {
             Ok((caller, server, url)) => {
                 let sdk = match python {
-                    Some(python) => {
-                        Driver::start(python, &["-c", SDK, &url], &[]).map_err(|error| format!("{error:#}"))
-                    }
+                    Some(python) => Driver::start(python, &["-c", SDK, &url], &[])
+                        .map_err(|error| format!("{error:#}")),
                     None => Err("its package is not installed".to_owned()),
                 };
-                Self { caller: Ok(Rc::new(RefCell::new(caller))), sdk: sdk.map(Rc::new), _server: Some(server) }
+                Self {
+                    caller: Ok(Rc::new(RefCell::new(caller))),
+                    sdk: sdk.map(Rc::new),
+                    _server: Some(server),
+                }
             }
             Err(error) => {
                 let why = format!("{error:#}");
@@ -99,12 +103,16 @@ impl Served {
 
     /// Returns the contenders that run a command while everything is up.
     pub(super) fn exec(&self) -> Vec<Contender> {
-        let done =
-            |caller: Rc<RefCell<Caller>>| -> Start { Start::Done(Box::new(move || caller.borrow_mut().command())) };
+        let done = |caller: Rc<RefCell<Caller>>| -> Start {
+            Start::Done(Box::new(move || caller.borrow_mut().command()))
+        };
         vec![
             Contender { name: PLAIN, start: Ok(Start::Spawn(vec![COMMAND.into()])) },
             Contender { name: API_EXEC, start: self.caller.clone().map(done) },
-            Contender { name: SDK_EXEC, start: self.asked(format!("exec {BLOCK} {COMMAND}"), BLOCK) },
+            Contender {
+                name: SDK_EXEC,
+                start: self.asked(format!("exec {BLOCK} {COMMAND}"), BLOCK),
+            },
         ]
     }
 
@@ -157,7 +165,9 @@ impl Caller {
 fn lost(error: CallError) -> anyhow::Error {
     match error {
         CallError::Broken(error) => anyhow!(error).context("the server broke off"),
-        CallError::Refused { status, words } => anyhow!("the server refused with {status}: {words}"),
+        CallError::Refused { status, words } => {
+            anyhow!("the server refused with {status}: {words}")
+        }
     }
 }
 
@@ -168,10 +178,17 @@ impl Server {
         let config = home.path().join("server.toml");
         fs_err::write(&config, TEMPLATES)?;
         let mut command = Command::new(program);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--config"]).arg(&config).env("HOME", home.path());
+        command
+            .args(["serve", "--listen", "127.0.0.1:0", "--config"])
+            .arg(&config)
+            .env("HOME", home.path());
         // Each request writes a line to a log file, as on a service whose log goes to a file.
         let log = fs_err::File::create(home.path().join("log"))?;
-        let mut process = command.stdout(Stdio::piped()).stderr(log.into_file()).spawn().context("cannot serve")?;
+        let mut process = command
+            .stdout(Stdio::piped())
+            .stderr(log.into_file())
+            .spawn()
+            .context("cannot serve")?;
         let output = process.stdout.take().context("its output is not piped")?;
         let server = Self { process, _home: home };
         let mut url = String::new();

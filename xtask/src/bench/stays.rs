@@ -93,7 +93,9 @@ pub(super) struct Places {
 impl Stays {
     /// Starts a sandbox and a container on every backend that works on this host.
     pub(super) fn start(program: &Path) -> Self {
-        let drive = |backend: &[&str], variables: &[(&str, &str)]| match Driver::start(program, backend, variables) {
+        let drive = |backend: &[&str], variables: &[(&str, &str)]| match Driver::start(
+            program, backend, variables,
+        ) {
             Ok(driver) => Ok(Rc::new(driver)),
             Err(error) => Err(format!("{error:#}")),
         };
@@ -111,7 +113,11 @@ impl Stays {
     /// Returns the contenders that run a command while everything is up.
     pub(super) fn warm(&self) -> Vec<Contender> {
         let asked = |driver: &Result<Rc<Driver>, String>| {
-            let asked = |driver| Start::Asked { driver, line: format!("exec {BLOCK} {COMMAND}"), runs: BLOCK };
+            let asked = |driver| Start::Asked {
+                driver,
+                line: format!("exec {BLOCK} {COMMAND}"),
+                runs: BLOCK,
+            };
             driver.clone().map(asked)
         };
         let mut contenders = vec![
@@ -121,7 +127,10 @@ impl Stays {
         for Container { names, driver, engine } in &self.containers {
             contenders.push(Contender { name: names.warm, start: asked(driver) });
             let exec = |engine: &Engine| Start::Spawn(engine.exec(&[COMMAND]));
-            contenders.push(Contender { name: names.exec, start: engine.as_ref().map(exec).map_err(Clone::clone) });
+            contenders.push(Contender {
+                name: names.exec,
+                start: engine.as_ref().map(exec).map_err(Clone::clone),
+            });
         }
         contenders
     }
@@ -129,7 +138,11 @@ impl Stays {
     /// Returns the contenders that go from nothing to the end of the first command.
     pub(super) fn up(&self) -> Vec<Contender> {
         let asked = |driver: &Result<Rc<Driver>, String>| {
-            driver.clone().map(|driver| Start::Asked { driver, line: format!("start {COMMAND}"), runs: 1 })
+            driver.clone().map(|driver| Start::Asked {
+                driver,
+                line: format!("start {COMMAND}"),
+                runs: 1,
+            })
         };
         let mut contenders = vec![
             Contender { name: AS_USUAL, start: bwrap_as_usual(&[COMMAND.into()]) },
@@ -138,7 +151,10 @@ impl Stays {
         for Container { names, driver, engine } in &self.containers {
             contenders.push(Contender { name: names.up, start: asked(driver) });
             let run = |engine: &Engine| Start::Spawn(engine.run(&[COMMAND]));
-            contenders.push(Contender { name: names.run, start: engine.as_ref().map(run).map_err(Clone::clone) });
+            contenders.push(Contender {
+                name: names.run,
+                start: engine.as_ref().map(run).map_err(Clone::clone),
+            });
         }
         contenders
     }
@@ -146,14 +162,17 @@ impl Stays {
     /// Returns the contender that runs a command in a new Docker container, as most people do.
     pub(super) fn docker_run(&self) -> Result<Start, String> {
         let docker = self.containers.iter().find(|container| container.names.run == DOCKER_RUN);
-        let engine = docker.ok_or("docker is not measured")?.engine.as_ref().map_err(Clone::clone)?;
+        let engine =
+            docker.ok_or("docker is not measured")?.engine.as_ref().map_err(Clone::clone)?;
         Ok(Start::Spawn(engine.run(&[COMMAND])))
     }
 
     /// Returns the ways to run concurrent commands.
     pub(super) fn many(&self) -> Vec<Way<Many>> {
-        let mut ways =
-            vec![(PLAIN, Ok(Many::Plain(vec![COMMAND.into()]))), (WARM_NATIVE, self.native.clone().map(Many::Asked))];
+        let mut ways = vec![
+            (PLAIN, Ok(Many::Plain(vec![COMMAND.into()]))),
+            (WARM_NATIVE, self.native.clone().map(Many::Asked)),
+        ];
         for Container { names, driver, engine } in &self.containers {
             ways.push((names.warm, driver.clone().map(Many::Asked)));
             let exec = |engine: &Engine| Many::Engine(engine.exec(&[COMMAND]));
@@ -169,8 +188,10 @@ impl Stays {
         let Places { original, returned } = places;
         let plain = |from: &Path, to: &Path| vec!["cp".into(), from.into(), to.into()];
         let copy = original.with_extension("copy");
-        let plain = Copying::Spawned { inwards: plain(original, &copy), outwards: plain(&copy, returned) };
-        let mut ways = vec![("plain cp", Ok(plain)), (WARM_NATIVE, self.native.clone().map(Copying::Asked))];
+        let plain =
+            Copying::Spawned { inwards: plain(original, &copy), outwards: plain(&copy, returned) };
+        let mut ways =
+            vec![("plain cp", Ok(plain)), (WARM_NATIVE, self.native.clone().map(Copying::Asked))];
         for Container { names, driver, engine } in &self.containers {
             ways.push((names.warm, driver.clone().map(Copying::Asked)));
             let copying = |engine: &Engine| Copying::Spawned {

@@ -28,17 +28,22 @@ fn judge((commit, subject): (&str, &str)) -> Option<String> {
         return Some(format!("{commit} `{subject}`: {length} characters, more than {LONGEST}"));
     }
     let is_area = |area: &&str| {
-        let is_plain =
-            |character: char| character.is_ascii_lowercase() || character.is_ascii_digit() || character == '-';
+        let is_plain = |character: char| {
+            character.is_ascii_lowercase() || character.is_ascii_digit() || character == '-'
+        };
         !area.is_empty() && area.chars().all(is_plain)
     };
     let described = subject.split_once(": ").filter(|(area, _)| is_area(area));
     let Some((_, action)) = described else {
-        return Some(format!("{commit} `{subject}`: begin with the area that changes, as in `egress: refuse …`"));
+        return Some(format!(
+            "{commit} `{subject}`: begin with the area that changes, as in `egress: refuse …`"
+        ));
     };
     let opening = action.split_whitespace().next().unwrap_or_default();
     let is_noun_phrase = OPENINGS.contains(&opening.to_lowercase().as_str());
-    is_noun_phrase.then(|| format!("{commit} `{subject}`: say with a verb what the commit does, not `{opening}`"))
+    is_noun_phrase.then(|| {
+        format!("{commit} `{subject}`: say with a verb what the commit does, not `{opening}`")
+    })
 }
 
 #[cfg(test)]
@@ -52,9 +57,13 @@ mod tests {
         let expected = "1a `serve: what may still be there keeps its files`: say with a verb what the commit does, \
                         not `what`";
         assert_eq!(nouns.as_deref(), Some(expected));
-        let expected = "1a `Keep a workspace`: begin with the area that changes, as in `egress: refuse …`";
+        let expected =
+            "1a `Keep a workspace`: begin with the area that changes, as in `egress: refuse …`";
         assert_eq!(judge(("1a", "Keep a workspace")).as_deref(), Some(expected));
         let long = format!("serve: keep {}", "x".repeat(LONGEST));
-        assert!(judge(("1a", &long)).is_some_and(|finding| finding.ends_with("72 characters, more than 60")));
+        assert!(
+            judge(("1a", &long))
+                .is_some_and(|finding| finding.ends_with("72 characters, more than 60"))
+        );
     }
 }

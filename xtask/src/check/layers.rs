@@ -30,7 +30,9 @@ enum Use {
 
 pub(super) fn check(workspace: &Workspace) -> Result<Findings> {
     let mut findings = Findings::new();
-    let name_of = |value: &serde_json::Value| value["name"].as_str().map(str::to_owned).context("a name is missing");
+    let name_of = |value: &serde_json::Value| {
+        value["name"].as_str().map(str::to_owned).context("a name is missing")
+    };
     for package in &workspace.packages {
         let name = name_of(package)?;
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
@@ -42,7 +44,9 @@ pub(super) fn check(workspace: &Workspace) -> Result<Findings> {
             findings.extend(judge(&name, &name_of(dependency)?, purpose));
         }
         if layer_of(&name).is_none() && ![LEDGER, CHORES].contains(&name.as_str()) {
-            findings.push(format!("`{name}` has no place among the layers; give it one in xtask/src/check/layers.rs"));
+            findings.push(format!(
+                "`{name}` has no place among the layers; give it one in xtask/src/check/layers.rs"
+            ));
         }
     }
     Ok(findings)
@@ -62,7 +66,10 @@ fn judge(from: &str, to: &str, purpose: Use) -> Option<String> {
         (None, _) => from == CHORES && to == LEDGER,
     };
     (!allowed).then(|| {
-        format!("`{from}` may not depend on `{to}`{}", if purpose == Use::Tests { ", in tests neither" } else { "" })
+        format!(
+            "`{from}` may not depend on `{to}`{}",
+            if purpose == Use::Tests { ", in tests neither" } else { "" }
+        )
     })
 }
 
@@ -85,7 +92,12 @@ mod tests {
 
     #[test]
     fn dependencies_go_neither_up_nor_sideways() {
-        check("ringfence-core", "ringfence", Use::Program, Some("`ringfence-core` may not depend on `ringfence`"));
+        check(
+            "ringfence-core",
+            "ringfence",
+            Use::Program,
+            Some("`ringfence-core` may not depend on `ringfence`"),
+        );
         check(
             "ringfence-linux",
             "ringfence-egress",

@@ -11,7 +11,8 @@ use crate::workspace::Workspace;
 pub(super) fn check(workspace: &Workspace) -> Result<Findings> {
     let mut findings = without_reason(&fs_err::read_to_string(workspace.root.join("Cargo.toml"))?);
     for package in &workspace.packages {
-        let manifest = Path::new(package["manifest_path"].as_str().context("a package has no manifest")?);
+        let manifest =
+            Path::new(package["manifest_path"].as_str().context("a package has no manifest")?);
         let name = manifest.strip_prefix(&workspace.root).unwrap_or(manifest).display().to_string();
         findings.extend(not_from_the_root(&name, &fs_err::read_to_string(manifest)?));
     }
@@ -50,10 +51,13 @@ fn not_from_the_root(name: &str, manifest: &str) -> Findings {
         lints |= table == "lints" && inherits(line);
         let table_of_one = table.rsplit_once("dependencies.").map(|(_, dependency)| dependency);
         if let Some(dependency) = table_of_one.filter(|_| entry_name(line) == Some("version")) {
-            findings.push(format!("{name}: the version of `{dependency}` belongs in the root manifest"));
+            findings.push(format!(
+                "{name}: the version of `{dependency}` belongs in the root manifest"
+            ));
         }
         if table.ends_with("dependencies") && !inherits(line) {
-            let dependency = entry_name(line).map(|entry| format!("{name}: `{entry}` must be inherited from the root"));
+            let dependency = entry_name(line)
+                .map(|entry| format!("{name}: `{entry}` must be inherited from the root"));
             findings.extend(dependency);
         }
     }
@@ -74,7 +78,8 @@ fn lines_by_table(manifest: &str) -> impl Iterator<Item = (&str, &str)> {
 
 /// Returns the key that a line sets. A line that continues the previous line sets no key.
 fn entry_name(line: &str) -> Option<&str> {
-    let end = line.find(|character: char| !(character.is_ascii_alphanumeric() || "-_".contains(character)))?;
+    let end = line
+        .find(|character: char| !(character.is_ascii_alphanumeric() || "-_".contains(character)))?;
     let rest = line[end..].trim_start();
     (end > 0 && rest.starts_with(['=', '.'])).then(|| &line[..end])
 }

@@ -27,7 +27,9 @@ pub(crate) fn run(workspace: &Workspace, arguments: Arguments) -> Result<()> {
     let mut checks: Vec<Check> = vec![
         ("dependencies point one way", |workspace| report(layers::check(workspace)?)),
         ("every dependency has its reason", |workspace| report(manifests::check(workspace)?)),
-        ("unsafe code stays in its place, files stay small", |workspace| report(source::check(workspace)?)),
+        ("unsafe code stays in its place, files stay small", |workspace| {
+            report(source::check(workspace)?)
+        }),
         ("comments name their subjects", |workspace| report(prose::check(workspace)?)),
         ("commits say what they do", |workspace| report(commits::check(workspace)?)),
         ("formatting", |workspace| run_command(&mut workspace.cargo(["fmt", "--all", "--check"]))),
@@ -39,7 +41,9 @@ pub(crate) fn run(workspace: &Workspace, arguments: Arguments) -> Result<()> {
     ];
     match find_program("cargo-deny") {
         Some(_) => checks.push(("licences and bans", licences)),
-        None => println!("── licences and bans\n   SKIPPED: cargo-deny is not installed (`cargo install cargo-deny`)"),
+        None => println!(
+            "── licences and bans\n   SKIPPED: cargo-deny is not installed (`cargo install cargo-deny`)"
+        ),
     }
     let mut failed = Vec::new();
     for (name, check) in &checks {
@@ -67,13 +71,24 @@ fn report(findings: Findings) -> Result<()> {
 }
 
 fn lints(workspace: &Workspace) -> Result<()> {
-    run_command(&mut workspace.cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+    run_command(&mut workspace.cargo([
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ]))
 }
 
 fn documentation(workspace: &Workspace) -> Result<()> {
     // Build only libraries, because the binary `ringfence` and the library `ringfence` would write
     // to the same directory.
-    run_command(workspace.cargo(["doc", "--workspace", "--no-deps", "--lib"]).env("RUSTDOCFLAGS", "-D warnings"))
+    run_command(
+        workspace
+            .cargo(["doc", "--workspace", "--no-deps", "--lib"])
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    )
 }
 
 fn licences(workspace: &Workspace) -> Result<()> {

@@ -29,7 +29,10 @@ fn judge_comments(name: &Path, text: &str) -> Findings {
         let mut words = comment.split_whitespace();
         let opening = words.clone().next().unwrap_or_default();
         if STAND_INS.contains(&opening) {
-            findings.push(format!("{}:{line}: name the subject instead of `{opening}`", name.display()));
+            findings.push(format!(
+                "{}:{line}: name the subject instead of `{opening}`",
+                name.display()
+            ));
         }
         if words.by_ref().take(LEAST_WORDS).count() < LEAST_WORDS {
             let advice = "say more than the name does, or delete the comment";
@@ -74,7 +77,10 @@ mod tests {
 
     #[test]
     fn a_comment_that_opens_without_its_subject_is_found() {
-        check_comments("/// Where the file is kept.\n", &["a.rs:1: name the subject instead of `Where`"]);
+        check_comments(
+            "/// Where the file is kept.\n",
+            &["a.rs:1: name the subject instead of `Where`"],
+        );
         check_comments("/// Directory of the file.\n/// Where there is none, the home.\n", &[]);
         check_comments("//// Where four slashes are\n// Which is no documentation\n", &[]);
     }

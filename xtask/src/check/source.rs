@@ -28,15 +28,19 @@ fn judge(name: &Path, text: &str) -> Findings {
     let mut findings = Findings::new();
     let code = code_of(text);
     if !name.starts_with(UNSAFE) {
-        let lines = code.lines().enumerate().filter(|(_, line)| words(line).any(|word| word == "unsafe"));
-        findings.extend(
-            lines.map(|(index, _)| format!("{}:{}: unsafe code belongs in {UNSAFE}", name.display(), index + 1)),
-        );
+        let lines =
+            code.lines().enumerate().filter(|(_, line)| words(line).any(|word| word == "unsafe"));
+        findings.extend(lines.map(|(index, _)| {
+            format!("{}:{}: unsafe code belongs in {UNSAFE}", name.display(), index + 1)
+        }));
     }
     let length = production_lines(&code);
     let counts = name.components().any(|part| part.as_os_str() == "src");
     if counts && length > LONGEST && !TABLES.iter().any(|table| name == Path::new(table)) {
-        findings.push(format!("{}: {length} lines before its tests, split it below {LONGEST}", name.display()));
+        findings.push(format!(
+            "{}: {length} lines before its tests, split it below {LONGEST}",
+            name.display()
+        ));
     }
     findings
 }
@@ -49,7 +53,9 @@ fn words(line: &str) -> impl Iterator<Item = &str> {
 fn production_lines(code: &str) -> usize {
     let lines: Vec<&str> = code.lines().collect();
     let is_test_module = |pair: &[&str]| {
-        pair[0].trim() == "#[cfg(test)]" && pair[1].trim().starts_with("mod ") && pair[1].ends_with('{')
+        pair[0].trim() == "#[cfg(test)]"
+            && pair[1].trim().starts_with("mod ")
+            && pair[1].ends_with('{')
     };
     lines.windows(2).position(is_test_module).unwrap_or(lines.len())
 }
@@ -60,7 +66,8 @@ fn code_of(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
-        let after_name = code.ends_with(|character: char| character.is_alphanumeric() || character == '_');
+        let after_name =
+            code.ends_with(|character: char| character.is_alphanumeric() || character == '_');
         let (length, is_code) = match token(rest, after_name) {
             Some(length) => (length, false),
             None => (first.len_utf8(), true),

@@ -38,7 +38,8 @@ impl SuiteIndex {
     pub(super) fn open(cache: &Path, suite: &'static str) -> Result<Self> {
         let index = Self { suite, directory: cache.join(format!("apt-{suite}")) };
         let stamp = index.directory.join("fetched");
-        let age = fs_err::metadata(&stamp).ok().and_then(|stamp| stamp.modified().ok()?.elapsed().ok());
+        let age =
+            fs_err::metadata(&stamp).ok().and_then(|stamp| stamp.modified().ok()?.elapsed().ok());
         if age.is_some_and(|age| age < LIST_LIFETIME) {
             return Ok(index);
         }
@@ -63,11 +64,21 @@ impl SuiteIndex {
 
     /// Finds the newest kernel of the suite, which must belong to the series.
     pub(super) fn newest_kernel(&self, series: &KernelSeries) -> Result<KernelPackage> {
-        let record = output_of(self.command("apt-cache").args(["show", "--no-all-versions", KERNEL_METAPACKAGE]))?;
-        let package =
-            parse_kernel(&record).with_context(|| format!("{KERNEL_METAPACKAGE} of {} names no kernel", self.suite))?;
+        let record = output_of(self.command("apt-cache").args([
+            "show",
+            "--no-all-versions",
+            KERNEL_METAPACKAGE,
+        ]))?;
+        let package = parse_kernel(&record)
+            .with_context(|| format!("{KERNEL_METAPACKAGE} of {} names no kernel", self.suite))?;
         let prefix = format!("linux-image-{}.", series.version);
-        ensure!(package.name.starts_with(&prefix), "{} has {}, not {}", self.suite, package.name, series.version);
+        ensure!(
+            package.name.starts_with(&prefix),
+            "{} has {}, not {}",
+            self.suite,
+            package.name,
+            series.version
+        );
         Ok(package)
     }
 
@@ -91,9 +102,11 @@ impl SuiteIndex {
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.args(["-qq", "-o", "Dir::Etc::sourceparts=-"]);
-        for (option, file) in
-            [("Dir::Etc::sourcelist", "sources.list"), ("Dir::State::lists", "lists"), ("Dir::Cache", "cache")]
-        {
+        for (option, file) in [
+            ("Dir::Etc::sourcelist", "sources.list"),
+            ("Dir::State::lists", "lists"),
+            ("Dir::Cache", "cache"),
+        ] {
             command.arg("-o").arg(format!("{option}={}", self.directory.join(file).display()));
         }
         command
@@ -121,8 +134,10 @@ mod tests {
     fn the_kernel_is_read_from_what_the_metapackage_depends_on() {
         let record = "Package: linux-image-cloud-amd64\nVersion: 6.1.1-1\n\
                       Depends: linux-image-6.1.0-50-cloud-amd64 (= 6.1.1-1)\n";
-        let expected =
-            KernelPackage { name: "linux-image-6.1.0-50-cloud-amd64".to_owned(), version: "6.1.1-1".to_owned() };
+        let expected = KernelPackage {
+            name: "linux-image-6.1.0-50-cloud-amd64".to_owned(),
+            version: "6.1.1-1".to_owned(),
+        };
         assert_eq!(parse_kernel(record), Some(expected));
         assert_eq!(parse_kernel("Package: other\nDepends: libc6 (>= 2.36)\n"), None);
     }

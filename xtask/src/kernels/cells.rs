@@ -125,7 +125,8 @@ mod tests {
     use super::*;
 
     fn check_files() -> BTreeSet<String> {
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/kernels/inside/checks");
+        let directory =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/kernels/inside/checks");
         let files = crate::workspace::files_below(&directory).unwrap();
         files.iter().map(|file| file.file_stem().unwrap().to_str().unwrap().to_owned()).collect()
     }
@@ -138,8 +139,12 @@ mod tests {
 
     #[test]
     fn every_check_has_a_file_and_every_file_is_used() {
-        let used: BTreeSet<String> =
-            CELLS.iter().flat_map(|cell| cell.checks).chain(QUICK_CHECKS).map(|check| (*check).to_owned()).collect();
+        let used: BTreeSet<String> = CELLS
+            .iter()
+            .flat_map(|cell| cell.checks)
+            .chain(QUICK_CHECKS)
+            .map(|check| (*check).to_owned())
+            .collect();
         assert_eq!(used, check_files());
     }
 

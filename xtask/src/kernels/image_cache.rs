@@ -78,10 +78,17 @@ fn remove(path: &Path) -> Result<()> {
 /// Makes an ext4 image of a directory, with `spare_megabytes` of free space.
 pub(super) fn make_ext4(tree: &Path, image: &Path, spare_megabytes: u64) -> Result<()> {
     let usage = output_of(Command::new("du").args(["--summarize", "--block-size=1M"]).arg(tree))?;
-    let used: u64 = usage.split_whitespace().next().and_then(|size| size.parse().ok()).context("du names no size")?;
+    let used: u64 = usage
+        .split_whitespace()
+        .next()
+        .and_then(|size| size.parse().ok())
+        .context("du names no size")?;
     let mke2fs = find_program("mke2fs").context("there is no mke2fs")?;
     let mut command = Command::new(mke2fs);
-    command.args(["-q", "-t", "ext4", "-O", "^has_journal", "-E", "lazy_itable_init=1", "-d"]).arg(tree).arg(image);
+    command
+        .args(["-q", "-t", "ext4", "-O", "^has_journal", "-E", "lazy_itable_init=1", "-d"])
+        .arg(tree)
+        .arg(image);
     // In a tree of small files, metadata takes up to a quarter more space.
     run_command(command.arg(format!("{}M", used + used / 4 + spare_megabytes)))
 }

@@ -52,15 +52,21 @@ impl KernelImage {
         let package = index.newest_kernel(series)?;
         let init = fs_err::read_to_string(cache.sources().join("initrd/init"))?;
         let key = cache_key(&(&package, &init, BOOT_MODULES, UNNEEDED_MODULES));
-        let directory = cache.provide(&format!("kernel-{}-", series.version), &key, "", |unfinished| {
-            make_kernel(&index, &package, &init, unfinished)
-        })?;
+        let directory =
+            cache.provide(&format!("kernel-{}-", series.version), &key, "", |unfinished| {
+                make_kernel(&index, &package, &init, unfinished)
+            })?;
         Ok(Self { directory })
     }
 }
 
 /// Makes the files of a kernel in the directory `made` inside `work`, and returns that directory.
-fn make_kernel(index: &SuiteIndex, package: &KernelPackage, init: &str, work: &Path) -> Result<PathBuf> {
+fn make_kernel(
+    index: &SuiteIndex,
+    package: &KernelPackage,
+    init: &str,
+    work: &Path,
+) -> Result<PathBuf> {
     let download = create(work, "download")?;
     let archive = index.download(package, &download)?;
     println!("making a bootable kernel of {}", package.name);
@@ -69,7 +75,8 @@ fn make_kernel(index: &SuiteIndex, package: &KernelPackage, init: &str, work: &P
 
     // On systems where /lib is a link to /usr/lib, packages contain usr/lib.
     let candidates = ["lib/modules", "usr/lib/modules"].map(|path| unpacked.join(path));
-    let tree = candidates.into_iter().find(|tree| tree.is_dir()).context("the package has no modules")?;
+    let tree =
+        candidates.into_iter().find(|tree| tree.is_dir()).context("the package has no modules")?;
     let release = single_entry(&tree)?;
     let base = create(work, "base")?;
     let modules = create(&base, "lib")?.join("modules");
@@ -107,9 +114,17 @@ fn make_initrd(base: &Path, release: &str, init: &str, tree: &Path, initrd: &Pat
     let mut order: Vec<String> = Vec::new();
     for module in BOOT_MODULES {
         let mut command = program("modprobe")?;
-        command.arg("--dirname").arg(base).args(["--set-version", release, "--show-depends", module]);
+        command.arg("--dirname").arg(base).args([
+            "--set-version",
+            release,
+            "--show-depends",
+            module,
+        ]);
         for file in module_files(&output_of(&mut command)?) {
-            let name = Path::new(file).file_name().and_then(|name| name.to_str()).context("a module has no name")?;
+            let name = Path::new(file)
+                .file_name()
+                .and_then(|name| name.to_str())
+                .context("a module has no name")?;
             if !order.iter().any(|other| other == name) {
                 fs_err::copy(file, tree.join("modules").join(name))?;
                 order.push(name.to_owned());
@@ -120,7 +135,10 @@ fn make_initrd(base: &Path, release: &str, init: &str, tree: &Path, initrd: &Pat
 
     let paths = output_of(Command::new("find").arg(".").current_dir(tree))?;
     let mut command = Command::new("cpio");
-    command.args(["--create", "--format=newc", "--owner=0:0", "--quiet", "--file"]).arg(initrd).current_dir(tree);
+    command
+        .args(["--create", "--format=newc", "--owner=0:0", "--quiet", "--file"])
+        .arg(initrd)
+        .current_dir(tree);
     let mut archiver = command.stdin(Stdio::piped()).spawn().context("cannot run cpio")?;
     archiver.stdin.take().context("the input of cpio is not piped")?.write_all(paths.as_bytes())?;
     let status = archiver.wait()?;
@@ -136,9 +154,11 @@ fn module_files(dependencies: &str) -> impl Iterator<Item = &str> {
 /// Decompresses all modules, because busybox cannot load compressed modules.
 fn decompress_modules(tree: &Path) -> Result<()> {
     let files = files_below(tree)?;
-    for (extension, program, arguments) in [("xz", "xz", &["--decompress"][..]), ("zst", "zstd", &["-qd", "--rm"][..])]
+    for (extension, program, arguments) in
+        [("xz", "xz", &["--decompress"][..]), ("zst", "zstd", &["-qd", "--rm"][..])]
     {
-        let compressed = files.iter().filter(|file| file.extension().is_some_and(|found| found == extension));
+        let compressed =
+            files.iter().filter(|file| file.extension().is_some_and(|found| found == extension));
         let compressed: Vec<&PathBuf> = compressed.collect();
         for batch in compressed.chunks(500) {
             output_of(Command::new(program).args(arguments).args(batch))?;

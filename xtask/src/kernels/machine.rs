@@ -59,7 +59,11 @@ impl Machine {
         command.args(["-cpu", "max,cx16=off", "-smp", "2", "-m", "2048"]);
         command.args(["-nodefaults", "-no-user-config", "-no-reboot"]);
         command.args(["-display", "none", "-nic", "none", "-device", "virtio-rng-pci"]);
-        command.arg("-kernel").arg(parts.kernel.vmlinuz()).arg("-initrd").arg(parts.kernel.initrd());
+        command
+            .arg("-kernel")
+            .arg(parts.kernel.vmlinuz())
+            .arg("-initrd")
+            .arg(parts.kernel.initrd());
         command.arg("-append").arg(kernel_command_line(&parts.kernel_words));
         command.args(drive(parts.root, "snapshot=on"));
         command.args(drive(&parts.kernel.modules(), "readonly=on"));
@@ -69,7 +73,12 @@ impl Machine {
         command.args(["-chardev", "stdio,id=results,signal=off", "-serial", "chardev:results"]);
         // The machine has its own process group, so that only this process gets Ctrl-C and then
         // ends the machine.
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).env("TMPDIR", parts.work).process_group(0);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .env("TMPDIR", parts.work)
+            .process_group(0);
         let mut process = command.spawn().context("cannot run qemu")?;
         let output = process.stdout.take().context("the output of qemu is not piped")?;
         let (sender, lines) = mpsc::channel();
@@ -81,7 +90,12 @@ impl Machine {
             }
         });
         let start = Instant::now();
-        Ok(Self { process, lines, deadline: start + BOOT_TIME_LIMIT.min(time_limit), end_deadline: start + time_limit })
+        Ok(Self {
+            process,
+            lines,
+            deadline: start + BOOT_TIME_LIMIT.min(time_limit),
+            end_deadline: start + time_limit,
+        })
     }
 
     /// Waits for the next line of the results. Returns `None` once the machine is off.
@@ -131,7 +145,9 @@ pub(super) fn pack_payload(checks: &Path, binary: &Path, payload: &Path) -> Resu
     // Files belong to root inside the machine, whoever owns the checkout.
     archive.mode(tar::HeaderMode::Deterministic);
     archive.append_dir_all(".", checks)?;
-    archive.append_path_with_name(binary, "ringfence").with_context(|| format!("cannot pack {}", binary.display()))?;
+    archive
+        .append_path_with_name(binary, "ringfence")
+        .with_context(|| format!("cannot pack {}", binary.display()))?;
     archive.into_inner()?;
     Ok(())
 }
@@ -149,7 +165,10 @@ mod tests {
     #[test]
     fn words_of_the_cell_follow_our_own() {
         let line = kernel_command_line(&["lsm=yama".to_owned(), "ringfence.checks=a,b".to_owned()]);
-        assert!(line.starts_with("console=ttyS0 ") && line.ends_with(" lsm=yama ringfence.checks=a,b"), "{line}");
+        assert!(
+            line.starts_with("console=ttyS0 ") && line.ends_with(" lsm=yama ringfence.checks=a,b"),
+            "{line}"
+        );
     }
 
     #[test]
@@ -161,8 +180,11 @@ mod tests {
         let payload = directory.path().join("payload.tar");
         pack_payload(&checks, Path::new("/bin/true"), &payload).unwrap();
         let mut archive = tar::Archive::new(fs_err::File::open(payload).unwrap());
-        let names: Vec<_> =
-            archive.entries().unwrap().map(|entry| entry.unwrap().path().unwrap().into_owned()).collect();
+        let names: Vec<_> = archive
+            .entries()
+            .unwrap()
+            .map(|entry| entry.unwrap().path().unwrap().into_owned())
+            .collect();
         assert!(names.iter().any(|name| name.ends_with("checks/first.sh")), "{names:?}");
         assert!(names.iter().any(|name| name.ends_with("ringfence")), "{names:?}");
     }

@@ -64,7 +64,8 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     let binary = arguments.value("--binary", "a path")?.map(PathBuf::from);
     let checks = arguments.value("--checks", "names of checks, with commas between them")?;
     let writes_promises = arguments.flag("--write-promises");
-    let names = arguments.rest(&["--list", "--no-install", "--binary", "--checks", "--write-promises"])?;
+    let names =
+        arguments.rest(&["--list", "--no-install", "--binary", "--checks", "--write-promises"])?;
     let cells = choose_cells(&names)?;
     let checks = checks.map(|list| choose_checks(&list)).transpose()?;
     if is_list {
@@ -86,7 +87,12 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
         let ready = ReadyCell::prepare(workspace, cell);
         ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
         let report = match ready {
-            Ok(ready) => ready.run(&binary, checks.as_deref().unwrap_or(cell.checks), TIME_LIMIT, &interrupted)?,
+            Ok(ready) => ready.run(
+                &binary,
+                checks.as_deref().unwrap_or(cell.checks),
+                TIME_LIMIT,
+                &interrupted,
+            )?,
             Err(error) => CellReport::not_started(cell.name, &error),
         };
         reports.push(report);
@@ -138,7 +144,8 @@ fn choose_checks(list: &str) -> Result<Vec<&'static str>> {
 fn list_cells(cells: &[&Cell]) -> String {
     let head = ["cell", "kernel", "root", "about", "checks"].map(|name| (name, Align::Left));
     let row = |cell: &&Cell| {
-        let columns = [cell.name, cell.kernel.version, cell.suite, cell.about, &cell.checks.join(" ")];
+        let columns =
+            [cell.name, cell.kernel.version, cell.suite, cell.about, &cell.checks.join(" ")];
         columns.map(str::to_owned)
     };
     table(&head, &cells.iter().map(row).collect::<Vec<_>>())
@@ -150,7 +157,9 @@ fn find_obstacle() -> Option<String> {
         return Some("the kernels are for x86-64, and this machine is not".to_owned());
     }
     let missing = PROGRAMS.iter().find(|program| find_program(program).is_none());
-    missing.map(|program| format!("there is no {program} here\nhint: run `cargo xtask kernels` as root"))
+    missing.map(|program| {
+        format!("there is no {program} here\nhint: run `cargo xtask kernels` as root")
+    })
 }
 
 /// A cell whose images are made.
@@ -172,11 +181,19 @@ impl ReadyCell {
     /// Prepares the cell that `cargo xtask test` boots.
     pub(crate) fn prepare_quick(workspace: &Workspace) -> Result<Self> {
         find_obstacle().map_or(Ok(()), |obstacle| bail!(obstacle))?;
-        Self::prepare(workspace, find_cell(QUICK_CELL).context("the quick cell is not in the table")?)
+        Self::prepare(
+            workspace,
+            find_cell(QUICK_CELL).context("the quick cell is not in the table")?,
+        )
     }
 
     /// Runs the checks of `cargo xtask test` with the binary that its other tests use.
-    pub(crate) fn run_quick(&self, binary: &Path, checks: &[&str], interrupted: &AtomicBool) -> Result<CellReport> {
+    pub(crate) fn run_quick(
+        &self,
+        binary: &Path,
+        checks: &[&str],
+        interrupted: &AtomicBool,
+    ) -> Result<CellReport> {
         self.run(binary, checks, QUICK_TIME_LIMIT, interrupted)
     }
 
@@ -187,7 +204,11 @@ impl ReadyCell {
         }
         let release = images::release_codename()?;
         let suite = self.cell.suite;
-        ensure!(release == suite, "{} is linked to the C library of {release}, not {suite}", binary.display());
+        ensure!(
+            release == suite,
+            "{} is linked to the C library of {release}, not {suite}",
+            binary.display()
+        );
         Ok(())
     }
 
@@ -211,7 +232,9 @@ impl ReadyCell {
             kernel: &self.kernel,
             root: &self.root,
             payload: &payload,
-            kernel_words: own_words.chain([format!("ringfence.checks={}", checks.join(","))]).collect(),
+            kernel_words: own_words
+                .chain([format!("ringfence.checks={}", checks.join(","))])
+                .collect(),
             console: console.clone(),
             work: work.path(),
         };
@@ -249,12 +272,15 @@ fn follow(machine: &mut Machine, report: &mut CellReport, interrupted: &AtomicBo
         match parse_line(&line) {
             ResultLine::Done => return Ok(()),
             ResultLine::Begin(check) => report.begin(check),
-            ResultLine::Promise(row, text) => report.promises.push((row.to_owned(), text.to_owned())),
+            ResultLine::Promise(row, text) => {
+                report.promises.push((row.to_owned(), text.to_owned()))
+            }
             ResultLine::Comment(comment) => println!("       # {comment}"),
             ResultLine::Other(text) => println!("         {text}"),
             ResultLine::Result(CheckResult { verdict, name, detail }) => {
                 report.add(verdict);
-                let detail = if verdict == Verdict::Passed { String::new() } else { format!(": {detail}") };
+                let detail =
+                    if verdict == Verdict::Passed { String::new() } else { format!(": {detail}") };
                 println!("{:<6} {} {name}{detail}", verdict.word(), report.cell);
             }
         }
@@ -269,7 +295,8 @@ mod tests {
     #[test]
     fn an_unknown_cell_is_refused_with_the_nearest() {
         let error = choose_cells(&["6.1-nolandlock".to_owned()]).unwrap_err();
-        let expected = "there is no cell `6.1-nolandlock`\nhint: cargo xtask kernels 6.1-no-landlock";
+        let expected =
+            "there is no cell `6.1-nolandlock`\nhint: cargo xtask kernels 6.1-no-landlock";
         assert_eq!(error.to_string(), expected);
         assert_eq!(choose_cells(&[]).unwrap().len(), CELLS.len());
     }
@@ -278,7 +305,10 @@ mod tests {
     fn checks_are_chosen_by_name() {
         assert_eq!(choose_checks("first,limits").unwrap(), ["first", "limits"]);
         let error = choose_checks("first,limit").unwrap_err();
-        assert_eq!(error.to_string(), "there is no check `limit`\nhint: cargo xtask kernels --checks limits");
+        assert_eq!(
+            error.to_string(),
+            "there is no check `limit`\nhint: cargo xtask kernels --checks limits"
+        );
     }
 
     #[test]

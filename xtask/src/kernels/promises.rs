@@ -29,7 +29,9 @@ type Texts = BTreeMap<(String, String), String>;
 pub(super) fn write(workspace: &Workspace, reports: &[CellReport]) -> Result<()> {
     let path = workspace.root.join("docs/promises.md");
     let document = fs_err::read_to_string(&path)?;
-    let start = document.find(HEADING).with_context(|| format!("`{}` has no section for kernels", path.display()))?;
+    let start = document
+        .find(HEADING)
+        .with_context(|| format!("`{}` has no section for kernels", path.display()))?;
     let section = updated_section(&document[start..], reports);
     fs_err::write(&path, format!("{}{section}", &document[..start]))?;
     println!("wrote {}", path.display());
@@ -52,7 +54,9 @@ fn updated_section(section: &str, reports: &[CellReport]) -> String {
     let mut text = format!("{HEADING}{INTRODUCTION}\n| promise | {} |\n", names.join(" | "));
     text.push_str(&format!("|---|{}\n", "---|".repeat(names.len())));
     for row in rows {
-        let find = |cell: &&str| texts.get(&(row.clone(), (*cell).to_owned())).map_or(NOT_RUN, String::as_str);
+        let find = |cell: &&str| {
+            texts.get(&(row.clone(), (*cell).to_owned())).map_or(NOT_RUN, String::as_str)
+        };
         let cells: Vec<&str> = names.iter().map(find).collect();
         text.push_str(&format!("| {row} | {} |\n", cells.join(" | ")));
     }
@@ -61,7 +65,8 @@ fn updated_section(section: &str, reports: &[CellReport]) -> String {
 
 fn parse_table(section: &str) -> (Vec<String>, Texts) {
     let mut lines = section.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
-    let names: Vec<&str> = lines.next().map(|head| head.split(" | ").skip(1).collect()).unwrap_or_default();
+    let names: Vec<&str> =
+        lines.next().map(|head| head.split(" | ").skip(1).collect()).unwrap_or_default();
     let mut rows = Vec::new();
     let mut texts = Texts::new();
     for line in lines {
@@ -80,7 +85,8 @@ mod tests {
     use super::*;
 
     fn report(cell: &'static str, promises: &[(&str, &str)]) -> CellReport {
-        let promises = promises.iter().map(|(row, text)| ((*row).to_owned(), (*text).to_owned())).collect();
+        let promises =
+            promises.iter().map(|(row, text)| ((*row).to_owned(), (*text).to_owned())).collect();
         CellReport { promises, ..CellReport::new(cell) }
     }
 
@@ -92,12 +98,25 @@ mod tests {
 
     #[test]
     fn columns_of_cells_that_did_not_run_stay() {
-        let first =
-            updated_section("", &[report("6.1", &[("hide", "mount namespace"), ("proved-native-dev", "9 of 9")])]);
-        let second = updated_section(&first, &[report("5.10", &[("hide", "absent"), ("tmp", "tmpfs")])]);
-        check_row(&second, "hide", "| hide | absent | not run | mount namespace | not run | not run | not run |");
-        check_row(&second, "tmp", "| tmp | tmpfs | not run | not run | not run | not run | not run |");
-        assert!(second.ends_with("| proved-native-dev | not run | not run | 9 of 9 | not run | not run | not run |\n"));
+        let first = updated_section(
+            "",
+            &[report("6.1", &[("hide", "mount namespace"), ("proved-native-dev", "9 of 9")])],
+        );
+        let second =
+            updated_section(&first, &[report("5.10", &[("hide", "absent"), ("tmp", "tmpfs")])]);
+        check_row(
+            &second,
+            "hide",
+            "| hide | absent | not run | mount namespace | not run | not run | not run |",
+        );
+        check_row(
+            &second,
+            "tmp",
+            "| tmp | tmpfs | not run | not run | not run | not run | not run |",
+        );
+        assert!(second.ends_with(
+            "| proved-native-dev | not run | not run | 9 of 9 | not run | not run | not run |\n"
+        ));
         assert_eq!(updated_section(&second, &[]), second);
     }
 }

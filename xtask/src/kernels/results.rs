@@ -60,7 +60,10 @@ pub(super) fn parse_line(line: &str) -> ResultLine<'_> {
         return ResultLine::Promise(row, text);
     }
     for verdict in [Verdict::Passed, Verdict::Failed, Verdict::Skipped] {
-        let Some(rest) = line.strip_prefix(verdict.word()).and_then(|rest| rest.strip_prefix(' ')) else { continue };
+        let Some(rest) = line.strip_prefix(verdict.word()).and_then(|rest| rest.strip_prefix(' '))
+        else {
+            continue;
+        };
         let (name, detail) = rest.split_once(": ").unwrap_or((rest, ""));
         if !name.contains(' ') {
             return ResultLine::Result(CheckResult { verdict, name, detail });
@@ -164,7 +167,9 @@ pub(super) fn matrix(reports: &[CellReport]) -> String {
         };
         rows.push(std::iter::once(check.to_owned()).chain(reports.iter().map(found)).collect());
     }
-    let end = |report: &CellReport| if report.incomplete.is_some() { "not reached" } else { "reached" }.to_owned();
+    let end = |report: &CellReport| {
+        if report.incomplete.is_some() { "not reached" } else { "reached" }.to_owned()
+    };
     rows.push(std::iter::once("(end)".to_owned()).chain(reports.iter().map(end)).collect());
     table(&head, &rows)
 }
@@ -181,7 +186,12 @@ mod tests {
     #[test]
     fn results_have_a_verdict_a_name_and_a_detail() {
         check_result("ok first-run", Verdict::Passed, "first-run", "");
-        check_result("not ok a: wanted /x: y/, saw: z\r", Verdict::Failed, "a", "wanted /x: y/, saw: z");
+        check_result(
+            "not ok a: wanted /x: y/, saw: z\r",
+            Verdict::Failed,
+            "a",
+            "wanted /x: y/, saw: z",
+        );
         check_result(
             "skip tiers: this kernel has no Landlock",
             Verdict::Skipped,
@@ -194,7 +204,10 @@ mod tests {
     fn other_lines_are_told_apart() {
         assert_eq!(parse_line("== limits"), ResultLine::Begin("limits"));
         assert_eq!(parse_line("# limits took 9 s"), ResultLine::Comment("limits took 9 s"));
-        assert_eq!(parse_line("promise hide mount namespace"), ResultLine::Promise("hide", "mount namespace"));
+        assert_eq!(
+            parse_line("promise hide mount namespace"),
+            ResultLine::Promise("hide", "mount namespace")
+        );
         assert_eq!(parse_line("DONE"), ResultLine::Done);
         assert_eq!(parse_line("okay then"), ResultLine::Other("okay then"));
         assert_eq!(parse_line("ok, it says"), ResultLine::Other("ok, it says"));

@@ -55,7 +55,9 @@ pub(super) fn provide(cache: &ImageCache, suite: &str) -> Result<PathBuf> {
     let customize = fs_err::read_to_string(sources.join("customize"))?;
     let packages = packages_of(suite);
     let key = cache_key(&(suite, &packages, UNREAD, unit, customize, SPARE_MEGABYTES));
-    cache.provide(&format!("root-{suite}-"), &key, ".ext4", |work| make_root(&sources, suite, &packages, work))
+    cache.provide(&format!("root-{suite}-"), &key, ".ext4", |work| {
+        make_root(&sources, suite, &packages, work)
+    })
 }
 
 fn packages_of(suite: &str) -> Vec<&'static str> {
@@ -74,7 +76,16 @@ fn make_root(sources: &Path, suite: &str, packages: &[&str], work: &Path) -> Res
     // mmdebstrap runs in its own namespaces, so that its mounts and processes end with it, and none
     // of its mounts prevents the removal of the tree.
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+    command.args([
+        "--pdeathsig",
+        "KILL",
+        "unshare",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+    ]);
     command.args(["nice", "mmdebstrap", "--quiet", "--variant=minbase", "--format=directory"]);
     command.arg(format!("--include={}", packages.join(",")));
     command.args(["--aptopt=Apt::Install-Recommends \"false\"", "--dpkgopt=force-unsafe-io"]);

@@ -24,7 +24,11 @@ impl Cgroups {
         for hierarchy in &hierarchies {
             for entry in fs_err::read_dir(hierarchy)? {
                 let entry = entry?;
-                let process = entry.file_name().to_str().and_then(|name| name.strip_prefix(PREFIX)).map(str::to_owned);
+                let process = entry
+                    .file_name()
+                    .to_str()
+                    .and_then(|name| name.strip_prefix(PREFIX))
+                    .map(str::to_owned);
                 if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
                     remove(&entry.path());
                 }

@@ -67,7 +67,18 @@ impl Enclosure {
     /// be the main thread.
     pub(super) fn make() -> Result<Self> {
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "unshare", "--net", "--mount", "sh", "-c", PLACE, "sh", FIRST]);
+        command.args([
+            "--pdeathsig",
+            "KILL",
+            "unshare",
+            "--net",
+            "--mount",
+            "sh",
+            "-c",
+            PLACE,
+            "sh",
+            FIRST,
+        ]);
         // The enclosure has its own process group, so that Ctrl-C reaches only the tests, which
         // still clean up with the help of the engines.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
@@ -83,7 +94,10 @@ impl Enclosure {
     /// Returns a command that runs a program inside the enclosure.
     pub(super) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");
-        command.args(["--target", &self.init, "--net", "--mount", "--pid", "--"]).arg(program).process_group(0);
+        command
+            .args(["--target", &self.init, "--net", "--mount", "--pid", "--"])
+            .arg(program)
+            .process_group(0);
         command
     }
 
@@ -93,7 +107,9 @@ impl Enclosure {
         let mut moved = Command::new("nsenter");
         moved.args(["--target", &self.holder.id().to_string(), "--net", "--mount", "--"]);
         // A process that enters another mount namespace starts at its root directory.
-        let here = command.get_current_dir().map_or_else(std::env::current_dir, |directory| Ok(directory.into()));
+        let here = command
+            .get_current_dir()
+            .map_or_else(std::env::current_dir, |directory| Ok(directory.into()));
         moved.args(["env", "--chdir"]).arg(here.unwrap_or_else(|_| "/".into()));
         moved.arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
@@ -131,8 +147,10 @@ mod tests {
         require!(docker); // the enclosure needs the same programs and rights
         let enclosure = Enclosure::make().unwrap();
         let directory = tempfile::tempdir().unwrap();
-        let script =
-            format!("mount -t tmpfs tmpfs {0} && touch {0}/inside && echo mounted", directory.path().display());
+        let script = format!(
+            "mount -t tmpfs tmpfs {0} && touch {0}/inside && echo mounted",
+            directory.path().display()
+        );
         let mut sleeper = enclosure.command("sh");
         sleeper.args(["-c", &format!("{script} && exec sleep 1000")]).stdout(Stdio::piped());
         let mut sleeper = sleeper.spawn().unwrap();
@@ -147,12 +165,15 @@ mod tests {
 
     #[test]
     fn a_command_beside_the_engines_keeps_its_directory_and_its_environment() {
-        let enclosure = Enclosure { holder: Command::new("true").spawn().unwrap(), init: String::new() };
+        let enclosure =
+            Enclosure { holder: Command::new("true").spawn().unwrap(), init: String::new() };
         let mut command = Command::new("cargo");
         command.arg("test").env("A", "b").env_remove("C").current_dir("/tmp");
         let moved = enclosure.beside_the_engines(&command);
-        let expected =
-            format!("nsenter --target {} --net --mount -- env --chdir /tmp cargo test", enclosure.holder.id());
+        let expected = format!(
+            "nsenter --target {} --net --mount -- env --chdir /tmp cargo test",
+            enclosure.holder.id()
+        );
         assert_eq!(crate::workspace::spell(&moved), expected);
         assert!(moved.get_envs().eq(command.get_envs()));
     }

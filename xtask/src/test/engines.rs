@@ -54,20 +54,22 @@ impl Ground {
             println!("using the container engines that the environment names");
             return Ok(None);
         }
-        let enclosure = match obstacle().map_or_else(Enclosure::make, |obstacle| Err(anyhow!(obstacle))) {
-            Ok(enclosure) => enclosure,
-            Err(error) => {
-                println!("without container engines: {error:#}; tests that need one skip");
-                return Ok(None);
-            }
-        };
+        let enclosure =
+            match obstacle().map_or_else(Enclosure::make, |obstacle| Err(anyhow!(obstacle))) {
+                Ok(enclosure) => enclosure,
+                Err(error) => {
+                    println!("without container engines: {error:#}; tests that need one skip");
+                    return Ok(None);
+                }
+            };
         // The directory is in /tmp whatever TMPDIR is, because Podman refuses paths of more than 50
         // characters.
         let temporary = Path::new("/tmp");
         remove_left_behind(temporary, PREFIX)?;
         let open = std::fs::Permissions::from_mode(0o755);
         let prefix = format!("{PREFIX}{}-", std::process::id());
-        let directory = tempfile::Builder::new().prefix(&prefix).permissions(open).tempdir_in(temporary)?;
+        let directory =
+            tempfile::Builder::new().prefix(&prefix).permissions(open).tempdir_in(temporary)?;
         Ok(Some(Self { enclosure, cgroups: Cgroups::claim()?, directory }))
     }
 
@@ -82,11 +84,16 @@ impl Ground {
         fs_err::create_dir_all(cache)?;
         let mut engines = Engines(Vec::new());
         // Launch all engines before waiting for the first one.
-        let kinds = Kind::ALL.into_iter().filter(|kind| *kind != Kind::RootlessPodman || user.is_some());
-        for (kind, launched) in kinds.map(|kind| (kind, self.launch(kind, user))).collect::<Vec<_>>() {
+        let kinds =
+            Kind::ALL.into_iter().filter(|kind| *kind != Kind::RootlessPodman || user.is_some());
+        for (kind, launched) in
+            kinds.map(|kind| (kind, self.launch(kind, user))).collect::<Vec<_>>()
+        {
             match launched.and_then(Daemon::answering) {
                 Ok(daemon) => engines.0.push(daemon),
-                Err(error) => println!("without {}: {error:#}; tests that need it skip", kind.name()),
+                Err(error) => {
+                    println!("without {}: {error:#}; tests that need it skip", kind.name())
+                }
             }
         }
         if !engines.0.is_empty() {
@@ -113,7 +120,11 @@ impl Ground {
                 self.podman(&home, &socket, Some(user))?
             }
         };
-        command.env("TMPDIR", &home).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        command
+            .env("TMPDIR", &home)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output);
         println!("starting {}", kind.name());
         let process = command.spawn().with_context(|| format!("cannot start {program}"))?;
         Ok(Daemon { kind, engine: Engine::on(socket), process, log })
@@ -126,7 +137,11 @@ impl Ground {
         command.arg("--config-file").arg(configuration);
         command.args(["--cgroup-parent", &format!("/{}", self.cgroups.name())]);
         command.arg("--host").arg(format!("unix://{}", socket.display()));
-        command.arg("--data-root").arg(home.join("images")).arg("--exec-root").arg(home.join("run"));
+        command
+            .arg("--data-root")
+            .arg(home.join("images"))
+            .arg("--exec-root")
+            .arg(home.join("run"));
         command.arg("--pidfile").arg(home.join("pid"));
         Ok(command)
     }
@@ -139,8 +154,18 @@ impl Ground {
             None => self.enclosure.command("podman"),
             Some(user) => {
                 let mut command = self.enclosure.command("setpriv");
-                command.args(["--reuid", &user.uid.to_string(), "--regid", &user.gid.to_string(), "--init-groups"]);
-                command.arg("podman").env("HOME", &user.home).env("USER", &user.name).env("LOGNAME", &user.name);
+                command.args([
+                    "--reuid",
+                    &user.uid.to_string(),
+                    "--regid",
+                    &user.gid.to_string(),
+                    "--init-groups",
+                ]);
+                command
+                    .arg("podman")
+                    .env("HOME", &user.home)
+                    .env("USER", &user.name)
+                    .env("LOGNAME", &user.name);
                 command.env("XDG_RUNTIME_DIR", home).current_dir(&user.home);
                 command
             }
@@ -150,7 +175,9 @@ impl Ground {
         // supports overlay.
         command.args(["--storage-driver", "overlay"]);
         command.arg("--root").arg(home.join("images")).arg("--runroot").arg(home.join("run"));
-        command.args(["system", "service", "--time", "0"]).arg(format!("unix://{}", socket.display()));
+        command
+            .args(["system", "service", "--time", "0"])
+            .arg(format!("unix://{}", socket.display()));
         Ok(command)
     }
 }
@@ -252,9 +279,15 @@ impl Engines {
         std::thread::scope(|scope| {
             for Daemon { kind, engine, .. } in &self.0 {
                 let image = &image;
-                scope.spawn(move || match engine.import(image.name, &image.tarball, image.instructions) {
-                    Ok(()) => println!("gave {} the image {}", kind.name(), image.name),
-                    Err(reason) => println!("without the image {} on {}: {reason}", image.name, kind.name()),
+                scope.spawn(move || {
+                    match engine.import(image.name, &image.tarball, image.instructions) {
+                        Ok(()) => println!("gave {} the image {}", kind.name(), image.name),
+                        Err(reason) => println!(
+                            "without the image {} on {}: {reason}",
+                            image.name,
+                            kind.name()
+                        ),
+                    }
                 });
             }
         });

@@ -48,7 +48,8 @@ const DEV_CUSTOMIZATION: &str = r#"
     chroot "$1" sh -c 'cd /home/dev; echo "[[ \$TERM != dumb ]] || unsetopt zle" >.zshrc; chown dev:dev .zshrc'
     chroot "$1" find / -xdev -type f -perm /6000 -exec chmod a-s {} +
 "#;
-const DEV_INSTRUCTIONS: &[&str] = &["ENV LANG=C.UTF-8", "USER dev", "WORKDIR /home/dev/workspace", "CMD [\"zsh\"]"];
+const DEV_INSTRUCTIONS: &[&str] =
+    &["ENV LANG=C.UTF-8", "USER dev", "WORKDIR /home/dev/workspace", "CMD [\"zsh\"]"];
 
 /// Makes the image that contains only busybox.
 pub(super) fn tiny(cache: &Path) -> Result<Image> {
@@ -72,7 +73,11 @@ pub(super) fn tiny(cache: &Path) -> Result<Image> {
         archive.append_data(&mut header, path, content)?;
     }
     for command in commands.lines().filter(|command| *command != "busybox") {
-        archive.append_link(&mut header(tar::EntryType::Symlink, 0o777), format!("bin/{command}"), "busybox")?;
+        archive.append_link(
+            &mut header(tar::EntryType::Symlink, 0o777),
+            format!("bin/{command}"),
+            "busybox",
+        )?;
     }
     archive.into_inner()?;
     fs_err::rename(unfinished, &tarball)?;
@@ -111,10 +116,17 @@ pub(super) fn dev(cache: &Path) -> Result<Image> {
         command.arg(format!("--dpkgopt=path-exclude=/usr/share/{unread}/*"));
     }
     command.arg(release).arg(&unfinished).args(mirrors(&distribution)?);
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run `{}`", spell(&command)))?;
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot run `{}`", spell(&command)))?;
     if !output.status.success() {
         let words = String::from_utf8_lossy(&output.stderr);
-        bail!("mmdebstrap ended with {}: {}", output.status, words.trim().lines().last().unwrap_or("it says nothing"));
+        bail!(
+            "mmdebstrap ended with {}: {}",
+            output.status,
+            words.trim().lines().last().unwrap_or("it says nothing")
+        );
     }
     fs_err::rename(unfinished, &image.tarball)?;
     Ok(image)
@@ -124,8 +136,12 @@ pub(super) fn dev(cache: &Path) -> Result<Image> {
 /// ones.
 fn mirrors(distribution: &str) -> Result<Vec<String>> {
     let format = "$(ORIGIN)|deb $(REPO_URI) $(RELEASE) $(COMPONENT)";
-    let targets =
-        output_of(Command::new("apt-get").args(["indextargets", "--format", format, "Identifier: Packages"]))?;
+    let targets = output_of(Command::new("apt-get").args([
+        "indextargets",
+        "--format",
+        format,
+        "Identifier: Packages",
+    ]))?;
     let mirrors: Vec<String> = own_mirrors(&targets, distribution).map(str::to_owned).collect();
     ensure!(!mirrors.is_empty(), "apt-get knows no mirror of {distribution}");
     Ok(mirrors)
@@ -134,14 +150,18 @@ fn mirrors(distribution: &str) -> Result<Vec<String>> {
 /// Returns the Debian mirror from which this machine gets its packages. The mirror has every suite.
 pub(crate) fn debian_mirror() -> Result<String> {
     let mirrors = mirrors("debian")?;
-    main_archive(&mirrors).map(str::to_owned).context("apt-get knows no mirror of a whole suite of debian")
+    main_archive(&mirrors)
+        .map(str::to_owned)
+        .context("apt-get knows no mirror of a whole suite of debian")
 }
 
 /// Returns the URI of the mirror of a whole suite. Suites such as `bookworm-security` can be on
 /// another mirror.
 fn main_archive(mirrors: &[String]) -> Option<&str> {
     mirrors.iter().find_map(|mirror| {
-        let [_deb, uri, suite, _component] = mirror.split(' ').collect::<Vec<_>>()[..] else { return None };
+        let [_deb, uri, suite, _component] = mirror.split(' ').collect::<Vec<_>>()[..] else {
+            return None;
+        };
         (!suite.contains('-')).then_some(uri)
     })
 }
@@ -155,12 +175,16 @@ pub(crate) fn release_codename() -> Result<String> {
 fn os_release(key: &str) -> Result<String> {
     let system = fs_err::read_to_string("/etc/os-release")?;
     let value = system.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-    value.map(|value| value.trim_matches('"').to_owned()).with_context(|| format!("/etc/os-release has no {key}"))
+    value
+        .map(|value| value.trim_matches('"').to_owned())
+        .with_context(|| format!("/etc/os-release has no {key}"))
 }
 
 fn own_mirrors<'a>(targets: &'a str, distribution: &str) -> impl Iterator<Item = &'a str> {
     let targets = targets.lines().filter_map(|line| line.split_once('|'));
-    targets.filter(move |(origin, _)| origin.eq_ignore_ascii_case(distribution)).map(|(_, mirror)| mirror)
+    targets
+        .filter(move |(origin, _)| origin.eq_ignore_ascii_case(distribution))
+        .map(|(_, mirror)| mirror)
 }
 
 #[cfg(test)]
@@ -176,22 +200,30 @@ mod tests {
 
     #[test]
     fn the_mirror_is_that_of_a_whole_suite() {
-        let mirrors =
-            ["deb http://mirror.test/security/ bookworm-security main", "deb http://mirror.test/ bookworm main"];
+        let mirrors = [
+            "deb http://mirror.test/security/ bookworm-security main",
+            "deb http://mirror.test/ bookworm main",
+        ];
         assert_eq!(main_archive(&mirrors.map(str::to_owned)), Some("http://mirror.test/"));
         assert_eq!(main_archive(&[]), None);
     }
 
     #[test]
     fn the_development_image_is_the_default_one() {
-        let containerfile = Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/dev/Containerfile");
+        let containerfile =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/dev/Containerfile");
         let containerfile = fs_err::read_to_string(containerfile).unwrap();
         assert!(containerfile.contains(&format!(" {DEV_PACKAGES} ")));
-        for line in DEV_CUSTOMIZATION.lines().filter_map(|line| line.trim().strip_prefix("chroot \"$1\" ")) {
+        for line in
+            DEV_CUSTOMIZATION.lines().filter_map(|line| line.trim().strip_prefix("chroot \"$1\" "))
+        {
             assert!(containerfile.contains(line), "not in the Containerfile: {line}");
         }
         for instruction in DEV_INSTRUCTIONS {
-            assert!(containerfile.lines().any(|line| line == *instruction), "not in the Containerfile: {instruction}");
+            assert!(
+                containerfile.lines().any(|line| line == *instruction),
+                "not in the Containerfile: {instruction}"
+            );
         }
     }
 }

@@ -38,6 +38,13 @@ pub(super) fn provide(target: &Path, install: bool) -> Option<PathBuf> {
 fn make(directory: &Path) -> Result<()> {
     fs_err::create_dir_all(directory)?;
     let quietly = ["--silent", "--no-audit", "--no-fund", "--ignore-scripts"];
-    output_of(Command::new("npm").args(["install"]).args(PACKAGES).args(quietly).arg("--prefix").arg(directory))?;
+    output_of(
+        Command::new("npm")
+            .args(["install"])
+            .args(PACKAGES)
+            .args(quietly)
+            .arg("--prefix")
+            .arg(directory),
+    )?;
     Ok(())
 }

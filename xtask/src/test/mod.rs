@@ -20,7 +20,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
-use ringfence_test_ledger::{BINARY_VARIABLE, E2B_JAVASCRIPT_VARIABLE, LEDGER_VARIABLE, Skip, USER_VARIABLE, User};
+use ringfence_test_ledger::{
+    BINARY_VARIABLE, E2B_JAVASCRIPT_VARIABLE, LEDGER_VARIABLE, Skip, USER_VARIABLE, User,
+};
 
 use self::engines::{Engines, Ground};
 use self::packages::Chore;
@@ -81,7 +83,8 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     if let Some(machine) = machine {
         let binary = workspace.target.join("debug/ringfence");
         match machine.and_then(|machine| machine.ensure_binary_starts(&binary).map(|()| machine)) {
-            Ok(machine) => tally.add_machine(machine.run_quick(&binary, &machine_checks, &interrupted)?.counts()),
+            Ok(machine) => tally
+                .add_machine(machine.run_quick(&binary, &machine_checks, &interrupted)?.counts()),
             Err(error) => {
                 let reason = format!("{error:#}");
                 skips.push(Skip { place: kernels::quick_name(), need: "qemu".to_owned(), reason });
@@ -114,7 +117,9 @@ fn prepare(
     let user = user.map(|user| User::named(user.name())).transpose().map_err(anyhow::Error::msg)?;
     let images = workspace.target.join("test-images");
     std::thread::scope(|scope| {
-        let engines = scope.spawn(|| ground.map(|ground| ground.start_engines(user.as_ref(), &images)).transpose());
+        let engines = scope.spawn(|| {
+            ground.map(|ground| ground.start_engines(user.as_ref(), &images)).transpose()
+        });
         let pythons = scope.spawn(|| {
             let provide = |package: Package| {
                 let python = python::provide(package, &workspace.target, install)?;
@@ -152,7 +157,8 @@ fn stream(command: &mut Command) -> Result<(Tally, bool)> {
 fn conclude(workspace: &Workspace, tally: &Tally, skips: &[Skip], success: bool) -> Result<()> {
     if !skips.is_empty() {
         let head = [("skipped", Align::Left), ("need", Align::Left), ("reason", Align::Left)];
-        let row = |skip: &Skip| [skip.place.clone(), skip.need.clone(), skip.reason.replace('\n', " ")];
+        let row =
+            |skip: &Skip| [skip.place.clone(), skip.need.clone(), skip.reason.replace('\n', " ")];
         println!("\n{}", table(&head, &skips.iter().map(row).collect::<Vec<_>>()));
     }
     println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);
@@ -163,7 +169,11 @@ fn conclude(workspace: &Workspace, tally: &Tally, skips: &[Skip], success: bool)
         ensure!(forbidden.is_empty(), "CI must be able to run what needs {}", forbidden.join(", "));
     }
     if !success || tally.failed > 0 {
-        bail!(if tally.failed > 0 { "tests failed" } else { "the tests could not all be built and run" });
+        bail!(if tally.failed > 0 {
+            "tests failed"
+        } else {
+            "the tests could not all be built and run"
+        });
     }
     Ok(())
 }
@@ -194,7 +204,8 @@ impl Binary {
             return Ok(Self::InPlace(built));
         }
         let open = std::fs::Permissions::from_mode(0o755);
-        let directory = tempfile::Builder::new().prefix("ringfence-test-").permissions(open).tempdir()?;
+        let directory =
+            tempfile::Builder::new().prefix("ringfence-test-").permissions(open).tempdir()?;
         let path = directory.path().join("ringfence");
         fs_err::copy(built, &path)?;
         Ok(Self::Copied { path, _directory: directory })
@@ -213,9 +224,16 @@ mod tests {
 
     #[test]
     fn only_needs_that_are_listed_may_be_skipped() {
-        let skip = |need: &str| Skip { place: String::new(), need: need.to_owned(), reason: String::new() };
+        let skip = |need: &str| Skip {
+            place: String::new(),
+            need: need.to_owned(),
+            reason: String::new(),
+        };
         let skips = [skip("ipv6"), skip("bwrap"), skip("landlock"), skip("bwrap")];
-        assert_eq!(forbidden_needs(&skips, "# what CI lacks\nipv6 # none in containers\n\n"), ["bwrap", "landlock"]);
+        assert_eq!(
+            forbidden_needs(&skips, "# what CI lacks\nipv6 # none in containers\n\n"),
+            ["bwrap", "landlock"]
+        );
         assert_eq!(forbidden_needs(&skips, "ipv6\nbwrap\nlandlock\n"), [""; 0]);
         assert_eq!(forbidden_needs(&[], ""), [""; 0]);
     }

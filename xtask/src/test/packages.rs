@@ -41,8 +41,11 @@ const BUBBLEWRAP: Package = Package {
     purpose: "the bwrap backend, and the peer to compare with",
 };
 
-const BUSYBOX: Package =
-    Package { name: "busybox-static", shown_by: Program("busybox"), purpose: "a tiny image, and an initial RAM disk" };
+const BUSYBOX: Package = Package {
+    name: "busybox-static",
+    shown_by: Program("busybox"),
+    purpose: "a tiny image, and an initial RAM disk",
+};
 const MMDEBSTRAP: Package =
     Package { name: "mmdebstrap", shown_by: Program("mmdebstrap"), purpose: "images of Debian" };
 
@@ -54,47 +57,111 @@ const FOR_TESTS: &[Package] = &[
         shown_by: Program("unshare"),
         purpose: "finding out whether user namespaces are allowed",
     },
-    Package { name: "passwd", shown_by: Program("useradd"), purpose: "making an ordinary user for the tests" },
+    Package {
+        name: "passwd",
+        shown_by: Program("useradd"),
+        purpose: "making an ordinary user for the tests",
+    },
     Package { name: "iproute2", shown_by: Program("ip"), purpose: "networks of the tests' own" },
     Package { name: "openssh-client", shown_by: Program("ssh"), purpose: "SSH into a sandbox" },
     Package { name: "rsync", shown_by: Program("rsync"), purpose: "rsync into a sandbox" },
-    Package { name: "git", shown_by: Program("git"), purpose: "repositories and worktrees as workspaces" },
+    Package {
+        name: "git",
+        shown_by: Program("git"),
+        purpose: "repositories and worktrees as workspaces",
+    },
     Package {
         name: "python3",
         shown_by: Program("python3"),
         purpose: "system calls and scripts from inside a sandbox",
     },
-    Package { name: "openssl", shown_by: Program("openssl"), purpose: "certificates for the tests' own servers" },
-    Package { name: "curl", shown_by: Program("curl"), purpose: "a client in a sandbox with an allowlist" },
+    Package {
+        name: "openssl",
+        shown_by: Program("openssl"),
+        purpose: "certificates for the tests' own servers",
+    },
+    Package {
+        name: "curl",
+        shown_by: Program("curl"),
+        purpose: "a client in a sandbox with an allowlist",
+    },
     Package { name: "wget", shown_by: Program("wget"), purpose: "another such client" },
-    Package { name: "python3-pip", shown_by: SystemPythonModule("pip"), purpose: "another such client" },
-    Package { name: "python3-requests", shown_by: SystemPythonModule("requests"), purpose: "another such client" },
-    Package { name: "python3-httpx", shown_by: SystemPythonModule("httpx"), purpose: "another such client" },
-    Package { name: "python3-pil", shown_by: SystemPythonModule("PIL"), purpose: "tools of an agents' framework" },
-    Package { name: "python3-numpy", shown_by: SystemPythonModule("numpy"), purpose: "tools of an agents' framework" },
-    Package { name: "python3-venv", shown_by: PythonModule("ensurepip"), purpose: "the SDK that drives a guest" },
-    Package { name: "chromium", shown_by: Program("/usr/bin/chromium"), purpose: "the server's page in a browser" },
+    Package {
+        name: "python3-pip",
+        shown_by: SystemPythonModule("pip"),
+        purpose: "another such client",
+    },
+    Package {
+        name: "python3-requests",
+        shown_by: SystemPythonModule("requests"),
+        purpose: "another such client",
+    },
+    Package {
+        name: "python3-httpx",
+        shown_by: SystemPythonModule("httpx"),
+        purpose: "another such client",
+    },
+    Package {
+        name: "python3-pil",
+        shown_by: SystemPythonModule("PIL"),
+        purpose: "tools of an agents' framework",
+    },
+    Package {
+        name: "python3-numpy",
+        shown_by: SystemPythonModule("numpy"),
+        purpose: "tools of an agents' framework",
+    },
+    Package {
+        name: "python3-venv",
+        shown_by: PythonModule("ensurepip"),
+        purpose: "the SDK that drives a guest",
+    },
+    Package {
+        name: "chromium",
+        shown_by: Program("/usr/bin/chromium"),
+        purpose: "the server's page in a browser",
+    },
 ];
 
 /// Packages for container engines and their images.
 const FOR_ENGINES: &[Package] = &[
     Package { name: "docker.io", shown_by: Program("dockerd"), purpose: "the docker backend" },
     Package { name: "podman", shown_by: Program("podman"), purpose: "the podman backend" },
-    Package { name: "runc", shown_by: Program("runc"), purpose: "podman's runtime where cgroups are of version 1" },
-    Package { name: "netavark", shown_by: Program("/usr/lib/podman/netavark"), purpose: "podman's networks" },
+    Package {
+        name: "runc",
+        shown_by: Program("runc"),
+        purpose: "podman's runtime where cgroups are of version 1",
+    },
+    Package {
+        name: "netavark",
+        shown_by: Program("/usr/lib/podman/netavark"),
+        purpose: "podman's networks",
+    },
     Package {
         name: "aardvark-dns",
         shown_by: Program("/usr/lib/podman/aardvark-dns"),
         purpose: "names on podman's networks",
     },
-    Package { name: "uidmap", shown_by: Program("newuidmap"), purpose: "podman for an ordinary user" },
+    Package {
+        name: "uidmap",
+        shown_by: Program("newuidmap"),
+        purpose: "podman for an ordinary user",
+    },
     Package {
         name: "slirp4netns",
         shown_by: Program("slirp4netns"),
         purpose: "the network of podman for an ordinary user",
     },
-    Package { name: "iptables", shown_by: Program("iptables"), purpose: "the networks of docker and podman" },
-    Package { name: "catatonit", shown_by: Program("catatonit"), purpose: "reaping what docker and podman leave" },
+    Package {
+        name: "iptables",
+        shown_by: Program("iptables"),
+        purpose: "the networks of docker and podman",
+    },
+    Package {
+        name: "catatonit",
+        shown_by: Program("catatonit"),
+        purpose: "reaping what docker and podman leave",
+    },
     BUSYBOX,
     MMDEBSTRAP,
 ];
@@ -103,11 +170,31 @@ const FOR_ENGINES: &[Package] = &[
 const FOR_KERNELS: &[Package] = &[
     BUSYBOX,
     MMDEBSTRAP,
-    Package { name: "qemu-system-x86", shown_by: Program("qemu-system-x86_64"), purpose: "virtual machines" },
-    Package { name: "kmod", shown_by: Program("depmod"), purpose: "the modules of a virtual machine's kernel" },
-    Package { name: "cpio", shown_by: Program("cpio"), purpose: "the initial RAM disk of a virtual machine" },
-    Package { name: "e2fsprogs", shown_by: Program("mke2fs"), purpose: "the disks of a virtual machine" },
-    Package { name: "xz-utils", shown_by: Program("xz"), purpose: "compressed modules of a kernel" },
+    Package {
+        name: "qemu-system-x86",
+        shown_by: Program("qemu-system-x86_64"),
+        purpose: "virtual machines",
+    },
+    Package {
+        name: "kmod",
+        shown_by: Program("depmod"),
+        purpose: "the modules of a virtual machine's kernel",
+    },
+    Package {
+        name: "cpio",
+        shown_by: Program("cpio"),
+        purpose: "the initial RAM disk of a virtual machine",
+    },
+    Package {
+        name: "e2fsprogs",
+        shown_by: Program("mke2fs"),
+        purpose: "the disks of a virtual machine",
+    },
+    Package {
+        name: "xz-utils",
+        shown_by: Program("xz"),
+        purpose: "compressed modules of a kernel",
+    },
     Package { name: "zstd", shown_by: Program("zstd"), purpose: "compressed modules of a kernel" },
     Package {
         name: "debian-archive-keyring",
@@ -120,7 +207,11 @@ const FOR_KERNELS: &[Package] = &[
 const FOR_BENCH: &[Package] = &[
     BUBBLEWRAP,
     Package { name: "firejail", shown_by: Program("firejail"), purpose: "a peer of native" },
-    Package { name: "tinyproxy-bin", shown_by: Program("tinyproxy"), purpose: "a peer of the proxy" },
+    Package {
+        name: "tinyproxy-bin",
+        shown_by: Program("tinyproxy"),
+        purpose: "a peer of the proxy",
+    },
     Package { name: "squid", shown_by: Program("squid"), purpose: "a peer of the proxy" },
 ];
 
@@ -141,7 +232,8 @@ pub(crate) fn provide(chore: Chore, install: bool, with_engines: bool) -> Result
         Chore::Kernels => &[FOR_KERNELS],
     };
     let wanted = own.iter().copied().flatten().chain(FOR_ENGINES.iter().filter(|_| with_engines));
-    let mut missing: Vec<&Package> = wanted.filter(|package| !package.shown_by.is_there()).collect();
+    let mut missing: Vec<&Package> =
+        wanted.filter(|package| !package.shown_by.is_there()).collect();
     missing.sort_by_key(|package| package.name);
     missing.dedup_by_key(|package| package.name); // the lists overlap
     if missing.is_empty() {
@@ -156,15 +248,19 @@ pub(crate) fn provide(chore: Chore, install: bool, with_engines: bool) -> Result
     for package in &missing {
         match obstacle {
             None => println!("installing {}: {}", package.name, package.purpose),
-            Some(why) => println!("without {} ({}): {why}; what needs it is left out", package.name, package.purpose),
+            Some(why) => println!(
+                "without {} ({}): {why}; what needs it is left out",
+                package.name, package.purpose
+            ),
         }
     }
     if obstacle.is_some() {
         return Ok(());
     }
     let names = missing.iter().map(|package| package.name);
-    let installed = run_command(&mut apt_get(["update", "--quiet"]))
-        .and_then(|()| run_command(apt_get(["install", "--yes", "--no-install-recommends"]).args(names)));
+    let installed = run_command(&mut apt_get(["update", "--quiet"])).and_then(|()| {
+        run_command(apt_get(["install", "--yes", "--no-install-recommends"]).args(names))
+    });
     // Without a reachable mirror the rest is still worth running, because each need is probed and
     // the output names what is left out.
     if let Err(error) = installed {

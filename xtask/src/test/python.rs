@@ -5,8 +5,8 @@ use std::process::Command;
 
 use anyhow::Result;
 use ringfence_test_ledger::{
-    E2B_PYTHON_VARIABLE, FRAMEWORKS_PYTHON_VARIABLE, MCP_PYTHON_VARIABLE, OPENAI_AGENTS_PYTHON_VARIABLE,
-    PLAYWRIGHT_PYTHON_VARIABLE, PLOTTING_PYTHON_VARIABLE,
+    E2B_PYTHON_VARIABLE, FRAMEWORKS_PYTHON_VARIABLE, MCP_PYTHON_VARIABLE,
+    OPENAI_AGENTS_PYTHON_VARIABLE, PLAYWRIGHT_PYTHON_VARIABLE, PLOTTING_PYTHON_VARIABLE,
 };
 
 use crate::workspace::output_of;
@@ -22,7 +22,8 @@ pub(crate) struct Package {
 }
 
 /// Package that takes long to import, for measurements. No test needs it.
-pub(crate) const PANDAS: Package = Package { name: "pandas", what: "code that is timed", variable: "" };
+pub(crate) const PANDAS: Package =
+    Package { name: "pandas", what: "code that is timed", variable: "" };
 
 /// E2B's own packages, at the version whose protocol the guest speaks.
 pub(crate) const E2B: Package = Package {
@@ -44,7 +45,11 @@ pub(super) const PACKAGES: [Package; 6] = [
         what: "another such framework",
         variable: OPENAI_AGENTS_PYTHON_VARIABLE,
     },
-    Package { name: "mcp==2.3.0", what: "the client that drives `ringfence mcp`", variable: MCP_PYTHON_VARIABLE },
+    Package {
+        name: "mcp==2.3.0",
+        what: "the client that drives `ringfence mcp`",
+        variable: MCP_PYTHON_VARIABLE,
+    },
     Package {
         name: "playwright==1.65.0",
         what: "what drives a browser at the server's page",

@@ -17,7 +17,9 @@ pub(super) struct Tally {
 impl Tally {
     /// Adds the counts of a line of a test binary's output, if the line is a summary.
     pub(super) fn add(&mut self, line: &str) {
-        let Some((_verdict, counts)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". ")) else {
+        let Some((_verdict, counts)) =
+            line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "))
+        else {
             return;
         };
         for count in counts.split("; ") {
@@ -69,7 +71,11 @@ all doctests ran in 0.31s; merged doctests compilation took 0.25s
 
     #[test]
     fn a_test_that_skips_for_two_needs_is_one_skipped_test() {
-        let skip = |need: &str| Skip { place: "a::test".to_owned(), need: need.to_owned(), reason: String::new() };
+        let skip = |need: &str| Skip {
+            place: "a::test".to_owned(),
+            need: need.to_owned(),
+            reason: String::new(),
+        };
         let mut tally = Tally { passed: 5, failed: 0, skipped: 1 };
         tally.set_apart(&[skip("bwrap"), skip("landlock")]);
         tally.add_machine(Counts { passed: 10, failed: 2, skipped: 1 });
@@ -79,7 +85,9 @@ all doctests ran in 0.31s; merged doctests compilation took 0.25s
     #[test]
     fn other_lines_count_nothing() {
         let mut tally = Tally::default();
-        for line in ["", "5 passed; 1 failed", "test result: ", "test a ... 3 passed", "test result: ok."] {
+        for line in
+            ["", "5 passed; 1 failed", "test result: ", "test a ... 3 passed", "test result: ok."]
+        {
             tally.add(line);
         }
         assert_eq!(tally, Tally::default());

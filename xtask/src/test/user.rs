@@ -23,8 +23,11 @@ impl TestUser {
     /// If that is impossible, prints the reason and returns `None`; tests that need a user then
     /// skip.
     pub(super) fn make() -> Result<Option<Self>> {
-        let (Some(useradd), Some(userdel)) = (find_program("useradd"), find_program("userdel")) else {
-            println!("without an ordinary user: there is no useradd here; tests that need one skip");
+        let (Some(useradd), Some(userdel)) = (find_program("useradd"), find_program("userdel"))
+        else {
+            println!(
+                "without an ordinary user: there is no useradd here; tests that need one skip"
+            );
             return Ok(None);
         };
         let users = fs_err::read_to_string("/etc/passwd")?;
@@ -51,7 +54,8 @@ impl TestUser {
 impl Drop for TestUser {
     fn drop(&mut self) {
         println!("removing the user {}", self.name);
-        let removed = output_of(Command::new(&self.userdel).args(["--force", "--remove", &self.name]));
+        let removed =
+            output_of(Command::new(&self.userdel).args(["--force", "--remove", &self.name]));
         if let Err(error) = removed {
             eprintln!("warning: the user {} is left behind: {error:#}", self.name);
         }

@@ -30,9 +30,13 @@ impl Named {
 
 /// Runs a future to its end on this thread.
 pub(super) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
-        Failure::failed(format!("cannot wait for anything: {error}"), "look at the limits of this shell: ulimit -n")
-    })?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
+            Failure::failed(
+                format!("cannot wait for anything: {error}"),
+                "look at the limits of this shell: ulimit -n",
+            )
+        })?;
     let done = runtime.block_on(future);
     // Background tasks that nobody waits for must not delay the end.
     runtime.shutdown_background();

@@ -24,8 +24,9 @@ pub(crate) struct Attempt {
 
 impl Attempt {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        let observation = prove::attempt(&self.name, &self.context)
-            .map_err(|error| Failure::usage(ringfence::chain(&error), "`ringfence doctor --prove` runs all of them"))?;
+        let observation = prove::attempt(&self.name, &self.context).map_err(|error| {
+            Failure::usage(ringfence::chain(&error), "`ringfence doctor --prove` runs all of them")
+        })?;
         print_json(&observation)?;
         Ok(ExitCode::SUCCESS)
     }

@@ -67,7 +67,11 @@ impl Audit {
         let lines = found.iter().map(|(_, record)| {
             let time = record.time.split('.').next().unwrap_or_default();
             let ended = ended(record);
-            format!("{}  {time}  {ended:<12}  {}", record.result.id, record.command.join(" ").escape_debug())
+            format!(
+                "{}  {time}  {ended:<12}  {}",
+                record.result.id,
+                record.command.join(" ").escape_debug()
+            )
         });
         print_lines(lines)?;
         Ok(ExitCode::SUCCESS)
@@ -78,10 +82,14 @@ impl Audit {
         let count = records.entries()?.len();
         let directory = records.directory().display();
         if self.json {
-            print_json(&serde_json::json!({ "records": count, "whole": faults.is_empty(), "faults": faults }))?;
+            print_json(
+                &serde_json::json!({ "records": count, "whole": faults.is_empty(), "faults": faults }),
+            )?;
         } else if faults.is_empty() {
             let noun = if count == 1 { "record" } else { "records" };
-            print_lines([format!("{count} {noun} in {directory}: none was altered, added or removed")])?;
+            print_lines([format!(
+                "{count} {noun} in {directory}: none was altered, added or removed"
+            )])?;
         } else {
             print_lines(faults.iter().map(ToString::to_string))?;
         }
@@ -91,7 +99,9 @@ impl Audit {
 }
 
 fn show(records: &Records, id: &str) -> Result<ExitCode, Failure> {
-    let wrong = |what: &str| Failure::usage(format!("{what} `{id}`"), "`ringfence audit list` shows the records");
+    let wrong = |what: &str| {
+        Failure::usage(format!("{what} `{id}`"), "`ringfence audit list` shows the records")
+    };
     let is_named = |(name, record): &(String, Record)| {
         [name, &record.result.id, &record.hash].iter().any(|text| text.starts_with(id))
     };

@@ -74,8 +74,13 @@ impl Code {
         let settings = engine.settings();
         if self.json {
             return interruptible(|interruption| {
-                let result =
-                    engine.execute_code_captured(&settings.policy, &text, &language, None, Some(interruption))?;
+                let result = engine.execute_code_captured(
+                    &settings.policy,
+                    &text,
+                    &language,
+                    None,
+                    Some(interruption),
+                )?;
                 keep(settings, &language, &text, &result);
                 warn_of_planted("the run", &result.meta.planted);
                 print_json(&result)
@@ -97,7 +102,8 @@ impl Code {
         if let Some(language) = &self.language {
             return Ok(language.clone());
         }
-        let all = || settings.code.languages.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let all =
+            || settings.code.languages.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         let file = self.file.display();
         match settings.code.languages_of(&self.file)[..] {
             [language] => Ok(language.to_owned()),
@@ -122,7 +128,10 @@ fn read(path: &Path) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     let (place, read) = if path == Path::new(STDIN) {
         let read = stdin().lock().take(LONGEST).read_to_end(&mut bytes);
-        ("standard input".to_owned(), read.map_err(|error| format!("failed to read standard input: {error}")))
+        (
+            "standard input".to_owned(),
+            read.map_err(|error| format!("failed to read standard input: {error}")),
+        )
     } else {
         let read = File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes));
         (format!("`{}`", path.display()), read.map_err(|error| error.to_string()))
@@ -135,7 +144,9 @@ fn read(path: &Path) -> Result<String, Failure> {
     match String::from_utf8(bytes) {
         Ok(text) => Ok(text),
         // The limit may have cut the text within a character. The text is too long in any case.
-        Err(error) if length == LONGEST => Ok(String::from_utf8_lossy(error.as_bytes()).into_owned()),
+        Err(error) if length == LONGEST => {
+            Ok(String::from_utf8_lossy(error.as_bytes()).into_owned())
+        }
         Err(error) => Err(unreadable(format!("{place} is not UTF-8 text: {error}"))),
     }
 }

@@ -60,7 +60,8 @@ impl Explain {
             });
             return print_json(&objects.collect::<Vec<_>>());
         }
-        let widest = |width: fn(&Explained) -> usize| explained.iter().map(width).max().unwrap_or_default();
+        let widest =
+            |width: fn(&Explained) -> usize| explained.iter().map(width).max().unwrap_or_default();
         let key_width = widest(|explained| explained.key.len());
         let value_width = widest(|explained| explained.value.chars().count()).min(40);
         print_lines(explained.iter().map(|Explained { key, value, sources }| {

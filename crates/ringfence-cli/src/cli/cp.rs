@@ -70,8 +70,12 @@ impl Cp {
                         "in two steps, by way of this side; a path here with a colon is written ./a:b",
                     ));
                 }
-                (End::Inside { name, path }, to) => Copy::with(name, &host).await?.outward(&path, &to).await?,
-                (from, End::Inside { name, path }) => Copy::with(name, &host).await?.inward(&from, &path).await?,
+                (End::Inside { name, path }, to) => {
+                    Copy::with(name, &host).await?.outward(&path, &to).await?
+                }
+                (from, End::Inside { name, path }) => {
+                    Copy::with(name, &host).await?.inward(&from, &path).await?
+                }
                 _ => {
                     return Err(Failure::usage(
                         "neither side names a sandbox",
@@ -103,21 +107,33 @@ impl Copy {
         let End::Here(from) = from else {
             let is_directory = self.kind(&destination).await? == Some(FileType::Directory);
             if is_directory || to.ends_with('/') {
-                return Err(self.wrong(to, "it is a directory, and standard input has no name", "name a file in it"));
+                return Err(self.wrong(
+                    to,
+                    "it is a directory, and standard input has no name",
+                    "name a file in it",
+                ));
             }
             files.write_from(&destination, &mut tokio::io::stdin()).await.map_err(failed)?;
             return Ok(Transferred::default());
         };
         let metadata = from.metadata().map_err(|error| {
-            Failure::usage(format!("cannot read `{}`: {error}", from.display()), "name a file that exists")
+            Failure::usage(
+                format!("cannot read `{}`: {error}", from.display()),
+                "name a file that exists",
+            )
         })?;
         let destination = match self.kind(&destination).await? {
             Some(FileType::Directory) => join(&destination, from),
             Some(_) if metadata.is_dir() => {
-                return Err(self.wrong(to, "it is a file, and a directory is to be copied there", "remove it first"));
+                return Err(self.wrong(
+                    to,
+                    "it is a file, and a directory is to be copied there",
+                    "remove it first",
+                ));
             }
             None if to.ends_with('/') && !metadata.is_dir() => {
-                let fix = format!("make it first: ringfence exec {} -- mkdir -p {to}", self.named.name);
+                let fix =
+                    format!("make it first: ringfence exec {} -- mkdir -p {to}", self.named.name);
                 return Err(self.wrong(to, "there is no such directory", &fix));
             }
             _ => destination,
@@ -134,7 +150,8 @@ impl Copy {
         let failed = |error| self.named.failed(error);
         let End::Here(to) = to else {
             match files.read_to(&source, &mut tokio::io::stdout()).await {
-                Err(SessionError::Local { source, .. }) if source.kind() == std::io::ErrorKind::BrokenPipe => {}
+                Err(SessionError::Local { source, .. })
+                    if source.kind() == std::io::ErrorKind::BrokenPipe => {}
                 done => drop(done.map_err(failed)?),
             }
             return Ok(Transferred::default());
@@ -186,7 +203,8 @@ fn join(directory: &str, from: &Path) -> String {
 }
 
 fn join_here(directory: &Path, from: &Path) -> PathBuf {
-    let is_contents = from.as_os_str().as_encoded_bytes().ends_with(b"/.") || from == Path::new(".");
+    let is_contents =
+        from.as_os_str().as_encoded_bytes().ends_with(b"/.") || from == Path::new(".");
     match from.file_name().filter(|_| !is_contents) {
         Some(name) => directory.join(name),
         None => directory.to_path_buf(),
@@ -196,7 +214,10 @@ fn join_here(directory: &Path, from: &Path) -> PathBuf {
 /// Creates a progress bar, which is visible only on a terminal.
 fn bar(length: Option<u64>) -> ProgressBar {
     let (bar, template) = match length {
-        Some(length) => (ProgressBar::new(length), "{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left"),
+        Some(length) => (
+            ProgressBar::new(length),
+            "{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left",
+        ),
         None => (ProgressBar::new_spinner(), "{spinner} {bytes}, {bytes_per_sec}"),
     };
     bar.with_style(ProgressStyle::with_template(template).expect("the template is fixed text"))

@@ -59,7 +59,11 @@ impl Doctor {
     }
 }
 
-fn written(surroundings: &Surroundings, examined: &[Examination], preflight: &Result<Plan, RunError>) -> String {
+fn written(
+    surroundings: &Surroundings,
+    examined: &[Examination],
+    preflight: &Result<Plan, RunError>,
+) -> String {
     let landlock = match surroundings.landlock_abi {
         0 => "none".to_owned(),
         abi => format!("ABI {abi}"),
@@ -68,14 +72,19 @@ fn written(surroundings: &Surroundings, examined: &[Examination], preflight: &Re
         Some(found) => format!("{} ({})", found.name, found.evidence),
         None => "none detected".to_owned(),
     };
-    let mut text = format!("kernel     {}\nlandlock   {landlock}\ncontainer  {container}\n", surroundings.kernel);
+    let mut text = format!(
+        "kernel     {}\nlandlock   {landlock}\ncontainer  {container}\n",
+        surroundings.kernel
+    );
     for examination in examined {
         text.push('\n');
         text.push_str(&one(examination));
     }
     text.push('\n');
     match preflight {
-        Ok(plan) => text.push_str(&format!("your settings run on {} ({})\n", plan.backend, plan.summary)),
+        Ok(plan) => {
+            text.push_str(&format!("your settings run on {} ({})\n", plan.backend, plan.summary))
+        }
         Err(error) => {
             text.push_str(&format!("your settings run nowhere: {}\n", chain(error)));
             text.extend(error.hints().iter().map(|hint| format!("hint: {hint}\n")));
@@ -87,7 +96,9 @@ fn written(surroundings: &Surroundings, examined: &[Examination], preflight: &Re
 fn one(examination: &Examination) -> String {
     let backend = examination.backend;
     let (summary, clauses) = match &examination.finding {
-        Finding::Unavailable { why, fix } => return format!("{backend}: does not work here: {why}\nhint: {fix}\n"),
+        Finding::Unavailable { why, fix } => {
+            return format!("{backend}: does not work here: {why}\nhint: {fix}\n");
+        }
         Finding::Works { summary, clauses } => (summary, clauses),
     };
     let mut text = format!("{backend}: {summary}\n");
@@ -95,12 +106,18 @@ fn one(examination: &Examination) -> String {
     let mut missing: Vec<(&str, &str, Vec<Clause>)> = Vec::new();
     for (clause, support) in clauses {
         match support {
-            Support::Enforced { by } => text.push_str(&format!("  held    {:<14} {by}\n", clause.name())),
-            Support::Weaker { how } => text.push_str(&format!("  weaker  {:<14} {how}\n", clause.name())),
-            Support::Absent { why, fix } => match missing.iter_mut().find(|(other, ..)| other == why) {
-                Some((_, _, clauses)) => clauses.push(*clause),
-                None => missing.push((why, fix, vec![*clause])),
-            },
+            Support::Enforced { by } => {
+                text.push_str(&format!("  held    {:<14} {by}\n", clause.name()))
+            }
+            Support::Weaker { how } => {
+                text.push_str(&format!("  weaker  {:<14} {how}\n", clause.name()))
+            }
+            Support::Absent { why, fix } => {
+                match missing.iter_mut().find(|(other, ..)| other == why) {
+                    Some((_, _, clauses)) => clauses.push(*clause),
+                    None => missing.push((why, fix, vec![*clause])),
+                }
+            }
         }
     }
     for (why, fix, clauses) in missing {

@@ -53,7 +53,8 @@ impl EgressArguments {
             EgressCommand::Log => self.log(&self.entries(&host)?)?,
             EgressCommand::Suggest => self.suggest(&self.entries(&host)?)?,
             EgressCommand::Serve { owner } => egress::serve(owner).map_err(|error| {
-                let summary = format!("cannot serve as the proxy of a sandbox: {}", ringfence::chain(&error));
+                let summary =
+                    format!("cannot serve as the proxy of a sandbox: {}", ringfence::chain(&error));
                 Failure::failed(summary, "ringfence up --container --proxy, which starts it")
             })?,
         }
@@ -62,19 +63,31 @@ impl EgressArguments {
 
     fn entries(&self, host: &Host) -> Result<Vec<Entry>, Failure> {
         let Recorded { entries, omitted, .. } = egress::recorded(host).map_err(|error| {
-            Failure::usage(format!("cannot read the egress log: {error}"), "ls -l ~/.local/state/ringfence")
+            Failure::usage(
+                format!("cannot read the egress log: {error}"),
+                "ls -l ~/.local/state/ringfence",
+            )
         })?;
         if omitted > 0 {
-            warn(&format!("{omitted} more events, of all sandboxes together, were counted and not kept"));
+            warn(&format!(
+                "{omitted} more events, of all sandboxes together, were counted and not kept"
+            ));
         }
         let earliest = self.since.and_then(|span| SystemTime::now().checked_sub(span.duration()));
         let is_here = |entry: &Entry| {
-            let here = [&host.directory, &fs_err::canonicalize(&host.directory).unwrap_or_default()];
-            self.all || self.sandbox.is_some() || here.iter().any(|here| here.starts_with(&entry.workspace))
+            let here =
+                [&host.directory, &fs_err::canonicalize(&host.directory).unwrap_or_default()];
+            self.all
+                || self.sandbox.is_some()
+                || here.iter().any(|here| here.starts_with(&entry.workspace))
         };
         let is_named = |entry: &Entry| self.sandbox.is_none() || entry.sandbox == self.sandbox;
-        let is_recent = |entry: &Entry| earliest.is_none_or(|earliest| entry.time() >= Some(earliest));
-        Ok(entries.into_iter().filter(|entry| is_here(entry) && is_named(entry) && is_recent(entry)).collect())
+        let is_recent =
+            |entry: &Entry| earliest.is_none_or(|earliest| entry.time() >= Some(earliest));
+        Ok(entries
+            .into_iter()
+            .filter(|entry| is_here(entry) && is_named(entry) && is_recent(entry))
+            .collect())
     }
 
     fn log(&self, entries: &[Entry]) -> Result<(), Failure> {
@@ -84,9 +97,13 @@ impl EgressArguments {
         let lines = entries.iter().map(|entry| {
             let time = entry.time.split('.').next().unwrap_or_default();
             let (what, target, why) = match &entry.event {
-                Event::Denied(denial) => ("denied", denial.target.clone(), denial.reason.to_string()),
+                Event::Denied(denial) => {
+                    ("denied", denial.target.clone(), denial.reason.to_string())
+                }
                 Event::Allowed(passage) => ("let out", passage.target.clone(), String::new()),
-                Event::Omitted { denials } => ("denied", format!("{denials} more"), "counted and not kept".to_owned()),
+                Event::Omitted { denials } => {
+                    ("denied", format!("{denials} more"), "counted and not kept".to_owned())
+                }
                 _ => return String::new(),
             };
             let sandbox = entry.sandbox.as_deref().unwrap_or("-");
@@ -104,7 +121,9 @@ impl EgressArguments {
         let policy = BTreeMap::from([("network", egress::suggest(entries))]);
         match self.json {
             true => print_json(&policy),
-            false => print(&toml::to_string(&policy).expect("a policy is made of tables and plain values")),
+            false => print(
+                &toml::to_string(&policy).expect("a policy is made of tables and plain values"),
+            ),
         }
     }
 }

@@ -28,7 +28,10 @@ impl Enter {
         if Streams::of_this_process().terminal().is_none() {
             return Err(Failure::usage(
                 "a shell can only be entered from a terminal: standard input or output is none",
-                format!("run a command instead: ringfence exec {} -- sh -c 'COMMANDS'", self.sandbox.name),
+                format!(
+                    "run a command instead: ringfence exec {} -- sh -c 'COMMANDS'",
+                    self.sandbox.name
+                ),
             ));
         }
         block_on(async {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 use ringfence::policy::Span;
-use ringfence::{Command, Ended, ExecutionResult, ExitStatus, Host, PtySize, Sandbox, Settings, Streams};
+use ringfence::{
+    Command, Ended, ExecutionResult, ExitStatus, Host, PtySize, Sandbox, Settings, Streams,
+};
 use ringfence_core::settings::Config;
 
 use super::attach::{Named, block_on};
@@ -66,7 +68,8 @@ impl Exec {
                 (result, interruption.signal().map_or(ExitStatus::Code(0), ExitStatus::Signal))
             } else {
                 let before = sandbox.observe();
-                let ended = attach(&sandbox, exec).await.map_err(|error| self.sandbox.failed(error))?;
+                let ended =
+                    attach(&sandbox, exec).await.map_err(|error| self.sandbox.failed(error))?;
                 let result = before.result(ended);
                 tell(&result, time);
                 (result, status(&ended))
@@ -92,7 +95,9 @@ impl Exec {
                 Variable::Set(name, value) => exec = exec.variable(name, value),
                 Variable::Pass(name) => match settings.host.text(name) {
                     Some(value) => exec = exec.variable(name, value),
-                    None => warn(&format!("the variable {name} is not set, or is no text: it is not passed on")),
+                    None => warn(&format!(
+                        "the variable {name} is not set, or is no text: it is not passed on"
+                    )),
                 },
             }
         }
@@ -124,8 +129,13 @@ pub(super) fn on_terminal(exec: ringfence::Exec, host: &Host) -> ringfence::Exec
 
 /// Runs a command with the standard streams of this process. Restores the mode of the terminal even
 /// after a panic.
-pub(super) async fn attach(sandbox: &Sandbox, exec: ringfence::Exec) -> Result<Ended, ringfence::SessionError> {
-    if let (true, Ok(mode)) = (exec.terminal.is_some(), rustix::termios::tcgetattr(rustix::stdio::stdin())) {
+pub(super) async fn attach(
+    sandbox: &Sandbox,
+    exec: ringfence::Exec,
+) -> Result<Ended, ringfence::SessionError> {
+    if let (true, Ok(mode)) =
+        (exec.terminal.is_some(), rustix::termios::tcgetattr(rustix::stdio::stdin()))
+    {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             let now = rustix::termios::OptionalActions::Now;
@@ -149,10 +159,15 @@ pub(super) fn status(ended: &Ended) -> ExitStatus {
 /// Warns about ends that the command itself could not report.
 fn tell(result: &ExecutionResult, time: Option<Duration>) {
     if let (true, Some(time)) = (result.timed_out, time) {
-        warn(&format!("the deadline of {} s passed: every process of the command was ended", time.as_secs_f64()));
+        warn(&format!(
+            "the deadline of {} s passed: every process of the command was ended",
+            time.as_secs_f64()
+        ));
     }
     if let (true, Some(memory)) = (result.oom_killed, result.meta.limits.memory) {
-        warn(&format!("the memory limit of {memory} was reached, and a process of the sandbox was ended"));
+        warn(&format!(
+            "the memory limit of {memory} was reached, and a process of the sandbox was ended"
+        ));
     }
     warn_of_planted("the sandbox", &result.meta.planted);
 }

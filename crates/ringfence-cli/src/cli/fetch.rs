@@ -43,7 +43,8 @@ pub(super) async fn fetch(settings: &Settings, spec: &mut Spec) -> Result<(), Fa
 }
 
 fn style(progress: &str) -> ProgressStyle {
-    ProgressStyle::with_template(&format!("fetching the image  {progress}")).expect("the template is fixed text")
+    ProgressStyle::with_template(&format!("fetching the image  {progress}"))
+        .expect("the template is fixed text")
 }
 
 /// Download progress of each part of an image.
@@ -56,7 +57,9 @@ impl Layers {
     /// Records progress, and returns the done and total bytes of all known parts, if any part is
     /// known.
     fn heard(&mut self, progress: PullProgress) -> Option<(u64, u64)> {
-        if let (Some(layer), Some(done), Some(total)) = (progress.layer, progress.done, progress.total) {
+        if let (Some(layer), Some(done), Some(total)) =
+            (progress.layer, progress.done, progress.total)
+        {
             let part = self.parts.entry(layer).or_default();
             // An engine reports each part twice, for its download and for its extraction, so keep
             // the maximum.
@@ -74,7 +77,12 @@ mod tests {
     fn the_parts_of_an_image_add_up() {
         let mut layers = Layers::default();
         let mut heard = |layer: &str, done, total| {
-            layers.heard(PullProgress { layer: Some(layer.into()), status: String::new(), done, total })
+            layers.heard(PullProgress {
+                layer: Some(layer.into()),
+                status: String::new(),
+                done,
+                total,
+            })
         };
         assert_eq!(heard("a", None, None), None);
         assert_eq!(heard("a", Some(1), Some(10)), Some((1, 10)));

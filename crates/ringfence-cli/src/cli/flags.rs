@@ -6,9 +6,13 @@ use std::str::FromStr;
 
 use clap::Args;
 use ringfence::policy::{
-    Environment, HostRule, Limits, Mode, NetworkTable, PathGlob, Policy, Size, Span, VariableError, Workspace,
+    Environment, HostRule, Limits, Mode, NetworkTable, PathGlob, Policy, Size, Span, VariableError,
+    Workspace,
 };
-use ringfence::{Backend, Choice, Clause, ContainerSpec, Engine, Host, LoadError, Preset, Pull, RunError, Settings};
+use ringfence::{
+    Backend, Choice, Clause, ContainerSpec, Engine, Host, LoadError, Preset, Pull, RunError,
+    Settings,
+};
 use ringfence_core::settings::{Config, ContainerConfig, LayerText, Origin, Selection};
 
 use crate::report::Failure;
@@ -138,7 +142,11 @@ pub(super) fn is_engine(selection: Selection) -> bool {
 
 impl ContainerFlags {
     /// Loads the settings that apply here, with these flags and the policy flags on top.
-    pub(crate) fn settings(&self, policy: &PolicyFlags, mut host: Host) -> Result<Settings, Failure> {
+    pub(crate) fn settings(
+        &self,
+        policy: &PolicyFlags,
+        mut host: Host,
+    ) -> Result<Settings, Failure> {
         policy.enter(&mut host)?;
         if self.container && policy.backend.is_none() {
             return self.first_that_works(policy, &host);
@@ -153,7 +161,9 @@ impl ContainerFlags {
             let settings = self.told(self.load(policy, host.clone(), Some(backend.into()))?)?;
             let settings = settings.selected_by_flag("--container");
             match Engine::in_this_process(settings.clone()).preflight() {
-                Err(RunError::Unavailable { backend, why, fix }) => missing.push((backend, why, fix)),
+                Err(RunError::Unavailable { backend, why, fix }) => {
+                    missing.push((backend, why, fix))
+                }
                 Err(_) => drop(refused.get_or_insert(settings)),
                 Ok(_) => return Ok(settings),
             }
@@ -162,12 +172,24 @@ impl ContainerFlags {
         if let Some(settings) = refused {
             return Ok(settings);
         }
-        let whys: Vec<String> = missing.iter().map(|(backend, why, _)| format!("{backend}: {why}")).collect();
-        let fixes = missing.into_iter().map(|(_, _, fix)| fix).chain(["without a container: ringfence up".to_owned()]);
-        Err(Failure::unavailable(format!("no container engine works here: {}", whys.join("; ")), fixes))
+        let whys: Vec<String> =
+            missing.iter().map(|(backend, why, _)| format!("{backend}: {why}")).collect();
+        let fixes = missing
+            .into_iter()
+            .map(|(_, _, fix)| fix)
+            .chain(["without a container: ringfence up".to_owned()]);
+        Err(Failure::unavailable(
+            format!("no container engine works here: {}", whys.join("; ")),
+            fixes,
+        ))
     }
 
-    fn load(&self, policy: &PolicyFlags, host: Host, backend: Option<Choice>) -> Result<Settings, Failure> {
+    fn load(
+        &self,
+        policy: &PolicyFlags,
+        host: Host,
+        backend: Option<Choice>,
+    ) -> Result<Settings, Failure> {
         policy.load(host, backend, ContainerConfig { image: self.image.clone() })
     }
 
@@ -178,7 +200,9 @@ impl ContainerFlags {
             ("--pull", self.pull.is_some()),
             ("--cap", !self.cap.is_empty()),
         ];
-        if let (false, Some((flag, _))) = (is_engine(settings.selection), flag.into_iter().find(|(_, given)| *given)) {
+        if let (false, Some((flag, _))) =
+            (is_engine(settings.selection), flag.into_iter().find(|(_, given)| *given))
+        {
             let chosen = settings.selection.choice();
             return Err(Failure::usage(
                 format!("{flag} is for containers, and the backend is {chosen}"),
@@ -208,9 +232,8 @@ impl FromStr for Variable {
 
     fn from_str(text: &str) -> Result<Variable, VariableError> {
         match text.split_once('=') {
-            Some((name, value)) => {
-                Environment::check(name, value).map(|()| Variable::Set(name.to_owned(), value.to_owned()))
-            }
+            Some((name, value)) => Environment::check(name, value)
+                .map(|()| Variable::Set(name.to_owned(), value.to_owned())),
             None => Environment::check_name(text).map(|()| Variable::Pass(text.to_owned())),
         }
     }
@@ -261,7 +284,12 @@ impl PolicyFlags {
         Ok(())
     }
 
-    fn load(&self, host: Host, backend: Option<Choice>, container: ContainerConfig) -> Result<Settings, Failure> {
+    fn load(
+        &self,
+        host: Host,
+        backend: Option<Choice>,
+        container: ContainerConfig,
+    ) -> Result<Settings, Failure> {
         let (given, base) = self.named_policy()?;
         let config = Config { container, ..self.config(base, backend)? };
         let given = given.into_iter().collect();
@@ -291,7 +319,8 @@ impl PolicyFlags {
         }
 
         let said = self.network();
-        said.check().map_err(|error| Failure::usage(error.to_string(), "leave one of the two flags out"))?;
+        said.check()
+            .map_err(|error| Failure::usage(error.to_string(), "leave one of the two flags out"))?;
         let network = &mut config.network;
         if said.mode.is_some() || said.allow.is_some() {
             (network.mode, network.allow) = (said.mode, said.allow);
@@ -332,15 +361,27 @@ impl PolicyFlags {
     fn named_policy(&self) -> Result<(Option<LayerText>, Policy), Failure> {
         let Some(path) = &self.policy else { return Ok((None, Policy::default())) };
         let text = fs_err::read_to_string(path).map_err(|error| {
-            Failure::usage(format!("cannot read the policy: {error}"), "--policy FILE, in TOML or JSON")
+            Failure::usage(
+                format!("cannot read the policy: {error}"),
+                "--policy FILE, in TOML or JSON",
+            )
         })?;
         if path.extension().is_none_or(|extension| extension != "json") {
             let layer = LayerText { origin: Origin::Given, path: path.clone(), text };
             return Ok((Some(layer), Policy::default()));
         }
         let policy = Policy::from_json(&text).map_err(|error| {
-            let hint = error.hint().unwrap_or_else(|| "`ringfence config schema` prints what can be set".to_owned());
-            Failure::usage(format!("cannot use the policy in `{}`: {}", path.display(), ringfence::chain(&error)), hint)
+            let hint = error
+                .hint()
+                .unwrap_or_else(|| "`ringfence config schema` prints what can be set".to_owned());
+            Failure::usage(
+                format!(
+                    "cannot use the policy in `{}`: {}",
+                    path.display(),
+                    ringfence::chain(&error)
+                ),
+                hint,
+            )
         })?;
         Ok((None, policy))
     }
@@ -349,7 +390,10 @@ impl PolicyFlags {
 /// Changes the working directory, and returns its real path.
 fn enter(directory: &Path) -> Result<PathBuf, Failure> {
     std::env::set_current_dir(directory).and_then(|()| std::env::current_dir()).map_err(|error| {
-        Failure::usage(format!("cannot enter `{}`: {error}", directory.display()), "name a directory that exists")
+        Failure::usage(
+            format!("cannot enter `{}`: {error}", directory.display()),
+            "name a directory that exists",
+        )
     })
 }
 

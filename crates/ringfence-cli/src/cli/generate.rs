@@ -50,7 +50,12 @@ impl KnownShell {
 
     fn completions(self) -> String {
         let mut bytes = Vec::new();
-        clap_complete::generate(self.file().0, &mut Arguments::<Command>::command(), "ringfence", &mut bytes);
+        clap_complete::generate(
+            self.file().0,
+            &mut Arguments::<Command>::command(),
+            "ringfence",
+            &mut bytes,
+        );
         let script = String::from_utf8(bytes).expect("completions are text");
         self.with_names(&script)
     }
@@ -70,16 +75,23 @@ impl KnownShell {
             KnownShell::Zsh => {
                 let complete = |line: &str| match line.rsplit_once(':') {
                     Some((start, "_default' \\"))
-                        if start.starts_with("':sandbox --") || start.starts_with("'*::sandboxes --") =>
+                        if start.starts_with("':sandbox --")
+                            || start.starts_with("'*::sandboxes --") =>
                     {
                         format!("{start}:_ringfence_names' \\\n")
                     }
-                    Some((start, "_files' \\")) if ENDS.iter().any(|end| start.starts_with(&format!("':{end} --"))) => {
+                    Some((start, "_files' \\"))
+                        if ENDS.iter().any(|end| start.starts_with(&format!("':{end} --"))) =>
+                    {
                         format!("{start}:_ringfence_ends' \\\n")
                     }
                     _ => format!("{line}\n"),
                 };
-                script.lines().map(complete).collect::<String>().replace("\n_ringfence() {\n", &zsh_names())
+                script
+                    .lines()
+                    .map(complete)
+                    .collect::<String>()
+                    .replace("\n_ringfence() {\n", &zsh_names())
             }
             KnownShell::Fish => {
                 let complete = |command: &String| {
@@ -88,9 +100,12 @@ impl KnownShell {
                 };
                 // fish appends the text after an expansion to each of its words. Files are
                 // completed, too.
-                let ends =
-                    format!("complete -c ringfence -n \"__fish_ringfence_using_subcommand cp\" -a \"({NAMES}):\"\n");
-                script.to_owned() + &named_commands().iter().map(complete).collect::<String>() + &ends
+                let ends = format!(
+                    "complete -c ringfence -n \"__fish_ringfence_using_subcommand cp\" -a \"({NAMES}):\"\n"
+                );
+                script.to_owned()
+                    + &named_commands().iter().map(complete).collect::<String>()
+                    + &ends
             }
         }
     }
@@ -123,14 +138,19 @@ fn with_ends_in_bash(script: &str) -> String {
     let start = bash_block("cp");
     let (before, rest) = script.split_once(&start).expect("there is such a command");
     let (block, after) = rest.split_once("\n            ;;\n").expect("every block has an end");
-    let block = block.replace("return 0", "[[ ${COMPREPLY[0]} == *: ]] && compopt -o nospace\n            return 0");
+    let block = block.replace(
+        "return 0",
+        "[[ ${COMPREPLY[0]} == *: ]] && compopt -o nospace\n            return 0",
+    );
     format!("{before}{start}$({NAMES} | sed 's/$/:/') {block}\n            ;;\n{after}")
 }
 
 /// Returns the commands that take the name of a running sandbox.
 fn named_commands() -> Vec<String> {
     let is_named = |command: &&clap::Command| {
-        command.get_positionals().any(|argument| ["sandbox", "sandboxes"].contains(&argument.get_id().as_str()))
+        command
+            .get_positionals()
+            .any(|argument| ["sandbox", "sandboxes"].contains(&argument.get_id().as_str()))
     };
     Arguments::<Command>::command()
         .get_subcommands()
@@ -148,7 +168,9 @@ impl Completions {
 
 impl Generate {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        self.write().map_err(|error| Failure::failed(error.to_string(), "name a directory that can be written"))?;
+        self.write().map_err(|error| {
+            Failure::failed(error.to_string(), "name a directory that can be written")
+        })?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -168,8 +190,14 @@ impl Generate {
         }
         self.file(Path::new("reference/cli.md"), reference(&commands))?;
         self.file(Path::new("reference/variables.md"), variables())?;
-        self.file(Path::new("reference/policy.schema.json"), pretty(&ringfence_core::policy::schema()))?;
-        self.file(Path::new("reference/config.schema.json"), pretty(&ringfence_core::settings::schema()))
+        self.file(
+            Path::new("reference/policy.schema.json"),
+            pretty(&ringfence_core::policy::schema()),
+        )?;
+        self.file(
+            Path::new("reference/config.schema.json"),
+            pretty(&ringfence_core::settings::schema()),
+        )
     }
 
     fn file(&self, name: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
@@ -182,7 +210,10 @@ impl Generate {
 /// Collects a command and its visible subcommands, in order.
 fn collect<'a>(command: &'a clap::Command, into: &mut Vec<&'a clap::Command>) {
     into.push(command);
-    command.get_subcommands().filter(|command| !command.is_hide_set()).for_each(|command| collect(command, into));
+    command
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set())
+        .for_each(|command| collect(command, into));
 }
 
 /// Returns the reference page with the `--help` text of every command.
@@ -226,7 +257,9 @@ mod tests {
     fn every_shell_completes_names_wherever_one_is_to_be_written() {
         let commands = named_commands();
         assert!(
-            ["exec", "enter", "logs", "port", "stop", "inspect"].iter().all(|name| commands.contains(&(*name).into()))
+            ["exec", "enter", "logs", "port", "stop", "inspect"]
+                .iter()
+                .all(|name| commands.contains(&(*name).into()))
         );
         assert!(!commands.contains(&"up".to_owned()), "a new sandbox has a new name");
         for shell in KnownShell::value_variants() {
@@ -240,8 +273,13 @@ mod tests {
                 KnownShell::Zsh => ":_ringfence_ends' ",
                 KnownShell::Fish => "-a \"(ringfence ps --names 2>/dev/null):\"",
             };
-            let (completions, is_one) = (shell.completions(), |shell: &KnownShell| !matches!(shell, KnownShell::Zsh));
-            assert_eq!(completions.matches(ends).count(), if is_one(shell) { 1 } else { ENDS.len() }, "{shell:?}");
+            let (completions, is_one) =
+                (shell.completions(), |shell: &KnownShell| !matches!(shell, KnownShell::Zsh));
+            assert_eq!(
+                completions.matches(ends).count(),
+                if is_one(shell) { 1 } else { ENDS.len() },
+                "{shell:?}"
+            );
             let names = completions.matches(expected).count() - if is_one(shell) { 1 } else { 0 };
             assert_eq!(names, commands.len(), "{shell:?}");
         }

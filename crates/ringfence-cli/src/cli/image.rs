@@ -64,7 +64,10 @@ impl Build {
     fn run(self, host: &Host) -> Result<ExitCode, Failure> {
         let text = match &self.file {
             Some(path) => &fs_err::read_to_string(path).map_err(|error| {
-                Failure::usage(format!("cannot read the Containerfile: {error}"), "--file FILE, or leave it out")
+                Failure::usage(
+                    format!("cannot read the Containerfile: {error}"),
+                    "--file FILE, or leave it out",
+                )
             })?,
             None => CONTAINERFILE,
         };

@@ -65,7 +65,9 @@ impl Inspect {
 fn described(inspected: &Inspected<'_>) -> String {
     let Inspected { manifest, processes } = inspected;
     let mut text = String::new();
-    let mut line = |key: &str, value: &str| text.push_str(&format!("{:<11} {}\n", format!("{key}:"), plain(value)));
+    let mut line = |key: &str, value: &str| {
+        text.push_str(&format!("{:<11} {}\n", format!("{key}:"), plain(value)))
+    };
     line("name", manifest.name.as_str());
     line("backend", manifest.backend.name());
     line("because", &manifest.chosen_because);

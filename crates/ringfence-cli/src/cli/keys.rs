@@ -51,7 +51,9 @@ impl KeysArguments {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
         let file = KeyFile::in_directory(&place(&host)?);
         match self.command {
-            Command::Create { name, quota } => print(&format!("{}\n", file.create(&name, quota).map_err(failed)?.1))?,
+            Command::Create { name, quota } => {
+                print(&format!("{}\n", file.create(&name, quota).map_err(failed)?.1))?
+            }
             Command::List { json: true } => {
                 print_json(&file.read().map_err(failed)?.iter().map(told).collect::<Vec<_>>())?
             }
@@ -59,9 +61,13 @@ impl KeysArguments {
             Command::Revoke { which } => {
                 let revoked = file.revoke(&which).map_err(failed)?;
                 if revoked.is_empty() {
-                    return Err(Failure::usage(format!("there is no key `{which}`"), "ringfence keys list"));
+                    return Err(Failure::usage(
+                        format!("there is no key `{which}`"),
+                        "ringfence keys list",
+                    ));
                 }
-                let lines = revoked.iter().map(|key| format!("revoked {} {}\n", key.id, plain(&key.name)));
+                let lines =
+                    revoked.iter().map(|key| format!("revoked {} {}\n", key.id, plain(&key.name)));
                 print(&lines.collect::<String>())?;
             }
         }
@@ -79,10 +85,15 @@ pub(super) fn place(host: &Host) -> Result<PathBuf, Failure> {
     // The directory lies below the directory of all sandboxes. `list` checks that first, because
     // nobody else may write there.
     ringfence::Sandbox::list(host)?;
-    let state = host.own_directory("XDG_STATE_HOME", ".local/state").ok_or(ringfence::RoomError::Nowhere)?;
+    let state = host
+        .own_directory("XDG_STATE_HOME", ".local/state")
+        .ok_or(ringfence::RoomError::Nowhere)?;
     let place = state.join("server");
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&place).map_err(|error| {
-        Failure::failed(format!("cannot make `{}`: {error}", place.display()), "look at its permissions")
+        Failure::failed(
+            format!("cannot make `{}`: {error}", place.display()),
+            "look at its permissions",
+        )
     })?;
     Ok(place)
 }

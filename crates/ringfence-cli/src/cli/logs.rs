@@ -48,7 +48,10 @@ impl Logs {
     }
 
     fn unreadable(&self, error: &std::io::Error) -> Failure {
-        Failure::failed(format!("cannot read the log of `{}`: {error}", self.sandbox.name), "ringfence ps")
+        Failure::failed(
+            format!("cannot read the log of `{}`: {error}", self.sandbox.name),
+            "ringfence ps",
+        )
     }
 
     /// Prints the part of the log that has not been printed yet.
@@ -71,9 +74,13 @@ struct Changes {
 }
 
 impl Changes {
-    #[expect(deprecated, reason = "its successor is unsafe, for types that lie about their descriptor")]
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe, for types that lie about their descriptor"
+    )]
     fn of(sandbox: &Sandbox) -> std::io::Result<Changes> {
-        let inotify = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+        let inotify =
+            inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
         inotify::add_watch(&inotify, sandbox.log(), inotify::WatchFlags::MODIFY)?;
         Ok(Changes { watched: AsyncFd::new(inotify)? })
     }

@@ -116,7 +116,12 @@ impl Mcp {
         Ok(Supply::Own { engine: engine.into(), spec: spec.into() })
     }
 
-    async fn serve(self, mut supply: Supply, token: Option<Token>, telemetry: Telemetry) -> Result<(), Failure> {
+    async fn serve(
+        self,
+        mut supply: Supply,
+        token: Option<Token>,
+        telemetry: Telemetry,
+    ) -> Result<(), Failure> {
         match &mut supply {
             Supply::Own { engine, spec } => fetch(engine.settings(), spec).await?,
             Supply::Shared { settings, name } => drop(Sandbox::attach(&settings.host, name).await?),
@@ -135,8 +140,11 @@ impl Mcp {
         let mut ends = Ends::listen()?;
         let Some(address) = self.listen else {
             let served = serve_streams(supply, telemetry, ends.signalled()).await;
-            let hint = "it is started by a client: `ringfence mcp --print-config claude` prints how";
-            return served.map_err(|error| Failure::failed(format!("the client cannot be served: {error}"), hint));
+            let hint =
+                "it is started by a client: `ringfence mcp --print-config claude` prints how";
+            return served.map_err(|error| {
+                Failure::failed(format!("the client cannot be served: {error}"), hint)
+            });
         };
         let unheard = |error| {
             let hint = "take a port that is free: --listen 127.0.0.1:0";
@@ -173,7 +181,9 @@ impl Mcp {
         }
         if !has_token {
             return Err(Failure::usage(
-                format!("cannot listen on {address} without a token: whoever reaches it could run commands"),
+                format!(
+                    "cannot listen on {address} without a token: whoever reaches it could run commands"
+                ),
                 format!(
                     "--token-file FILE, or {TOKEN_VARIABLE}; or stay on loopback: --listen 127.0.0.1:{}",
                     address.port()
@@ -182,7 +192,9 @@ impl Mcp {
         }
         if address.ip().is_unspecified() && self.host.is_empty() {
             return Err(Failure::usage(
-                format!("cannot listen on {address} without a name: pages that others own could call it by any"),
+                format!(
+                    "cannot listen on {address} without a name: pages that others own could call it by any"
+                ),
                 "--host NAME, as clients call this machine",
             ));
         }
@@ -193,8 +205,11 @@ impl Mcp {
 fn read(path: &Path) -> Result<String, Failure> {
     use std::io::Read as _;
     let mut text = String::new();
-    let read = fs_err::File::open(path).and_then(|file| file.take(LONGEST_TOKEN).read_to_string(&mut text));
-    read.map_err(|error| Failure::usage(format!("cannot read the token: {error}"), "--token-file FILE"))?;
+    let read = fs_err::File::open(path)
+        .and_then(|file| file.take(LONGEST_TOKEN).read_to_string(&mut text));
+    read.map_err(|error| {
+        Failure::usage(format!("cannot read the token: {error}"), "--token-file FILE")
+    })?;
     Ok(text)
 }
 
@@ -224,13 +239,15 @@ fn flags(words: Vec<String>) -> Vec<String> {
 fn command(host: &Host) -> Result<String, Failure> {
     let own = std::env::current_exe().ok();
     let path = host.text("PATH").unwrap_or_default();
-    let found =
-        std::env::split_paths(path).find_map(|directory| fs_err::canonicalize(directory.join("ringfence")).ok());
+    let found = std::env::split_paths(path)
+        .find_map(|directory| fs_err::canonicalize(directory.join("ringfence")).ok());
     if own.is_some() && found == own {
         return Ok("ringfence".to_owned());
     }
     let own = own.and_then(|own| own.into_os_string().into_string().ok());
-    own.ok_or_else(|| Failure::failed("cannot tell where this program is", "install it at a path that is text"))
+    own.ok_or_else(|| {
+        Failure::failed("cannot tell where this program is", "install it at a path that is text")
+    })
 }
 
 #[cfg(test)]

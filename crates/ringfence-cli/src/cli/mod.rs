@@ -116,13 +116,16 @@ pub(crate) fn run() -> ExitCode {
 /// Parses a command line. Prints help and the version directly, and exits.
 pub(crate) fn parse(words: Vec<OsString>) -> Result<Arguments, Failure> {
     if words.get(1).is_some_and(|word| word == "run" || word == "exec")
-        && let Ok(Arguments { verbose, command }) = Arguments::<FrequentCommand>::try_parse_from(&words)
+        && let Ok(Arguments { verbose, command }) =
+            Arguments::<FrequentCommand>::try_parse_from(&words)
     {
         return Ok(Arguments { verbose, command: command.into() });
     }
     // Report a mistake with all commands in view, because another command may be meant.
     Arguments::<Command>::try_parse_from(&words).map_err(|error| {
-        if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        if !error.use_stderr()
+            || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        {
             error.exit();
         }
         Failure::misunderstood(&error, help(&words))

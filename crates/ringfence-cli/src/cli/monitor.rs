@@ -55,7 +55,8 @@ async fn keep(engine: &Engine, spec: Spec) -> Result<(), Failure> {
         }
     };
     let is_new = is_ours(&sandbox);
-    let listener = if is_new && is_for_people(&sandbox) { ssh::listen(&sandbox).await.ok() } else { None };
+    let listener =
+        if is_new && is_for_people(&sandbox) { ssh::listen(&sandbox).await.ok() } else { None };
     // If the caller was killed meanwhile, the sandbox stays up and can be found by its name.
     let _ = tell(&Answer::Ready { manifest: Box::new(sandbox.manifest().clone()), is_new });
     if !is_new {
@@ -86,7 +87,11 @@ async fn keep(engine: &Engine, spec: Spec) -> Result<(), Failure> {
 
 /// Returns whether people work in a sandbox, so that a port of the host leads to its sshd.
 fn is_for_people(sandbox: &Sandbox) -> bool {
-    sandbox.manifest().container.as_ref().is_some_and(|container| container.spec.preset == Preset::Dev)
+    sandbox
+        .manifest()
+        .container
+        .as_ref()
+        .is_some_and(|container| container.spec.preset == Preset::Dev)
 }
 
 async fn start(engine: &Engine, mut spec: Spec) -> Result<Sandbox, Failure> {
@@ -104,10 +109,12 @@ pub(super) struct Ends([Signal; 3]);
 
 impl Ends {
     pub(super) fn listen() -> Result<Ends, Failure> {
-        let cannot =
-            |error: io::Error| Failure::failed(format!("cannot listen for signals: {error}"), "ringfence doctor");
+        let cannot = |error: io::Error| {
+            Failure::failed(format!("cannot listen for signals: {error}"), "ringfence doctor")
+        };
         let listen = |kind| signal(kind).map_err(cannot);
-        let (terminate, interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+        let (terminate, interrupt) =
+            (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
         Ok(Ends([terminate, interrupt, listen(SignalKind::hangup())?]))
     }
 

@@ -15,7 +15,10 @@ pub(super) fn run(engine: &Engine, form: Form, file: Option<&Path>) -> Result<Ex
     if let Some(path) = file {
         let value = serde_json::to_value(&certificate).expect("a certificate has only string keys");
         fs_err::write(path, super::config::pretty(&value)).map_err(|error| {
-            Failure::failed(format!("cannot write the certificate: {error}"), "name a file that can be written")
+            Failure::failed(
+                format!("cannot write the certificate: {error}"),
+                "name a file that can be written",
+            )
         })?;
     }
     match form {
@@ -32,10 +35,19 @@ fn written(certificate: &Certificate, file: Option<&Path>) -> String {
         text.push_str(&line(*clause, promise));
     }
     for proof in certificate.broken() {
-        text.push_str(&format!("broken: {} ({}): {}\n", proof.clause, proof.attempt, proof.observed));
+        text.push_str(&format!(
+            "broken: {} ({}): {}\n",
+            proof.clause, proof.attempt, proof.observed
+        ));
     }
-    let (all, held) = certificate.promises.values().map(count).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-    text.push_str(&format!("{held} of {all} attempts were denied here and get through without a sandbox\n"));
+    let (all, held) = certificate
+        .promises
+        .values()
+        .map(count)
+        .fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    text.push_str(&format!(
+        "{held} of {all} attempts were denied here and get through without a sandbox\n"
+    ));
     if let Some(path) = file {
         text.push_str(&format!("certificate: {}\n", path.display()));
     }

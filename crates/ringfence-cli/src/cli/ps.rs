@@ -49,7 +49,8 @@ enum Status {
 impl Ps {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
         if self.names {
-            let names = Sandbox::list(&host)?.into_iter().map(|manifest| format!("{}\n", manifest.name));
+            let names =
+                Sandbox::list(&host)?.into_iter().map(|manifest| format!("{}\n", manifest.name));
             print(&names.collect::<String>())?;
             return Ok(ExitCode::SUCCESS);
         }
@@ -90,7 +91,8 @@ async fn look(host: &Host, manifests: Vec<Manifest>) -> Vec<Listed> {
 }
 
 fn table(listed: &[Listed], now: Timestamp) -> String {
-    let head = ["NAME", "BACKEND", "STATUS", "STARTED", "LEASE", "NETWORK", "WORKSPACE"].map(str::to_owned);
+    let head = ["NAME", "BACKEND", "STATUS", "STARTED", "LEASE", "NETWORK", "WORKSPACE"]
+        .map(str::to_owned);
     let rows = listed.iter().map(|Listed { manifest, status }| {
         let status = match status {
             Status::Up => "up",
@@ -100,17 +102,20 @@ fn table(listed: &[Listed], now: Timestamp) -> String {
             manifest.name.to_string(),
             manifest.backend.to_string(),
             status.to_owned(),
-            span(&manifest.started, now).map_or_else(|| "?".to_owned(), |span| format!("{span} ago")),
+            span(&manifest.started, now)
+                .map_or_else(|| "?".to_owned(), |span| format!("{span} ago")),
             manifest.ends.as_ref().map_or_else(|| "-".to_owned(), |ends| left(ends, now)),
             plain(&manifest.network),
             plain(&manifest.workspace.to_string_lossy()),
         ]
     });
     let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let width =
+        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; 7] = std::array::from_fn(width);
     let line = |row: &[String; 7]| {
-        let cells: String = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}  ")).collect();
+        let cells: String =
+            row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}  ")).collect();
         format!("{}\n", cells.trim_end())
     };
     rows.iter().map(line).collect()
@@ -139,7 +144,9 @@ mod tests {
     #[test]
     fn a_time_is_told_in_its_largest_unit() {
         let now: Timestamp = "2030-01-02T00:00:00Z".parse().unwrap();
-        let check = |time: &str, expected: &str| assert_eq!(span(time, now).as_deref(), Some(expected), "{time}");
+        let check = |time: &str, expected: &str| {
+            assert_eq!(span(time, now).as_deref(), Some(expected), "{time}")
+        };
         check("2030-01-02T00:00:00Z", "0s");
         check("2030-01-01T23:59:01Z", "59s");
         check("2030-01-01T23:00:01Z", "59m");

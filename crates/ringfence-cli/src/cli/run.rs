@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use ringfence::{
-    Command, Engine, ExecutionResult, ExitStatus, Host, Interruption, Plan, Planned, Records, RunError, Settings,
+    Command, Engine, ExecutionResult, ExitStatus, Host, Interruption, Plan, Planned, Records,
+    RunError, Settings,
 };
 
 use super::flags::{ContainerFlags, PolicyFlags};
@@ -79,7 +80,10 @@ impl Run {
                 Failure::usage(format!("cannot pass descriptor {number}: {why}"), hint)
             };
             if !(3..=ringfence::HIGHEST_DESCRIPTOR).contains(number) {
-                return Err(wrong(format!("it is not from 3 to {}", ringfence::HIGHEST_DESCRIPTOR)));
+                return Err(wrong(format!(
+                    "it is not from 3 to {}",
+                    ringfence::HIGHEST_DESCRIPTOR
+                )));
             }
             let copy = ringfence::duplicate(*number).map_err(|error| wrong(error.to_string()))?;
             Ok((*number, copy))
@@ -88,7 +92,8 @@ impl Run {
     }
 
     fn describe(&self, engine: &Engine, command: &Command) -> Result<ExitCode, Failure> {
-        let Planned { mut plan, because, words } = engine.plan(&engine.settings().policy, command)?;
+        let Planned { mut plan, because, words } =
+            engine.plan(&engine.settings().policy, command)?;
         plan.policy = plan.policy.without_values();
         if self.json {
             let mut value = serde_json::json!({ "plan": plan, "chosen_because": because });
@@ -104,11 +109,13 @@ impl Run {
 }
 
 fn described(plan: &Plan, because: &str) -> String {
-    let mut text = format!("backend: {} ({})\nbecause: {because}\nheld:\n", plan.backend, plan.summary);
+    let mut text =
+        format!("backend: {} ({})\nbecause: {because}\nheld:\n", plan.backend, plan.summary);
     for (clause, support) in &plan.held {
         text.push_str(&format!("  {:<14} {support}\n", clause.name()));
     }
-    let policy = toml::to_string(&plan.policy).expect("a policy is made of tables and plain values");
+    let policy =
+        toml::to_string(&plan.policy).expect("a policy is made of tables and plain values");
     text.push_str("policy:\n");
     for line in policy.lines() {
         let indent = if line.is_empty() { "" } else { "  " };
@@ -124,7 +131,9 @@ pub(super) fn interruption() -> Result<Interruption, Failure> {
 
 /// Runs `act` so that signals end the work of `act` and not only this process. After a signal, the
 /// exit code says that the signal ended this process.
-pub(super) fn interruptible(act: impl FnOnce(&Interruption) -> Result<(), Failure>) -> Result<ExitCode, Failure> {
+pub(super) fn interruptible(
+    act: impl FnOnce(&Interruption) -> Result<(), Failure>,
+) -> Result<ExitCode, Failure> {
     let interruption = interruption()?;
     let outcome = act(&interruption);
     match (interruption.signal(), outcome) {
@@ -145,7 +154,9 @@ pub(super) fn tell(result: &ExecutionResult) {
         warn(&format!("the deadline of {time} passed: every process of the run was ended"));
     }
     if let (true, Some(memory)) = (result.oom_killed, limits.memory) {
-        warn(&format!("the memory limit of {memory} was reached, and a process of the run was ended"));
+        warn(&format!(
+            "the memory limit of {memory} was reached, and a process of the run was ended"
+        ));
     }
     warn_of_planted("the run", &result.meta.planted);
 }

@@ -61,12 +61,15 @@ impl Serve {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
         let config = self.settings(&host)?;
         let address = self.listen.or(config.listen).unwrap_or(DEFAULT);
-        let audience = if address.ip().is_loopback() { Audience::Machine } else { Audience::Network };
+        let audience =
+            if address.ip().is_loopback() { Audience::Machine } else { Audience::Network };
         let place = keys::place(&host)?;
         let keys = KeyFile::in_directory(&place).read().map_err(keys::failed)?;
         if audience == Audience::Network && keys.is_empty() {
             return Err(Failure::usage(
-                format!("cannot listen on {address}: others could reach it, and there is no key to tell them by"),
+                format!(
+                    "cannot listen on {address}: others could reach it, and there is no key to tell them by"
+                ),
                 "ringfence keys create NAME",
             ));
         }
@@ -79,9 +82,14 @@ impl Serve {
         block_on(async {
             let mut ends = Ends::listen()?;
             let ready = Ready::open(host, &place, templates, largest, audience, telemetry).await?;
-            let listener = TcpListener::bind(address).await.and_then(|listener| Ok((listener.local_addr()?, listener)));
+            let listener = TcpListener::bind(address)
+                .await
+                .and_then(|listener| Ok((listener.local_addr()?, listener)));
             let (address, listener) = listener.map_err(|error| {
-                Failure::failed(format!("cannot listen on {address}: {error}"), "ringfence serve --listen 127.0.0.1:0")
+                Failure::failed(
+                    format!("cannot listen on {address}: {error}"),
+                    "ringfence serve --listen 127.0.0.1:0",
+                )
             })?;
             let scheme = if tls.is_some() { "https" } else { "http" };
             print(&format!("{scheme}://{address}\n"))?;
@@ -107,7 +115,9 @@ impl Serve {
     }
 
     fn settings(&self, host: &Host) -> Result<ServerConfig, Failure> {
-        let own = host.own_directory("XDG_CONFIG_HOME", ".config").map(|directory| directory.join("server.toml"));
+        let own = host
+            .own_directory("XDG_CONFIG_HOME", ".config")
+            .map(|directory| directory.join("server.toml"));
         match self.config.clone().or(own.filter(|path| path.exists())) {
             Some(path) => ServerConfig::read(&path),
             None => Ok(ServerConfig::default()),
@@ -121,10 +131,16 @@ fn templates(config: &ServerConfig, host: &Host) -> Result<BTreeMap<String, Temp
     let mut templates = BTreeMap::new();
     for (name, said) in config.templates() {
         // Use the same layers of settings as the sandboxes of the template.
-        let line = ["ringfence", "up", FOR_SERVER].map(OsString::from).into_iter().chain(said.words()).collect();
-        let settings = super::up::settings(line, host.clone()).map_err(|failure| failure.about_template(&name))?;
+        let line = ["ringfence", "up", FOR_SERVER]
+            .map(OsString::from)
+            .into_iter()
+            .chain(said.words())
+            .collect();
+        let settings = super::up::settings(line, host.clone())
+            .map_err(|failure| failure.about_template(&name))?;
         let engine = Engine::in_this_process(settings);
-        let plan = engine.preflight().map_err(|error| Failure::from(error).about_template(&name))?;
+        let plan =
+            engine.preflight().map_err(|error| Failure::from(error).about_template(&name))?;
         tracing::info!(template = name, backend = %plan.backend, summary = plan.summary, "a template is ready");
         templates.insert(name, Template::new(&said, engine.settings()));
     }

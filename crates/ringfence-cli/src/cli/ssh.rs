@@ -66,7 +66,8 @@ impl Ssh {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
         let access = prepare(&self.sandbox, &host)?;
         let program = own_program()?;
-        let configuration = access.write_configuration(&program).map_err(|error| failed(&error, &self.sandbox))?;
+        let configuration =
+            access.write_configuration(&program).map_err(|error| failed(&error, &self.sandbox))?;
         if let Err(error) = access.write_alias(&host, &program) {
             warn(&chain(&error)); // this session works without the alias
         }
@@ -85,7 +86,10 @@ impl Ssh {
                     format!("without ssh: ringfence enter {}", self.sandbox.name),
                 ],
             ),
-            _ => Failure::failed(format!("cannot execute `ssh`: {error}"), "look at it: command -V ssh"),
+            _ => Failure::failed(
+                format!("cannot execute `ssh`: {error}"),
+                "look at it: command -V ssh",
+            ),
         })
     }
 }
@@ -107,7 +111,9 @@ impl SshProxy {
             let sandbox = self.sandbox.attach(&host).await?;
             // Authorize the current keys, which may have changed since the sshd was started.
             ssh::prepare(&sandbox, &host).await.map_err(|error| failed(&error, &self.sandbox))?;
-            let inside = ssh::connect(&sandbox, &host).await.map_err(|error| failed(&error, &self.sandbox))?;
+            let inside = ssh::connect(&sandbox, &host)
+                .await
+                .map_err(|error| failed(&error, &self.sandbox))?;
             let (mut from_inside, mut to_inside) = split(inside);
             let sent = async {
                 // Errors are ignored, because if one end breaks off, the other end is closed.
@@ -146,6 +152,7 @@ fn failed(error: &SshError, sandbox: &Named) -> Failure {
 
 /// Returns the path of this program, which ssh calls again as its proxy command.
 fn own_program() -> Result<PathBuf, Failure> {
-    std::env::current_exe()
-        .map_err(|error| Failure::failed(format!("cannot find this program: {error}"), "call it by its full path"))
+    std::env::current_exe().map_err(|error| {
+        Failure::failed(format!("cannot find this program: {error}"), "call it by its full path")
+    })
 }

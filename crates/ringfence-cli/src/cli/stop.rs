@@ -40,13 +40,19 @@ fn all(host: &Host) -> Result<Vec<String>, Failure> {
     let (kept, used): (Vec<Manifest>, Vec<Manifest>) =
         Sandbox::list(host)?.into_iter().partition(|manifest| manifest.owner.is_monitor);
     for Manifest { name, owner, .. } in used {
-        warn(&format!("`{name}` belongs to the program with process id {}, and is left alone", owner.pid));
+        warn(&format!(
+            "`{name}` belongs to the program with process id {}, and is left alone",
+            owner.pid
+        ));
     }
     let (served, kept): (Vec<Manifest>, Vec<Manifest>) =
         kept.into_iter().partition(|manifest| manifest.owner.is_for_server);
     if let Some(first) = served.first() {
         warn(&left_to_clients(served.len()));
-        tell_hint(&format!("`ringfence ps` lists them; to end one all the same: ringfence stop {}", first.name));
+        tell_hint(&format!(
+            "`ringfence ps` lists them; to end one all the same: ringfence stop {}",
+            first.name
+        ));
     }
     Ok(kept.into_iter().map(|manifest| manifest.name.to_string()).collect())
 }
@@ -55,7 +61,9 @@ fn all(host: &Host) -> Result<Vec<String>, Failure> {
 fn left_to_clients(count: usize) -> String {
     match count {
         1 => "1 sandbox belongs to a client of `ringfence serve`, and is left alone".to_owned(),
-        count => format!("{count} sandboxes belong to clients of `ringfence serve`, and are left alone"),
+        count => {
+            format!("{count} sandboxes belong to clients of `ringfence serve`, and are left alone")
+        }
     }
 }
 

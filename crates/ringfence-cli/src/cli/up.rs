@@ -100,12 +100,19 @@ impl Up {
 fn proxy_program(settings: &Settings) -> Result<String, Failure> {
     if !is_engine(settings.selection) {
         return Err(Failure::usage(
-            format!("--proxy is for containers, and the backend is {}", settings.selection.choice()),
+            format!(
+                "--proxy is for containers, and the backend is {}",
+                settings.selection.choice()
+            ),
             "add --container; without one, --allow HOST alone has a proxy, too",
         ));
     }
-    let program = std::env::current_exe().ok().and_then(|program| program.into_os_string().into_string().ok());
-    program.ok_or_else(|| Failure::failed("cannot tell where this program is", "install it at a path that is text"))
+    let program = std::env::current_exe()
+        .ok()
+        .and_then(|program| program.into_os_string().into_string().ok());
+    program.ok_or_else(|| {
+        Failure::failed("cannot tell where this program is", "install it at a path that is text")
+    })
 }
 
 /// Returns whether a network has a list of allowed hosts and the list is empty.
@@ -146,7 +153,9 @@ pub(super) fn settings(line: Vec<OsString>, host: Host) -> Result<Settings, Fail
 
 /// Parses the command line that the caller of this monitor sent.
 fn called() -> Result<Up, Failure> {
-    let bug = || Failure::usage("a monitor is told by its caller what to keep, and was not", "ringfence up");
+    let bug = || {
+        Failure::usage("a monitor is told by its caller what to keep, and was not", "ringfence up")
+    };
     match super::parse(keeper::called().map_err(|_| bug())?)?.command {
         super::Command::Up(up) => Ok(up),
         _ => Err(bug()),
@@ -158,7 +167,9 @@ fn welcome(manifest: &Manifest, is_new: bool) -> String {
     let Manifest { name, backend, workspace, workspace_inside, network, .. } = manifest;
     let up = if is_new { "is up" } else { "was up already, as asked for" };
     let mut lines = vec![format!("sandbox `{name}` {up}, on {backend}")];
-    if let Some(why) = manifest.held.get(&Clause::Filesystem).and_then(|by| by.strip_prefix("absent: ")) {
+    if let Some(why) =
+        manifest.held.get(&Clause::Filesystem).and_then(|by| by.strip_prefix("absent: "))
+    {
         lines.push(format!("  isolation  none: {}", plain(why)));
     }
     lines.push(match network.as_str() {
@@ -175,13 +186,18 @@ fn welcome(manifest: &Manifest, is_new: bool) -> String {
         "open" => "  network    open: all that this machine reaches can be reached".to_owned(),
         network => format!("  network    {}", plain(network)),
     });
-    let (outside, inside) = (plain(&workspace.to_string_lossy()), plain(&workspace_inside.to_string_lossy()));
+    let (outside, inside) =
+        (plain(&workspace.to_string_lossy()), plain(&workspace_inside.to_string_lossy()));
     lines.push(match outside == inside {
         true => format!("  workspace  {outside}"),
         false => format!("  workspace  {outside}, inside at {inside}"),
     });
     if let Some(container) = &manifest.container {
-        lines.push(format!("  image      {}, as user {}", plain(&container.image), plain(&container.user)));
+        lines.push(format!(
+            "  image      {}, as user {}",
+            plain(&container.image),
+            plain(&container.user)
+        ));
     }
     if let Some(ends) = &manifest.ends {
         let seconds = ends.split('.').next().unwrap_or(ends).trim_end_matches('Z');

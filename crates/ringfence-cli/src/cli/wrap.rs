@@ -34,13 +34,20 @@ pub(crate) struct Unwrap {
 impl Wrap {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
         let ringfence = std::env::current_exe().map_err(|error| {
-            Failure::failed(format!("cannot find the path of ringfence itself: {error}"), "is /proc mounted?")
+            Failure::failed(
+                format!("cannot find the path of ringfence itself: {error}"),
+                "is /proc mounted?",
+            )
         })?;
         let engine = Engine::in_this_process(self.policy.settings(host)?.with_launcher(ringfence));
         let policy = &engine.settings().policy;
         // Refuse now and not at the first call of the wrapper.
         engine.plan(policy, &Command::new(&self.program))?;
-        let workspace = policy.filesystem.workspace.as_ref().map_or_else(|| ".".into(), |named| named.source.clone());
+        let workspace = policy
+            .filesystem
+            .workspace
+            .as_ref()
+            .map_or_else(|| ".".into(), |named| named.source.clone());
         let path = engine.create_cli_wrapper(&workspace, &self.program)?.keep();
         print(&format!("{}\n", path.display()))?;
         Ok(ExitCode::SUCCESS)

@@ -81,14 +81,32 @@ impl What {
         let ProcessConfig { cmd, args, envs, cwd } = process;
         let (words, omitted) = bounded(std::iter::once(cmd).chain(args));
         let omitted_variables = envs.len().saturating_sub(MOST_VARIABLES);
-        let variables = envs.into_keys().take(MOST_VARIABLES).map(|name| shortened(&name, LONGEST_NAME)).collect();
+        let variables = envs
+            .into_keys()
+            .take(MOST_VARIABLES)
+            .map(|name| shortened(&name, LONGEST_NAME))
+            .collect();
         let directory = cwd.map(|directory| shortened(&directory, LONGEST_WORDS));
-        What { words: Some(words), omitted, directory, variables, omitted_variables, ..What::unread(kind) }
+        What {
+            words: Some(words),
+            omitted,
+            directory,
+            variables,
+            omitted_variables,
+            ..What::unread(kind)
+        }
     }
 
     /// Describes an execution whose message was too long to be read.
     pub(super) fn unread(kind: Kind) -> What {
-        What { kind, words: None, omitted: 0, directory: None, variables: Vec::new(), omitted_variables: 0 }
+        What {
+            kind,
+            words: None,
+            omitted: 0,
+            directory: None,
+            variables: Vec::new(),
+            omitted_variables: 0,
+        }
     }
 }
 
@@ -139,7 +157,13 @@ impl Activity {
     pub(super) fn begin(self: &Arc<Activity>, what: What) -> Begun {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let change = self.next_change();
-        kept.push_back(Execution { id: change, began: Timestamp::now(), what, state: State::Running, change });
+        kept.push_back(Execution {
+            id: change,
+            began: Timestamp::now(),
+            what,
+            state: State::Running,
+            change,
+        });
         if kept.len() > MOST {
             kept.pop_front();
         }
@@ -231,7 +255,8 @@ mod tests {
     #[test]
     fn what_changed_is_told_once_and_the_oldest_are_forgotten() {
         let activity = Arc::new(Activity::default());
-        let begun: Vec<Begun> = (0..MOST + 1).map(|n| activity.begin(What::code(n.to_string()))).collect();
+        let begun: Vec<Begun> =
+            (0..MOST + 1).map(|n| activity.begin(What::code(n.to_string()))).collect();
         let (all, seen) = activity.after(0);
         assert_eq!((all.len(), &all[0].what), (MOST, &What::code("1".to_owned())));
         assert_eq!(activity.after(seen).0, []);
@@ -239,15 +264,25 @@ mod tests {
         begun[5].ended(false, "exit status 3");
         let (changed, seen) = activity.after(seen);
         let [changed] = changed.as_slice() else { panic!("{changed:?}") };
-        assert!(matches!(&changed.state, State::Ended { ok: false, status, .. } if status == "exit status 3"));
+        assert!(
+            matches!(&changed.state, State::Ended { ok: false, status, .. } if status == "exit status 3")
+        );
         drop(begun);
-        assert_eq!(activity.after(seen).0.len(), MOST - 1, "one that has ended does not change any more");
+        assert_eq!(
+            activity.after(seen).0.len(),
+            MOST - 1,
+            "one that has ended does not change any more"
+        );
     }
 
     #[test]
     fn long_words_are_cut_short_and_what_is_left_out_is_counted() {
-        let (words, omitted) = bounded(["ä".repeat(LONGEST_WORDS - 2), "bc".to_owned(), "d".to_owned()]);
-        assert_eq!(words.iter().map(|word| word.chars().count()).collect::<Vec<_>>(), [LONGEST_WORDS - 2, 1]);
+        let (words, omitted) =
+            bounded(["ä".repeat(LONGEST_WORDS - 2), "bc".to_owned(), "d".to_owned()]);
+        assert_eq!(
+            words.iter().map(|word| word.chars().count()).collect::<Vec<_>>(),
+            [LONGEST_WORDS - 2, 1]
+        );
         assert_eq!(omitted, "c d".len());
         let (words, omitted) = bounded(vec![String::new(); 100_000]);
         assert_eq!(words.len() + omitted, 100_000);
@@ -257,11 +292,24 @@ mod tests {
 
     #[test]
     fn a_command_is_told_with_its_directory_and_the_names_of_its_variables() {
-        let envs = (0..30).map(|number| (format!("V{number:02}{}", "x".repeat(200)), "secret".to_owned())).collect();
-        let process = ProcessConfig { cmd: "ls".to_owned(), args: Vec::new(), envs, cwd: Some("/tmp".to_owned()) };
+        let envs = (0..30)
+            .map(|number| (format!("V{number:02}{}", "x".repeat(200)), "secret".to_owned()))
+            .collect();
+        let process = ProcessConfig {
+            cmd: "ls".to_owned(),
+            args: Vec::new(),
+            envs,
+            cwd: Some("/tmp".to_owned()),
+        };
         let told = serde_json::to_value(What::command(Kind::Command, process)).unwrap();
-        assert_eq!((&told["words"], &told["directory"]), (&serde_json::json!(["ls"]), &serde_json::json!("/tmp")));
-        assert_eq!((told["variables"].as_array().unwrap().len(), &told["omittedVariables"]), (20, &10.into()));
+        assert_eq!(
+            (&told["words"], &told["directory"]),
+            (&serde_json::json!(["ls"]), &serde_json::json!("/tmp"))
+        );
+        assert_eq!(
+            (told["variables"].as_array().unwrap().len(), &told["omittedVariables"]),
+            (20, &10.into())
+        );
         assert!(told["variables"][0].as_str().unwrap().ends_with("x…"));
         assert!(!told.to_string().contains("secret"));
         assert!(serde_json::to_value(What::unread(Kind::Terminal)).unwrap()["words"].is_null());

@@ -11,9 +11,9 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{
-    CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, DATE, HOST, HeaderMap,
-    HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VARY,
-    X_CONTENT_TYPE_OPTIONS,
+    CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, DATE,
+    HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::http::uri::PathAndQuery;
 use hyper::{Request, Response, StatusCode, Uri, Version};
@@ -49,7 +49,8 @@ const LONGEST_HEAD: usize = 64 << 10;
 
 /// Headers that only this server reads. They are removed from forwarded requests, because
 /// credentials of the caller must not reach a sandbox.
-const OURS: [&str; 5] = ["x-api-key", header::TRAFFIC, header::TOKEN, header::SANDBOX, header::PORT];
+const OURS: [&str; 5] =
+    ["x-api-key", header::TRAFFIC, header::TOKEN, header::SANDBOX, header::PORT];
 
 /// Connection pool of one guest.
 #[derive(Debug, Default)]
@@ -68,7 +69,11 @@ pub(super) enum Lost {
 
 impl Ways {
     /// Sends a request to the guest and waits for the head of the answer.
-    pub(super) async fn send(&self, session: &Session, mut request: Request<Body>) -> Result<Response<Incoming>, Lost> {
+    pub(super) async fn send(
+        &self,
+        session: &Session,
+        mut request: Request<Body>,
+    ) -> Result<Response<Incoming>, Lost> {
         loop {
             let used = self.take();
             let is_new = used.is_none();
@@ -107,8 +112,11 @@ impl Ways {
     }
 }
 
-async fn open(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<SendRequest<Body>, Lost> {
-    let handshake = http1::Builder::new().max_header_size(LONGEST_HEAD).handshake(TokioIo::new(stream)).await;
+async fn open(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+) -> Result<SendRequest<Body>, Lost> {
+    let handshake =
+        http1::Builder::new().max_header_size(LONGEST_HEAD).handshake(TokioIo::new(stream)).await;
     let (way, connection) = handshake.map_err(Lost::Broken)?;
     // The task ends when the sender and its last answer are dropped, or when the sandbox ends.
     tokio::spawn(async move {
@@ -133,7 +141,9 @@ pub(super) async fn to_guest(live: &Live, request: Request<RequestBody>) -> Repl
     }
     // Answers of a guest are data for programs. A browser that follows a link to such an answer
     // must not run it as a page of this server.
-    reply.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'"));
+    reply
+        .headers_mut()
+        .insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'"));
     reply.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     reply
 }
@@ -174,8 +184,13 @@ pub(super) async fn to_port(live: &Live, port: u16, mut request: Request<Request
 
 /// Copies bytes in both directions until both sides have ended, or until one side has ended and the
 /// other side is silent for `silence`.
-async fn converse(here: impl AsyncRead + AsyncWrite, there: impl AsyncRead + AsyncWrite, silence: Duration) {
-    let ((from_here, to_here), (from_there, to_there)) = (tokio::io::split(here), tokio::io::split(there));
+async fn converse(
+    here: impl AsyncRead + AsyncWrite,
+    there: impl AsyncRead + AsyncWrite,
+    silence: Duration,
+) {
+    let ((from_here, to_here), (from_there, to_there)) =
+        (tokio::io::split(here), tokio::io::split(there));
     let other = OtherWay { is_over: AtomicBool::new(false), silence };
     tokio::join!(pour(from_here, to_there, &other), pour(from_there, to_here, &other));
 }
@@ -221,7 +236,8 @@ impl OtherWay {
 
 /// Turns the request of a client into the request that the sandbox gets.
 fn prepare(request: &mut Request<Body>) {
-    let path = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    let path =
+        request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     *request.uri_mut() = Uri::from(path);
     *request.version_mut() = Version::HTTP_11;
     disentangle(request.headers_mut());
@@ -244,7 +260,11 @@ fn answer(mut response: Response<Incoming>) -> Reply {
 /// anything in the name of this server.
 fn word_of_guest(live: &Live, response: Response<Incoming>) -> Reply {
     if response.status().is_redirection() || response.status().is_informational() {
-        tracing::info!(id = live.record.id, status = response.status().as_u16(), "a guest says what none says");
+        tracing::info!(
+            id = live.record.id,
+            status = response.status().as_u16(),
+            "a guest says what none says"
+        );
         return unreachable(&live.record.id, "The sandbox does not answer", None);
     }
     let mut reply = answer(response);
@@ -256,8 +276,10 @@ fn word_of_guest(live: &Live, response: Response<Incoming>) -> Reply {
 /// Returns the headers of a guest's answer that are passed on. A media type that is not in [`DATA`]
 /// becomes plain bytes.
 fn told_by_guest(said: &HeaderMap) -> HeaderMap {
-    let mut told: HeaderMap =
-        GUESTS.into_iter().filter_map(|name| Some((name.clone(), said.get(&name)?.clone()))).collect();
+    let mut told: HeaderMap = GUESTS
+        .into_iter()
+        .filter_map(|name| Some((name.clone(), said.get(&name)?.clone())))
+        .collect();
     if let Some(kind) = told.get_mut(CONTENT_TYPE) {
         let essence = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default();
         if !DATA.contains(&essence.trim()) {
@@ -284,7 +306,15 @@ fn remove_hop_headers(headers: &mut HeaderMap) {
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
-    let fixed = [CONNECTION, UPGRADE, TE, TRAILER, TRANSFER_ENCODING, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION];
+    let fixed = [
+        CONNECTION,
+        UPGRADE,
+        TE,
+        TRAILER,
+        TRANSFER_ENCODING,
+        PROXY_AUTHENTICATE,
+        PROXY_AUTHORIZATION,
+    ];
     let more = ["keep-alive", "proxy-connection"].map(HeaderName::from_static);
     for name in named.into_iter().chain(fixed).chain(more) {
         headers.remove(name);
@@ -317,8 +347,12 @@ fn gone(live: &Live, lost: &Lost) -> Reply {
         return not_found(id);
     }
     match lost {
-        Lost::Unreachable(error) => tracing::warn!(id, error = ringfence::chain(error), "a guest cannot be reached"),
-        Lost::Broken(error) => tracing::info!(id, error = ringfence::chain(error), "a guest broke off"),
+        Lost::Unreachable(error) => {
+            tracing::warn!(id, error = ringfence::chain(error), "a guest cannot be reached")
+        }
+        Lost::Broken(error) => {
+            tracing::info!(id, error = ringfence::chain(error), "a guest broke off")
+        }
     }
     unreachable(id, "The sandbox does not answer", None)
 }
@@ -347,7 +381,10 @@ mod tests {
         }
         let told = told_by_guest(&headers);
         assert_eq!(told.len(), 2);
-        assert_eq!((&told[CONTENT_TYPE], &told[CONTENT_LENGTH]), (&content::OCTETS.parse().unwrap(), &5.into()));
+        assert_eq!(
+            (&told[CONTENT_TYPE], &told[CONTENT_LENGTH]),
+            (&content::OCTETS.parse().unwrap(), &5.into())
+        );
         for kind in ["application/json", "application/connect+json", "text/plain; charset=utf-8"] {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
             assert_eq!(told_by_guest(&headers)[CONTENT_TYPE], kind);
@@ -356,14 +393,20 @@ mod tests {
 
     /// Returns two ends of a conversation that goes through [`converse`], and the task that copies
     /// its bytes.
-    fn through(silence: Duration) -> (tokio::io::DuplexStream, tokio::io::DuplexStream, tokio::task::JoinHandle<()>) {
+    fn through(
+        silence: Duration,
+    ) -> (tokio::io::DuplexStream, tokio::io::DuplexStream, tokio::task::JoinHandle<()>) {
         let ((client, here), (there, program)) = (tokio::io::duplex(64), tokio::io::duplex(64));
         (client, program, tokio::spawn(converse(here, there, silence)))
     }
 
     #[test]
     fn a_side_that_has_ended_is_waited_for_no_longer_than_the_other_speaks() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
         runtime.block_on(async {
             let silence = Duration::from_secs(1);
             let (mut client, mut program, carried) = through(silence);

@@ -15,7 +15,9 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::life::{State, after};
-use super::messages::{Access, Detail, Lifecycle, Listed, LogEntry, LogLine, Logs, Metric, Metrics};
+use super::messages::{
+    Access, Detail, Lifecycle, Listed, LogEntry, LogLine, Logs, Metric, Metrics,
+};
 use super::network::{NetworkFacts, network_of};
 use super::page::{Filter, Page, parsed};
 use super::quota::Quota;
@@ -119,7 +121,8 @@ impl Calls<'_> {
     fn list(&self, request: &Request<RequestBody>) -> Result<Reply, Refusal> {
         let filter = Filter::of(&query(request)?)?;
         let all = self.server.registry.of(&self.owner);
-        let Page { shown, next } = filter.page(all, |live| &live.record, |live| live.life().state());
+        let Page { shown, next } =
+            filter.page(all, |live| &live.record, |live| live.life().state());
         let listed: Vec<Listed<'_>> = shown.iter().map(|live| self.listed(live)).collect();
         Ok(with_next(json(StatusCode::OK, &listed), next))
     }
@@ -136,7 +139,9 @@ impl Calls<'_> {
     async fn set_timeout(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
         let Stay { timeout, .. } = body(request).await?;
-        let seconds = timeout.ok_or_else(|| Refusal::wrong("`timeout` is missing: how many seconds it is to stay"))?;
+        let seconds = timeout.ok_or_else(|| {
+            Refusal::wrong("`timeout` is missing: how many seconds it is to stay")
+        })?;
         self.stay_for(&live, seconds).await
     }
 
@@ -152,9 +157,10 @@ impl Calls<'_> {
         match self.renew(live, self.ends(Timestamp::now(), latest, Some(seconds))?).await? {
             Renewed::Done => Ok(bare(StatusCode::NO_CONTENT)),
             Renewed::Gone => Err(Refusal::no_sandbox(id)),
-            Renewed::AtRest => {
-                Err(Refusal::new(StatusCode::CONFLICT, format!("sandbox `{id}` is paused: connect to it first")))
-            }
+            Renewed::AtRest => Err(Refusal::new(
+                StatusCode::CONFLICT,
+                format!("sandbox `{id}` is paused: connect to it first"),
+            )),
         }
     }
 
@@ -174,8 +180,12 @@ impl Calls<'_> {
         {
             return Err(refusal);
         }
-        let resumed =
-            self.server.registry.resume(&live, stay, longest).await.map_err(|error| self.not_resumed(id, error))?;
+        let resumed = self
+            .server
+            .registry
+            .resume(&live, stay, longest)
+            .await
+            .map_err(|error| self.not_resumed(id, error))?;
         if resumed {
             return Ok(json(StatusCode::CREATED, &Access::of(&live)));
         }
@@ -189,9 +199,9 @@ impl Calls<'_> {
 
     fn not_resumed(&self, id: &str, error: NotResumed) -> Refusal {
         match error {
-            NotResumed::Spent => {
-                Refusal::wrong(format!("sandbox `{id}` has run for as long as its key lets it: kill it"))
-            }
+            NotResumed::Spent => Refusal::wrong(format!(
+                "sandbox `{id}` has run for as long as its key lets it: kill it"
+            )),
             NotResumed::Failed(failure) => {
                 tracing::error!(id, error = failure.message(), "a sandbox does not go on");
                 self.server.registry.failed(&format!("sandbox `{id}` could not be resumed"))
@@ -201,7 +211,11 @@ impl Calls<'_> {
 
     async fn renew(&self, live: &Arc<Live>, ends: Timestamp) -> Result<Renewed, Refusal> {
         self.server.registry.renew(live, ends).await.map_err(|failure| {
-            tracing::error!(id = live.record.id, error = failure.message(), "a sandbox's time is not changed");
+            tracing::error!(
+                id = live.record.id,
+                error = failure.message(),
+                "a sandbox's time is not changed"
+            );
             self.server.registry.failed("the sandbox's time could not be changed")
         })
     }
@@ -210,9 +224,14 @@ impl Calls<'_> {
         let live = self.find(id)?;
         let Rest { memory, require_healthy_guest } = body(request).await?;
         if memory == Some(false) {
-            return Err(Refusal::wrong("`memory` cannot be left behind by this server: a paused sandbox keeps it"));
+            return Err(Refusal::wrong(
+                "`memory` cannot be left behind by this server: a paused sandbox keeps it",
+            ));
         }
-        if require_healthy_guest && live.life().state() == State::Running && live.sandbox.health().await.is_err() {
+        if require_healthy_guest
+            && live.life().state() == State::Running
+            && live.sandbox.health().await.is_err()
+        {
             let message = format!("the guest of sandbox `{id}` does not answer, and it runs on");
             return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message));
         }
@@ -222,7 +241,9 @@ impl Calls<'_> {
         })?;
         match paused {
             true => Ok(bare(StatusCode::NO_CONTENT)),
-            false => Err(Refusal::new(StatusCode::CONFLICT, format!("sandbox `{id}` is paused already"))),
+            false => {
+                Err(Refusal::new(StatusCode::CONFLICT, format!("sandbox `{id}` is paused already")))
+            }
         }
     }
 
@@ -258,15 +279,18 @@ impl Calls<'_> {
         self.server.registry.look_at(found.iter().filter(unseen).cloned().collect()).await;
         let last = |live: &'_ Arc<Live>| live.samples(Timestamp::MIN, Timestamp::MAX).pop();
         let template = |live: &Live| self.server.templates.get(&live.record.template);
-        let metrics =
-            found.iter().filter_map(|live| Some((live.record.id.as_str(), last(live)?.metric(template(live)))));
+        let metrics = found
+            .iter()
+            .filter_map(|live| Some((live.record.id.as_str(), last(live)?.metric(template(live)))));
         Ok(json(StatusCode::OK, &Metrics { sandboxes: metrics.collect() }))
     }
 
     async fn logs(&self, id: &str) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
         let log = live.sandbox.log();
-        let read = tokio::task::spawn_blocking(move || end_of(&log)).await.expect("reading does not panic");
+        let read = tokio::task::spawn_blocking(move || end_of(&log))
+            .await
+            .expect("reading does not panic");
         let text = read.unwrap_or_default(); // the log may not exist yet
         let text = String::from_utf8_lossy(&text);
         let mut lines: Vec<&str> = text.lines().rev().take(MOST_LINES).collect();
@@ -279,16 +303,26 @@ impl Calls<'_> {
             level: "info",
             fields: Default::default(),
         };
-        let logs = Logs { logs: lines.iter().map(line).collect(), log_entries: lines.iter().map(entry).collect() };
+        let logs = Logs {
+            logs: lines.iter().map(line).collect(),
+            log_entries: lines.iter().map(entry).collect(),
+        };
         Ok(json(StatusCode::OK, &logs))
     }
 
     /// Returns the end of a lease of `seconds` from `now`, or a refusal if that is after `latest`.
-    pub(super) fn ends(&self, now: Timestamp, latest: Timestamp, seconds: Option<u64>) -> Result<Timestamp, Refusal> {
+    pub(super) fn ends(
+        &self,
+        now: Timestamp,
+        latest: Timestamp,
+        seconds: Option<u64>,
+    ) -> Result<Timestamp, Refusal> {
         let ends = after(now, stay(seconds));
         if ends > latest {
             let most = self.quota.longest().as_secs();
-            return Err(Refusal::wrong(format!("a sandbox may stay for {most} seconds at most, from its start")));
+            return Err(Refusal::wrong(format!(
+                "a sandbox may stay for {most} seconds at most, from its start"
+            )));
         }
         Ok(ends)
     }
@@ -316,7 +350,8 @@ pub(super) fn with_next(mut page: Reply, next: Option<String>) -> Reply {
 }
 
 pub(super) fn query(request: &Request<RequestBody>) -> Result<Query, Refusal> {
-    Query::of(request.uri().query().unwrap_or_default()).map_err(|failure| Refusal::wrong(failure.message))
+    Query::of(request.uri().query().unwrap_or_default())
+        .map_err(|failure| Refusal::wrong(failure.message))
 }
 
 /// Reads and decodes the JSON body of a request. An empty body means an empty object.
@@ -326,10 +361,16 @@ pub(super) async fn body<T: DeserializeOwned>(request: Request<RequestBody>) -> 
 
 /// Returns the body of a request, if it is not too long and does not take too long to arrive.
 pub(super) async fn bytes(request: Request<RequestBody>) -> Result<Bytes, Refusal> {
-    let collected = timeout(BODY_PATIENCE, Limited::new(request.into_body(), LONGEST_BODY).collect()).await;
+    let collected =
+        timeout(BODY_PATIENCE, Limited::new(request.into_body(), LONGEST_BODY).collect()).await;
     let late = |_| Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request's body takes too long");
-    let text = collected.map_err(late)?.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
-        true => Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("a request has {LONGEST_BODY} bytes at most")),
+    let text = collected.map_err(late)?.map_err(|error| match error
+        .is::<http_body_util::LengthLimitError>()
+    {
+        true => Refusal::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!("a request has {LONGEST_BODY} bytes at most"),
+        ),
         false => Refusal::wrong("the request's body broke off"),
     })?;
     Ok(text.to_bytes())
@@ -338,7 +379,8 @@ pub(super) async fn bytes(request: Request<RequestBody>) -> Result<Bytes, Refusa
 /// Decodes a JSON body. An empty body means an empty object.
 pub(super) fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T, Refusal> {
     let text: &[u8] = if text.is_empty() { b"{}" } else { text };
-    serde_json::from_slice(text).map_err(|error| Refusal::wrong(format!("the request cannot be read: {error}")))
+    serde_json::from_slice(text)
+        .map_err(|error| Refusal::wrong(format!("the request cannot be read: {error}")))
 }
 
 /// Reads the last [`MOST_OF_LOG`] bytes of a log.

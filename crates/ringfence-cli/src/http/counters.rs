@@ -33,7 +33,8 @@ impl Counters {
     /// Counts a started sandbox and the time that its start took.
     pub(super) fn started(&self, took: Duration) {
         self.started.fetch_add(1, Ordering::Relaxed);
-        self.starting.fetch_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.starting
+            .fetch_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// Counts a sandbox that could not be started.
@@ -45,10 +46,17 @@ impl Counters {
     /// sandboxes.
     pub(super) fn measures(&self, sandboxes: usize, waiting: usize) -> Vec<Measure> {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
-        let by_status = |class: usize| (Some(("status", format!("{class}xx"))), load(&self.answers[class]));
+        let by_status =
+            |class: usize| (Some(("status", format!("{class}xx"))), load(&self.answers[class]));
         vec![
             Measure::of("sandboxes", Kind::Gauge, "", "Sandboxes that are up.", sandboxes as f64),
-            Measure::of("sandboxes_waiting", Kind::Gauge, "", "Sandboxes that wait for a client.", waiting as f64),
+            Measure::of(
+                "sandboxes_waiting",
+                Kind::Gauge,
+                "",
+                "Sandboxes that wait for a client.",
+                waiting as f64,
+            ),
             Measure {
                 name: "requests",
                 kind: Kind::Counter,
@@ -56,7 +64,13 @@ impl Counters {
                 help: "Requests that were answered.",
                 samples: CLASSES.map(by_status).collect(),
             },
-            Measure::of("starts", Kind::Counter, "", "Sandboxes that were started.", load(&self.started)),
+            Measure::of(
+                "starts",
+                Kind::Counter,
+                "",
+                "Sandboxes that were started.",
+                load(&self.started),
+            ),
             Measure::of(
                 "starts_failed",
                 Kind::Counter,

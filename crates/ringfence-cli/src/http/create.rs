@@ -57,7 +57,10 @@ struct Wish {
 impl Calls<'_> {
     /// Creates the sandbox that a request asks for, or finds the sandbox that an earlier request
     /// with the same key created.
-    pub(super) async fn create_once(&self, request: Request<RequestBody>) -> Result<Arc<Live>, Refusal> {
+    pub(super) async fn create_once(
+        &self,
+        request: Request<RequestBody>,
+    ) -> Result<Arc<Live>, Refusal> {
         let key = text(request.headers(), IDEMPOTENCY_KEY).map(str::to_owned);
         let caller = caller(&request);
         let body = bytes(request).await?;
@@ -115,7 +118,9 @@ impl Calls<'_> {
 
     async fn turn_to_start(&self) -> Result<Turn, Refusal> {
         let turn = self.server.starting.take(&self.owner).await;
-        turn.ok_or_else(|| Refusal::busy("too many sandboxes are being started", PATIENCE.as_secs()))
+        turn.ok_or_else(|| {
+            Refusal::busy("too many sandboxes are being started", PATIENCE.as_secs())
+        })
     }
 
     /// Checks a request and turns it into a [`Wish`], or refuses it.
@@ -133,22 +138,30 @@ impl Calls<'_> {
             ("volumeMounts", asked.volume_mounts.as_ref().is_some_and(|mounts| !mounts.is_empty())),
         ];
         if let Some((field, _)) = unsupported.into_iter().find(|(_, is_given)| *is_given) {
-            return Err(Refusal::wrong(format!("`{field}` cannot be kept by this server: leave it out")));
+            return Err(Refusal::wrong(format!(
+                "`{field}` cannot be kept by this server: leave it out"
+            )));
         }
         let metadata = asked.metadata.unwrap_or_default();
         let length: usize = metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
         if length > LONGEST_METADATA {
-            let message = format!("`metadata` has {length} bytes: at most {LONGEST_METADATA} are kept, and listed");
+            let message = format!(
+                "`metadata` has {length} bytes: at most {LONGEST_METADATA} are kept, and listed"
+            );
             return Err(Refusal::wrong(message));
         }
         let variables = asked.env_vars.unwrap_or_default();
         if variables.len() > MOST_VARIABLES {
-            return Err(Refusal::wrong(format!("`envVars` has {MOST_VARIABLES} variables at most")));
+            return Err(Refusal::wrong(format!(
+                "`envVars` has {MOST_VARIABLES} variables at most"
+            )));
         }
         for (variable, value) in &variables {
-            Environment::check(variable, value).map_err(|error| Refusal::wrong(format!("`envVars`: {error}")))?;
+            Environment::check(variable, value)
+                .map_err(|error| Refusal::wrong(format!("`envVars`: {error}")))?;
         }
-        let mut wanted = Wanted::of(&template.network, asked.allow_internet_access, asked.network.as_ref())?;
+        let mut wanted =
+            Wanted::of(&template.network, asked.allow_internet_access, asked.network.as_ref())?;
         if let Some(snapshot) = taken
             && !network::is_told(asked.allow_internet_access, asked.network.as_ref())
         {
@@ -158,15 +171,22 @@ impl Calls<'_> {
         }
         let narrower = wanted.words(&template.network);
         let started = Timestamp::now();
-        let public = |network: Option<&NetworkRequest>| network.and_then(|network| network.allow_public_traffic);
+        let public = |network: Option<&NetworkRequest>| {
+            network.and_then(|network| network.allow_public_traffic)
+        };
         let before = taken.and_then(|snapshot| snapshot.network.as_ref());
-        let has_public_ports = public(asked.network.as_ref()).or_else(|| public(before)) != Some(false);
+        let has_public_ports =
+            public(asked.network.as_ref()).or_else(|| public(before)) != Some(false);
         let record = Record {
             id: name(),
             template: template_name,
             owner: self.owner.clone(),
             started,
-            life: Life::until(self.ends(started, after(started, self.quota.longest()), asked.timeout)?),
+            life: Life::until(self.ends(
+                started,
+                after(started, self.quota.longest()),
+                asked.timeout,
+            )?),
             at_end: if asked.auto_pause == Some(true) { AtEnd::Pause } else { AtEnd::Kill },
             is_woken: asked.auto_resume.is_some_and(|resume| resume.enabled),
             token: hexadecimal::<32>(),
@@ -178,13 +198,22 @@ impl Calls<'_> {
     }
 
     /// Returns the template with the name `id`, or the template of the snapshot, with its name.
-    fn template(&self, id: &str, snapshot: Option<&Snapshot>) -> Result<(String, &Template), Refusal> {
+    fn template(
+        &self,
+        id: &str,
+        snapshot: Option<&Snapshot>,
+    ) -> Result<(String, &Template), Refusal> {
         let templates = &self.server.templates;
         let name = snapshot.map_or(id, |snapshot| &snapshot.template);
         let template = templates.get(name).ok_or_else(|| {
             let names: Vec<&str> = templates.keys().map(String::as_str).collect();
-            let of = if snapshot.is_some() { format!(", which snapshot `{id}` was taken of") } else { String::new() };
-            let message = format!("there is no template `{name}`{of}: there are {}", names.join(", "));
+            let of = if snapshot.is_some() {
+                format!(", which snapshot `{id}` was taken of")
+            } else {
+                String::new()
+            };
+            let message =
+                format!("there is no template `{name}`{of}: there are {}", names.join(", "));
             Refusal::new(StatusCode::NOT_FOUND, message)
         })?;
         Ok((name.to_owned(), template))
@@ -218,15 +247,24 @@ impl Wish {
                     return registry.hand_over(self.record, warm.launched).await;
                 }
                 Err(failure) => {
-                    tracing::warn!(id = warm.id, error = failure.message(), "a sandbox that waited is of no use");
+                    tracing::warn!(
+                        id = warm.id,
+                        error = failure.message(),
+                        "a sandbox that waited is of no use"
+                    );
                     registry.discard(&warm.id, warm.launched).await;
                 }
             }
         }
         if let Some(held) = self.snapshot.take() {
-            let copied = server.snapshots.copy_out(&held, registry.workspace(&self.record.id)).await;
-            let hint = || "look at the disk: df -h; and at `snapshot_size` in the server's settings".to_owned();
-            copied.map_err(|error| Failure::of(ringfence::chain(&error), [hint()], error.fault()))?;
+            let copied =
+                server.snapshots.copy_out(&held, registry.workspace(&self.record.id)).await;
+            let hint = || {
+                "look at the disk: df -h; and at `snapshot_size` in the server's settings"
+                    .to_owned()
+            };
+            copied
+                .map_err(|error| Failure::of(ringfence::chain(&error), [hint()], error.fault()))?;
         }
         let words = self.all_words(registry);
         registry.start(self.record, words).await
@@ -241,7 +279,9 @@ impl Wish {
             // Running interpreters keep their old variables, so remove them.
             for context in sandbox.contexts().list() {
                 let removed = sandbox.contexts().remove(context.id()).await;
-                removed.map_err(|error| Failure::failed(ringfence::chain(&error), "ringfence doctor"))?;
+                removed.map_err(|error| {
+                    Failure::failed(ringfence::chain(&error), "ringfence doctor")
+                })?;
             }
         }
         Ok(sandbox.renew(self.lease())?)
@@ -249,7 +289,8 @@ impl Wish {
 
     fn all_words(&self, registry: &Registry) -> Vec<OsString> {
         let variables = self.variables.iter();
-        let variables = variables.flat_map(|(name, value)| ["--env".into(), format!("{name}={value}").into()]);
+        let variables =
+            variables.flat_map(|(name, value)| ["--env".into(), format!("{name}={value}").into()]);
         let more = self.words.iter().cloned().chain(variables).chain(self.narrower.iter().cloned());
         registry.words(&self.record.id, self.lease(), more.collect())
     }

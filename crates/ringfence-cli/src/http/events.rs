@@ -52,7 +52,8 @@ impl Calls<'_> {
     pub(super) fn events(&self, id: &str) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
         let room = Arc::clone(&live.activity.watchers).try_acquire_owned();
-        let room = room.map_err(|_| Refusal::busy("too many clients watch this sandbox", QUIET.into()))?;
+        let room =
+            room.map_err(|_| Refusal::busy("too many clients watch this sandbox", QUIET.into()))?;
         let over = over(&live, Arc::clone(self.server));
         let follower = Follower::of(self.server.registry.host(), id);
         let watch = Watch::new(live, follower, Box::pin(over), room);
@@ -138,7 +139,9 @@ impl Watch {
             };
             self.quiet = if lines.is_empty() { self.quiet + 1 } else { 0 };
             if !lines.is_empty() {
-                let text = |line: &Line| serde_json::to_string(line).expect("a line has text for keys") + "\n";
+                let text = |line: &Line| {
+                    serde_json::to_string(line).expect("a line has text for keys") + "\n"
+                };
                 return Some(lines.iter().map(text).collect());
             }
             if self.quiet >= QUIET {
@@ -160,7 +163,8 @@ impl Watch {
         let read = tokio::task::spawn_blocking(move || (follower.read_on(), follower));
         let Ok((entries, follower)) = read.await else { return Vec::new() };
         self.follower = Some(follower);
-        let entries = entries.inspect_err(|error| tracing::warn!(%error, "the egress log cannot be read"));
+        let entries =
+            entries.inspect_err(|error| tracing::warn!(%error, "the egress log cannot be read"));
         entries.into_iter().flatten().filter_map(denied).map(Line::Denial).collect()
     }
 }

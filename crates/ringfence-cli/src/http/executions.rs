@@ -57,7 +57,8 @@ impl Execution {
             return None;
         }
         let span = live.span.exec(&caller(request));
-        let trace = || Traced { span: span.clone(), before: live.sandbox.observe(), begun: Instant::now() };
+        let trace =
+            || Traced { span: span.clone(), before: live.sandbox.observe(), begun: Instant::now() };
         let execution = Execution { begun: Arc::default(), traced: span.is_told().then(trace) };
         let (activity, begun) = (Arc::clone(&live.activity), Arc::clone(&execution.begun));
         listen(request.body_mut(), LONGEST_START, move |message| {
@@ -90,13 +91,20 @@ impl Execution {
             // Only messages about the end are parsed, not output.
             match message {
                 Some(message) if message.starts_with(br#"{"event":{"end":"#) => {
-                    if let Ok(EventMessage { event: ProcessEvent::End(end) }) = serde_json::from_slice(message) {
-                        begun.get().into_iter().for_each(|begun| begun.ended(is_well(&end), end.status.as_str()));
+                    if let Ok(EventMessage { event: ProcessEvent::End(end) }) =
+                        serde_json::from_slice(message)
+                    {
+                        begun
+                            .get()
+                            .into_iter()
+                            .for_each(|begun| begun.ended(is_well(&end), end.status.as_str()));
                         last = Some(end);
                     }
                 }
                 Some(message) if !message.starts_with(br#"{"event":"#) => {
-                    let failure = serde_json::from_slice(message).ok().and_then(|EndOfStream { error }| error);
+                    let failure = serde_json::from_slice(message)
+                        .ok()
+                        .and_then(|EndOfStream { error }| error);
                     for (begun, failure) in begun.get().into_iter().zip(&failure) {
                         begun.ended(false, failure.message.as_str());
                     }

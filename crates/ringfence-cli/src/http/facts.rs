@@ -98,7 +98,8 @@ impl Calls<'_> {
             image: manifest.container.as_ref().map(|container| container.image.as_str()),
             network: &manifest.network,
             promises: manifest.held.iter().map(|(clause, by)| Promise::of(*clause, by)).collect(),
-            policy: toml::to_string(&manifest.policy).expect("a policy is made of tables and plain values"),
+            policy: toml::to_string(&manifest.policy)
+                .expect("a policy is made of tables and plain values"),
             policy_sha256: &manifest.policy_sha256,
         };
         Ok(json(StatusCode::OK, &facts))

@@ -40,14 +40,23 @@ struct Request {
 impl Repeats {
     /// Returns the outcome of the request with this key, which may still be pending. Remembers the
     /// request if the key is new. Refuses a key that was used with another body.
-    pub(super) fn outcome(&self, owner: &Owner, key: &str, body: &[u8]) -> Result<Outcome, Refusal> {
+    pub(super) fn outcome(
+        &self,
+        owner: &Owner,
+        key: &str,
+        body: &[u8],
+    ) -> Result<Outcome, Refusal> {
         if key.len() > LONGEST_KEY {
-            return Err(Refusal::wrong(format!("an `Idempotency-Key` is {LONGEST_KEY} bytes long at most")));
+            return Err(Refusal::wrong(format!(
+                "an `Idempotency-Key` is {LONGEST_KEY} bytes long at most"
+            )));
         }
         let body: [u8; 32] = Sha256::digest(body).into();
         let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         requests.retain(|request| request.since.elapsed() < REMEMBERED);
-        if let Some(before) = requests.iter().find(|request| request.owner == *owner && request.key == key) {
+        if let Some(before) =
+            requests.iter().find(|request| request.owner == *owner && request.key == key)
+        {
             return match before.body == body {
                 true => Ok(Arc::clone(&before.outcome)),
                 false => {
@@ -84,7 +93,10 @@ mod tests {
         assert!(!Arc::ptr_eq(&first, &repeats.outcome(&one, "l", b"{}").unwrap()));
         assert!(!Arc::ptr_eq(&first, &repeats.outcome(&other, "k", b"{}").unwrap()));
         assert_eq!(repeats.outcome(&one, "k", b"{ }").unwrap_err().status.as_u16(), 422);
-        assert_eq!(repeats.outcome(&one, &"k".repeat(LONGEST_KEY + 1), b"").unwrap_err().status.as_u16(), 400);
+        assert_eq!(
+            repeats.outcome(&one, &"k".repeat(LONGEST_KEY + 1), b"").unwrap_err().status.as_u16(),
+            400
+        );
     }
 
     #[test]

@@ -60,7 +60,8 @@ pub(super) async fn answer(live: &Live, request: Request<RequestBody>) -> Reply 
 pub(super) fn refuse(Refusal { status, message, .. }: Refusal) -> Reply {
     let mut reply = bare(status);
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    *reply.body_mut() = http_body_util::Full::from(message).map_err(|never| match never {}).boxed_unsync();
+    *reply.body_mut() =
+        http_body_util::Full::from(message).map_err(|never| match never {}).boxed_unsync();
     reply
 }
 
@@ -88,7 +89,9 @@ async fn route(live: &Live, request: Request<RequestBody>) -> Result<Reply, Refu
         (&Method::POST, ["contexts"]) => {
             let CreateRequest { language, cwd } = body(request).await?;
             let (language, sandbox) = (named(language), live.sandbox.clone());
-            let created = async move { sandbox.contexts().create(&language, cwd.as_deref()).await.map_err(refusal) };
+            let created = async move {
+                sandbox.contexts().create(&language, cwd.as_deref()).await.map_err(refusal)
+            };
             Ok(json(StatusCode::OK, &Listed::from(&to_its_end(created).await?)))
         }
         (&Method::GET, ["contexts"]) => {
@@ -97,7 +100,8 @@ async fn route(live: &Live, request: Request<RequestBody>) -> Result<Reply, Refu
         }
         (&Method::DELETE, ["contexts", id]) => {
             let (id, sandbox) = ((*id).to_owned(), live.sandbox.clone());
-            to_its_end(async move { sandbox.contexts().remove(&id).await.map_err(refusal) }).await?;
+            to_its_end(async move { sandbox.contexts().remove(&id).await.map_err(refusal) })
+                .await?;
             Ok(bare(StatusCode::NO_CONTENT))
         }
         (&Method::POST, ["contexts", id, "restart"]) => {
@@ -105,16 +109,23 @@ async fn route(live: &Live, request: Request<RequestBody>) -> Result<Reply, Refu
             to_its_end(async move { context.restart().await.map_err(refusal) }).await?;
             Ok(bare(StatusCode::NO_CONTENT))
         }
-        (method, _) => Err(Refusal::new(StatusCode::NOT_FOUND, format!("there is nothing at {method} {path}"))),
+        (method, _) => {
+            Err(Refusal::new(StatusCode::NOT_FOUND, format!("there is nothing at {method} {path}")))
+        }
     }
 }
 
 /// Begins a cell and returns it with its language.
-async fn execute(contexts: Contexts<'_>, request: ExecuteRequest) -> Result<(String, Cell), Refusal> {
+async fn execute(
+    contexts: Contexts<'_>,
+    request: ExecuteRequest,
+) -> Result<(String, Cell), Refusal> {
     let ExecuteRequest { code, context_id, language, env_vars } = request;
     let env: BTreeMap<String, String> = env_vars.unwrap_or_default();
     let (language, begun) = match (context_id, language) {
-        (Some(_), Some(_)) => return Err(Refusal::wrong("a cell has a context or a language, and not both")),
+        (Some(_), Some(_)) => {
+            return Err(Refusal::wrong("a cell has a context or a language, and not both"));
+        }
         (Some(id), None) => {
             let context = contexts.get(&id).map_err(refusal)?;
             (context.language().to_owned(), context.execute(&code, &env).await)

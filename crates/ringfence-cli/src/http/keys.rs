@@ -84,7 +84,12 @@ impl KeyFile {
 
     fn change(&self, change: impl FnOnce(&mut Vec<Key>)) -> io::Result<()> {
         let mut options = fs_err::OpenOptions::new();
-        let lock = options.create(true).truncate(false).write(true).mode(0o600).open(self.directory.join(LOCK))?;
+        let lock = options
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(self.directory.join(LOCK))?;
         flock(lock.file(), FlockOperation::LockExclusive)?;
         let before = self.read()?;
         let mut keys = before.clone();
@@ -93,8 +98,12 @@ impl KeyFile {
             return Ok(());
         }
         let mut options = fs_err::OpenOptions::new();
-        let mut file =
-            options.create(true).truncate(true).write(true).mode(0o600).open(self.directory.join(TEMPORARY))?;
+        let mut file = options
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o600)
+            .open(self.directory.join(TEMPORARY))?;
         io::Write::write_all(&mut file, &serde_json::to_vec_pretty(&keys)?)?;
         file.sync_all()?;
         fs_err::rename(self.directory.join(TEMPORARY), self.directory.join(FILE))
@@ -124,7 +133,8 @@ impl Keys {
     /// Opens the key file and reads it once, to find errors early.
     pub(super) fn open(file: KeyFile) -> io::Result<Keys> {
         let version = file.version()?;
-        let known = Mutex::new(Known { version, keys: file.read()?.into(), were_made: version.is_some() });
+        let known =
+            Mutex::new(Known { version, keys: file.read()?.into(), were_made: version.is_some() });
         Ok(Keys { file, known })
     }
 

@@ -31,7 +31,8 @@ impl Registry {
     pub(super) fn words(&self, id: &str, lease: Duration, more: Vec<OsString>) -> Vec<OsString> {
         // Round up, so that the server ends the sandbox before the lease of the monitor is over.
         let lease = format!("{}s", lease.as_secs() + 1);
-        let mut words: Vec<OsString> = vec!["ringfence".into(), "up".into(), id.into(), "--lease".into(), lease.into()];
+        let mut words: Vec<OsString> =
+            vec!["ringfence".into(), "up".into(), id.into(), "--lease".into(), lease.into()];
         words.extend([
             "--directory".into(),
             self.workspace(id).into(),
@@ -56,8 +57,12 @@ impl Registry {
         // Use a blocking thread, because the start waits for the new process to run and to read its
         // words.
         let begun = tokio::task::spawn_blocking(move || {
-            let unmade =
-                |error| Failure::failed(format!("cannot make a workspace: {error}"), "look at the disk: df -h");
+            let unmade = |error| {
+                Failure::failed(
+                    format!("cannot make a workspace: {error}"),
+                    "look at the disk: df -h",
+                )
+            };
             make_private(&workspace).map_err(unmade)?;
             Keeper::start(&words)
         });
@@ -68,7 +73,9 @@ impl Registry {
             () = given_up => Ok(Err(Failure::failed("a sandbox is given up that is not up yet", "ringfence serve"))),
         };
         let launched = match answer {
-            Ok(Ok(Answer::Ready { .. })) => Sandbox::attach(self.host(), id).await.map_err(Failure::from),
+            Ok(Ok(Answer::Ready { .. })) => {
+                Sandbox::attach(self.host(), id).await.map_err(Failure::from)
+            }
             Ok(Ok(Answer::Failed(told))) => Err(told.into()),
             Ok(Err(failure)) => Err(failure),
             Err(_) => Err(Failure::failed("a sandbox did not come up in time", "ringfence doctor")),

@@ -91,7 +91,9 @@ pub(super) async fn serve(
                     match tls {
                         None => converse(stream, taken, server, ending).await,
                         Some(tls) => {
-                            if let Ok(Ok(stream)) = timeout(HANDSHAKE_PATIENCE, tls.accept(stream)).await {
+                            if let Ok(Ok(stream)) =
+                                timeout(HANDSHAKE_PATIENCE, tls.accept(stream)).await
+                            {
                                 converse(stream, taken, server, ending).await;
                             }
                         }
@@ -113,12 +115,17 @@ pub(super) async fn serve(
     while connections.join_next().await.is_some() {}
 }
 
-async fn converse<Stream>(stream: Stream, taken: Taken, server: Arc<Server>, mut ending: watch::Receiver<bool>)
-where
+async fn converse<Stream>(
+    stream: Stream,
+    taken: Taken,
+    server: Arc<Server>,
+    mut ending: watch::Receiver<bool>,
+) where
     Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let exchanges = taken.exchanges().clone();
-    let stream = exchanges.watch(stream, HeadTimeouts { first: FIRST_HEAD_TIMEOUT, later: HEAD_PATIENCE });
+    let stream =
+        exchanges.watch(stream, HeadTimeouts { first: FIRST_HEAD_TIMEOUT, later: HEAD_PATIENCE });
     let service = service_fn(move |mut request: Request<Incoming>| {
         let server = Arc::clone(&server);
         request.extensions_mut().insert(taken.clone());

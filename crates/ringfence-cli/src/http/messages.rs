@@ -86,7 +86,8 @@ impl<'a> Listed<'a> {
     /// Describes a sandbox. `template` is the template of the sandbox, if it still exists.
     pub(super) fn of(live: &'a Live, template: Option<&Template>) -> Listed<'a> {
         let (record, life) = (&live.record, live.life());
-        let shape = template.map_or((0, 0, 0), |template| (template.processors, template.memory, template.disk));
+        let shape = template
+            .map_or((0, 0, 0), |template| (template.processors, template.memory, template.disk));
         Listed {
             identity: Identity::of(record),
             started_at: record.started,
@@ -122,7 +123,10 @@ pub(super) struct SnapshotInfo<'a> {
 
 impl<'a> SnapshotInfo<'a> {
     pub(super) fn of(snapshot: &'a Snapshot) -> SnapshotInfo<'a> {
-        SnapshotInfo { snapshot_id: &snapshot.id, names: snapshot.name.as_deref().into_iter().collect() }
+        SnapshotInfo {
+            snapshot_id: &snapshot.id,
+            names: snapshot.name.as_deref().into_iter().collect(),
+        }
     }
 }
 

@@ -59,16 +59,28 @@ impl History {
     }
 
     /// Adds a measurement and returns the processor time used since the measurement before.
-    fn add(&mut self, now: Instant, footprint: Footprint, (disk_used, disk_total): (u64, u64)) -> Duration {
+    fn add(
+        &mut self,
+        now: Instant,
+        footprint: Footprint,
+        (disk_used, disk_total): (u64, u64),
+    ) -> Duration {
         let (then, before) = self.last;
-        let used = before.map_or(Duration::ZERO, |before| footprint.processor_time.saturating_sub(before));
+        let used =
+            before.map_or(Duration::ZERO, |before| footprint.processor_time.saturating_sub(before));
         self.last = (now, Some(footprint.processor_time));
         let passed = now.duration_since(then).as_secs_f64();
         let processors = if passed > 0.0 { used.as_secs_f64() / passed } else { 0.0 };
         if self.samples.len() == KEPT {
             self.samples.pop_front();
         }
-        let sample = Sample { at: Timestamp::now(), processors, memory: footprint.memory, disk_used, disk_total };
+        let sample = Sample {
+            at: Timestamp::now(),
+            processors,
+            memory: footprint.memory,
+            disk_used,
+            disk_total,
+        };
         self.samples.push_back(sample);
         used
     }
@@ -77,7 +89,8 @@ impl History {
 impl Sample {
     /// Converts the sample to the form of the API.
     pub(super) fn metric(&self, template: Option<&Template>) -> Metric {
-        let (processors, memory) = template.map_or((1, 0), |template| (template.processors, template.memory));
+        let (processors, memory) =
+            template.map_or((1, 0), |template| (template.processors, template.memory));
         let percent = self.processors / processors.max(1) as f64 * 100.0;
         Metric {
             timestamp: self.at,
@@ -97,7 +110,10 @@ impl Live {
     /// Returns whether the last measurement is so recent that another one would add nothing.
     pub(super) fn is_known(&self) -> bool {
         let history = lock(&self.history);
-        history.samples.back().is_some_and(|last| left(after(last.at, AGE), Timestamp::now()) > Duration::ZERO)
+        history
+            .samples
+            .back()
+            .is_some_and(|last| left(after(last.at, AGE), Timestamp::now()) > Duration::ZERO)
     }
 
     /// Returns the samples between two times, oldest first.
@@ -172,7 +188,11 @@ impl Server {
                 }
                 if let Err(failure) = self.registry.pause(&live).await {
                     let error = failure.message();
-                    tracing::error!(id = live.record.id, error, "a sandbox whose key is spent is not paused");
+                    tracing::error!(
+                        id = live.record.id,
+                        error,
+                        "a sandbox whose key is spent is not paused"
+                    );
                 }
             }))
             .await;
@@ -206,7 +226,8 @@ mod tests {
     fn a_history_tells_what_was_used_between_two_looks_and_has_an_end() {
         let mut history = History::of_new();
         let begun = history.last.0;
-        let footprint = |seconds| Footprint { processor_time: Duration::from_secs(seconds), memory: 7 };
+        let footprint =
+            |seconds| Footprint { processor_time: Duration::from_secs(seconds), memory: 7 };
         let after = |seconds| begun + Duration::from_secs(seconds);
         assert_eq!(history.add(after(10), footprint(5), (1, 2)), Duration::from_secs(5));
         assert_eq!(history.add(after(20), footprint(25), (1, 2)), Duration::from_secs(20));

@@ -107,7 +107,10 @@ impl Ready {
         telemetry: Telemetry,
     ) -> Result<Ready, Failure> {
         let keys = Keys::open(KeyFile::in_directory(place)).map_err(|error| {
-            Failure::failed(format!("cannot read the keys: {error}"), "look at the permissions of that file")
+            Failure::failed(
+                format!("cannot read the keys: {error}"),
+                "look at the permissions of that file",
+            )
         })?;
         let registry = Registry::open(host, place, telemetry).await?;
         // A revoked key never comes back, and nobody else can reach its snapshots, so those can be
@@ -117,12 +120,18 @@ impl Ready {
             Some(id) => !keys.were_made() || known.iter().any(|key| key.id == *id),
             None => true,
         };
-        let snapshots =
-            Snapshots::open(registry.store().clone(), registry.removals().clone(), place, largest_snapshot, is_there)
-                .await?;
+        let snapshots = Snapshots::open(
+            registry.store().clone(),
+            registry.removals().clone(),
+            place,
+            largest_snapshot,
+            is_there,
+        )
+        .await?;
         let starting = Turns::new(MOST_STARTING);
         let (pool, said_open, counters) = (Pool::default(), Once::new(), Counters::default());
-        let (seats, repeats, ending) = (Arc::default(), Repeats::default(), watch::Sender::default());
+        let (seats, repeats, ending) =
+            (Arc::default(), Repeats::default(), watch::Sender::default());
         let server = Arc::new(Server {
             keys,
             registry,
@@ -147,7 +156,12 @@ impl Ready {
 
     /// Serves until `ended` completes, with TLS if `tls` is given. The sandboxes keep running after
     /// the end, except those that wait for a client.
-    pub(crate) async fn serve(self, listener: TcpListener, tls: Option<TlsAcceptor>, ended: impl Future<Output = ()>) {
+    pub(crate) async fn serve(
+        self,
+        listener: TcpListener,
+        tls: Option<TlsAcceptor>,
+        ended: impl Future<Output = ()>,
+    ) {
         let server = &self.server;
         let ended = async {
             ended.await;

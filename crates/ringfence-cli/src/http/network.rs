@@ -44,10 +44,14 @@ impl Wanted {
         asked: Option<&NetworkRequest>,
     ) -> Result<Wanted, Refusal> {
         if let Some(field) = asked.and_then(unkept) {
-            return Err(Refusal::wrong(format!("`network.{field}` cannot be kept by this server: leave it out")));
+            return Err(Refusal::wrong(format!(
+                "`network.{field}` cannot be kept by this server: leave it out"
+            )));
         }
-        let (allows_everything, allow) = rules("allowOut", asked.and_then(|asked| asked.allow_out.as_deref()))?;
-        let (denies_everything, deny) = rules("denyOut", asked.and_then(|asked| asked.deny_out.as_deref()))?;
+        let (allows_everything, allow) =
+            rules("allowOut", asked.and_then(|asked| asked.allow_out.as_deref()))?;
+        let (denies_everything, deny) =
+            rules("denyOut", asked.and_then(|asked| asked.deny_out.as_deref()))?;
         if allows_internet == Some(false) {
             return Ok(Wanted::Nothing);
         }
@@ -66,7 +70,8 @@ impl Wanted {
         if allow.is_empty() {
             return Ok(Wanted::Nothing);
         }
-        let beyond = |why: &str| Err(Refusal::wrong(format!("`network.allowOut`: the template {why}")));
+        let beyond =
+            |why: &str| Err(Refusal::wrong(format!("`network.allowOut`: the template {why}")));
         match template {
             Network::Open => {}
             Network::Allow(egress) if egress.observe => {
@@ -88,7 +93,9 @@ impl Wanted {
             Wanted::Template => Vec::new(),
             Wanted::Nothing if *template == Network::Closed => Vec::new(),
             Wanted::Nothing => vec!["--net".into(), "closed".into()],
-            Wanted::Only { allow, deny } => flags("--allow", allow).chain(flags("--deny", deny)).collect(),
+            Wanted::Only { allow, deny } => {
+                flags("--allow", allow).chain(flags("--deny", deny)).collect()
+            }
             Wanted::Without(deny) => flags("--deny", deny).collect(),
         }
     }
@@ -115,16 +122,25 @@ impl Wanted {
 impl From<NetworkChange> for NetworkRequest {
     fn from(change: NetworkChange) -> NetworkRequest {
         let NetworkChange { allow_out, deny_out, dns_servers, egress_proxy, rules, .. } = change;
-        NetworkRequest { allow_out, deny_out, dns_servers, egress_proxy, rules, ..NetworkRequest::default() }
+        NetworkRequest {
+            allow_out,
+            deny_out,
+            dns_servers,
+            egress_proxy,
+            rules,
+            ..NetworkRequest::default()
+        }
     }
 }
 
 /// Returns the new rules for a sandbox with the network `own`, or `None` if nothing changes.
 /// Refuses a change that the sandbox does not support.
 fn change(wanted: Wanted, template: &Network, own: &Network) -> Result<Option<Egress>, Refusal> {
-    let is_nothing = wanted == Wanted::Nothing || (wanted == Wanted::Template && *template == Network::Closed);
+    let is_nothing =
+        wanted == Wanted::Nothing || (wanted == Wanted::Template && *template == Network::Closed);
     // The template may have changed since the sandbox was started.
-    let is_list = matches!(wanted, Wanted::Only { .. }) || template.egress().is_some_and(|egress| !egress.observe);
+    let is_list = matches!(wanted, Wanted::Only { .. })
+        || template.egress().is_some_and(|egress| !egress.observe);
     match own {
         Network::Closed if is_nothing => Ok(None),
         Network::Closed => Err(Refusal::unsupported(
@@ -150,12 +166,18 @@ fn change(wanted: Wanted, template: &Network, own: &Network) -> Result<Option<Eg
 
 impl Calls<'_> {
     /// Replaces the network of a sandbox. Answers once the new rules are in force.
-    pub(super) async fn set_network(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
+    pub(super) async fn set_network(
+        &self,
+        id: &str,
+        request: Request<RequestBody>,
+    ) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
         let asked: NetworkChange = body(request).await?;
         let Some(template) = self.server.templates.get(&live.record.template) else {
-            let message =
-                format!("the template `{}` is gone, and with it what it lets be reached", live.record.template);
+            let message = format!(
+                "the template `{}` is gone, and with it what it lets be reached",
+                live.record.template
+            );
             return Err(Refusal::wrong(message));
         };
         let allows_internet = asked.allow_internet_access;
@@ -163,13 +185,23 @@ impl Calls<'_> {
         let own = network_of(&live)?;
         if let Some(egress) = change(wanted, &template.network, &own)? {
             let sandbox = live.sandbox.clone();
-            to_its_end(async move { sandbox.set_egress(egress).await }).await.map_err(|error| match error {
-                ChangeError::Unreachable { .. } | ChangeError::Room(_) | ChangeError::Refused { .. } => {
-                    tracing::error!(id, error = ringfence::chain(&error), "what a sandbox may reach is not changed");
-                    Refusal::failed(format!("what `{id}` may reach could not be changed; the server's log tells why"))
+            to_its_end(async move { sandbox.set_egress(egress).await }).await.map_err(|error| {
+                match error {
+                    ChangeError::Unreachable { .. }
+                    | ChangeError::Room(_)
+                    | ChangeError::Refused { .. } => {
+                        tracing::error!(
+                            id,
+                            error = ringfence::chain(&error),
+                            "what a sandbox may reach is not changed"
+                        );
+                        Refusal::failed(format!(
+                            "what `{id}` may reach could not be changed; the server's log tells why"
+                        ))
+                    }
+                    ChangeError::TooLong { .. } => Refusal::wrong(error.to_string()),
+                    error => Refusal::unsupported(error.to_string()),
                 }
-                ChangeError::TooLong { .. } => Refusal::wrong(error.to_string()),
-                error => Refusal::unsupported(error.to_string()),
             })?;
             tracing::info!(id, "what a sandbox may reach was changed");
         }
@@ -180,7 +212,11 @@ impl Calls<'_> {
 /// Returns the current manifest of a sandbox.
 pub(super) fn manifest_of(live: &Live) -> Result<Arc<Manifest>, Refusal> {
     live.sandbox.current_manifest().map_err(|error| {
-        tracing::error!(id = live.record.id, error = ringfence::chain(&error), "a sandbox's rules cannot be read");
+        tracing::error!(
+            id = live.record.id,
+            error = ringfence::chain(&error),
+            "a sandbox's rules cannot be read"
+        );
         Refusal::failed("what the sandbox may reach cannot be read; the server's log tells why")
     })
 }
@@ -203,7 +239,11 @@ pub(super) struct NetworkFacts {
 /// template.
 pub(super) fn narrowing(network: &Network, template: Option<&Network>) -> Option<NetworkRequest> {
     let (allow_out, deny_out) = lists(network);
-    let asked = NetworkRequest { allow_out: Some(allow_out), deny_out: Some(deny_out), ..NetworkRequest::default() };
+    let asked = NetworkRequest {
+        allow_out: Some(allow_out),
+        deny_out: Some(deny_out),
+        ..NetworkRequest::default()
+    };
     (template != Some(network)).then_some(asked)
 }
 
@@ -215,7 +255,9 @@ fn lists(network: &Network) -> (Vec<String>, Vec<String>) {
         Network::Open => (Vec::new(), Vec::new()),
         Network::Closed => (Vec::new(), vec![everything]),
         Network::Allow(egress) if egress.observe => (Vec::new(), text(&egress.deny)),
-        Network::Allow(egress) => (text(&egress.allow), [vec![everything], text(&egress.deny)].concat()),
+        Network::Allow(egress) => {
+            (text(&egress.allow), [vec![everything], text(&egress.deny)].concat())
+        }
     }
 }
 
@@ -227,13 +269,15 @@ impl NetworkFacts {
 
     /// Returns whether the network reaches anything.
     pub(super) fn reaches_something(&self) -> bool {
-        !self.allow_out.is_empty() || !self.deny_out.iter().any(|rule| EVERYTHING.contains(&rule.as_str()))
+        !self.allow_out.is_empty()
+            || !self.deny_out.iter().any(|rule| EVERYTHING.contains(&rule.as_str()))
     }
 }
 
 /// Returns whether a request says what the sandbox may reach.
 pub(super) fn is_told(allows_internet: Option<bool>, asked: Option<&NetworkRequest>) -> bool {
-    allows_internet == Some(false) || asked.is_some_and(|asked| asked.allow_out.is_some() || asked.deny_out.is_some())
+    allows_internet == Some(false)
+        || asked.is_some_and(|asked| asked.allow_out.is_some() || asked.deny_out.is_some())
 }
 
 /// Returns the name of a field that the client set and the server does not support, if any.
@@ -251,10 +295,14 @@ fn unkept(asked: &NetworkRequest) -> Option<&'static str> {
 /// Parses a client's list. Returns whether the list contains an entry for everything, and its other
 /// rules.
 fn rules(field: &str, listed: Option<&[String]>) -> Result<(bool, Vec<HostRule>), Refusal> {
-    let (everything, others): (Vec<&str>, Vec<&str>) =
-        listed.into_iter().flatten().map(String::as_str).partition(|rule| EVERYTHING.contains(rule));
+    let (everything, others): (Vec<&str>, Vec<&str>) = listed
+        .into_iter()
+        .flatten()
+        .map(String::as_str)
+        .partition(|rule| EVERYTHING.contains(rule));
     let parse = |text: &str| {
-        let wrong = |error| Refusal::wrong(format!("`network.{field}`: {}", ringfence::chain(&error)));
+        let wrong =
+            |error| Refusal::wrong(format!("`network.{field}`: {}", ringfence::chain(&error)));
         text.parse::<HostRule>().map_err(wrong)
     };
     let rules: Result<Vec<HostRule>, Refusal> = others.into_iter().map(parse).collect();
@@ -272,11 +320,17 @@ mod tests {
     #[track_caller]
     fn check(template: &Network, asked: &str, expected: Result<&str, &str>) {
         let asked: NetworkRequest = serde_json::from_str(asked).unwrap();
-        let found = Wanted::of(template, Some(true), Some(&asked)).map(|wanted| wanted.words(template));
-        let found = found.map(|words| words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" "));
+        let found =
+            Wanted::of(template, Some(true), Some(&asked)).map(|wanted| wanted.words(template));
+        let found = found.map(|words| {
+            words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
+        });
         match expected {
             Ok(words) => assert_eq!(found.unwrap(), words),
-            Err(why) => assert!(found.as_ref().is_err_and(|refusal| refusal.message.contains(why)), "{found:?}"),
+            Err(why) => assert!(
+                found.as_ref().is_err_and(|refusal| refusal.message.contains(why)),
+                "{found:?}"
+            ),
         }
     }
 
@@ -292,8 +346,16 @@ mod tests {
         check(&open, r#"{"dnsServers": ["9.9.9.9"]}"#, Err("`network.dnsServers` cannot be kept"));
 
         let some = Network::only(["*.example.org".parse().unwrap()]);
-        check(&some, r#"{"allowOut": ["a.example.org"], "denyOut": ["0.0.0.0/0"]}"#, Ok("--allow a.example.org"));
-        check(&some, r#"{"allowOut": ["example.net"], "denyOut": ["0.0.0.0/0"]}"#, Err("`example.net`"));
+        check(
+            &some,
+            r#"{"allowOut": ["a.example.org"], "denyOut": ["0.0.0.0/0"]}"#,
+            Ok("--allow a.example.org"),
+        );
+        check(
+            &some,
+            r#"{"allowOut": ["example.net"], "denyOut": ["0.0.0.0/0"]}"#,
+            Err("`example.net`"),
+        );
         check(&some, r#"{"denyOut": ["b.example.org"]}"#, Ok("--deny b.example.org"));
         check(&Network::Closed, one, Err("lets nothing be reached"));
         check(&Network::Closed, "{}", Ok(""));
@@ -310,14 +372,20 @@ mod tests {
         let some = Network::only(["*.example.org".parse().unwrap()]);
         for template in [Network::Open, Network::Closed, some] {
             check(&template, r#"{"denyOut": ["1.2.3.4/99"]}"#, Err("`network.denyOut`: "));
-            check(&template, r#"{"denyOut": ["0.0.0.0/0", "nonsense!!"]}"#, Err("`network.denyOut`: "));
+            check(
+                &template,
+                r#"{"denyOut": ["0.0.0.0/0", "nonsense!!"]}"#,
+                Err("`network.denyOut`: "),
+            );
             check(&template, r#"{"allowOut": ["nonsense!!"]}"#, Err("`network.allowOut`: "));
         }
     }
 
     #[test]
     fn no_internet_is_none_whatever_the_template_says() {
-        let words = |template: Network, allows| Wanted::of(&template, allows, None).unwrap().words(&template);
+        let words = |template: Network, allows| {
+            Wanted::of(&template, allows, None).unwrap().words(&template)
+        };
         assert_eq!(words(Network::Open, Some(false)), ["--net", "closed"]);
         assert_eq!(words(Network::Open, None), [""; 0]);
         assert_eq!(words(Network::Closed, Some(false)), [""; 0]);
@@ -330,7 +398,12 @@ mod tests {
     /// Checks a change of a sandbox with the network `own`. `expected` holds the allowed and denied
     /// hosts after the change, or `None` if nothing changes, or the reason of the refusal.
     #[track_caller]
-    fn change_to(own: &Network, template: &Network, asked: &str, expected: Result<Option<(&str, &str)>, &str>) {
+    fn change_to(
+        own: &Network,
+        template: &Network,
+        asked: &str,
+        expected: Result<Option<(&str, &str)>, &str>,
+    ) {
         let asked: NetworkChange = serde_json::from_str(asked).unwrap();
         let allows = asked.allow_internet_access;
         let changed = Wanted::of(template, allows, Some(&asked.into()))
@@ -338,30 +411,62 @@ mod tests {
             .map_err(|refusal| refusal.message);
         match expected {
             Ok(expected) => {
-                let (expected, found) = (expected.map(|(a, d)| (list(a), list(d))), changed.unwrap());
+                let (expected, found) =
+                    (expected.map(|(a, d)| (list(a), list(d))), changed.unwrap());
                 assert_eq!(found.map(|egress| (egress.allow, egress.deny)), expected);
             }
-            Err(why) => assert!(changed.as_ref().is_err_and(|message| message.contains(why)), "{changed:?}"),
+            Err(why) => {
+                assert!(changed.as_ref().is_err_and(|message| message.contains(why)), "{changed:?}")
+            }
         }
     }
 
     #[test]
     fn a_change_replaces_all_and_never_reaches_beyond_the_template() {
-        let template =
-            Network::Allow(Egress { allow: list("*.example.org"), deny: list("b.example.org"), ..Egress::default() });
+        let template = Network::Allow(Egress {
+            allow: list("*.example.org"),
+            deny: list("b.example.org"),
+            ..Egress::default()
+        });
         let own = Network::only(list("a.example.org"));
         change_to(&own, &template, "{}", Ok(Some(("*.example.org", "b.example.org"))));
-        change_to(&own, &template, r#"{"allow_internet_access": false}"#, Ok(Some(("", "b.example.org"))));
-        change_to(&own, &template, r#"{"denyOut": ["0.0.0.0/0"]}"#, Ok(Some(("", "b.example.org"))));
+        change_to(
+            &own,
+            &template,
+            r#"{"allow_internet_access": false}"#,
+            Ok(Some(("", "b.example.org"))),
+        );
+        change_to(
+            &own,
+            &template,
+            r#"{"denyOut": ["0.0.0.0/0"]}"#,
+            Ok(Some(("", "b.example.org"))),
+        );
         let some = r#"{"allowOut": ["c.example.org"], "denyOut": ["0.0.0.0/0", "d.example.org"]}"#;
-        change_to(&own, &template, some, Ok(Some(("c.example.org", "b.example.org d.example.org"))));
-        let repeated = r#"{"allowOut": ["c.example.org"], "denyOut": ["0.0.0.0/0", "b.example.org"]}"#;
+        change_to(
+            &own,
+            &template,
+            some,
+            Ok(Some(("c.example.org", "b.example.org d.example.org"))),
+        );
+        let repeated =
+            r#"{"allowOut": ["c.example.org"], "denyOut": ["0.0.0.0/0", "b.example.org"]}"#;
         change_to(&own, &template, repeated, Ok(Some(("c.example.org", "b.example.org"))));
         let without = r#"{"denyOut": ["d.example.org"]}"#;
-        change_to(&own, &template, without, Ok(Some(("*.example.org", "b.example.org d.example.org"))));
+        change_to(
+            &own,
+            &template,
+            without,
+            Ok(Some(("*.example.org", "b.example.org d.example.org"))),
+        );
         let beyond = r#"{"allowOut": ["example.net"], "denyOut": ["0.0.0.0/0"]}"#;
         change_to(&own, &template, beyond, Err("does not let `example.net`"));
-        change_to(&own, &template, r#"{"dnsServers": ["9.9.9.9"]}"#, Err("`network.dnsServers` cannot be kept"));
+        change_to(
+            &own,
+            &template,
+            r#"{"dnsServers": ["9.9.9.9"]}"#,
+            Err("`network.dnsServers` cannot be kept"),
+        );
         change_to(&own, &Network::Open, beyond, Ok(Some(("example.net", ""))));
         change_to(&own, &Network::Open, "{}", Err("cannot reach everything"));
     }
@@ -387,8 +492,18 @@ mod tests {
         let one = r#"{"allowOut": ["example.org"], "denyOut": ["0.0.0.0/0"]}"#;
         check(&observes, one, Err("that it does not deny"));
         change_to(&observes, &observes, one, Err("that it does not deny"));
-        change_to(&observes, &observes, r#"{"allow_internet_access": false}"#, Err("that is not denied"));
-        change_to(&observes, &observes, r#"{"denyOut": ["example.org"]}"#, Ok(Some(("", "example.org"))));
+        change_to(
+            &observes,
+            &observes,
+            r#"{"allow_internet_access": false}"#,
+            Err("that is not denied"),
+        );
+        change_to(
+            &observes,
+            &observes,
+            r#"{"denyOut": ["example.org"]}"#,
+            Ok(Some(("", "example.org"))),
+        );
         // A sandbox that was started when its template observed cannot be limited to a list, so the
         // change is refused.
         let listed = Network::only(list("example.org"));

@@ -62,20 +62,31 @@ impl Filter {
             Some(text) => Query::of(text).map_err(|_| wrong("metadata"))?,
             None => Query::default(),
         };
-        let state = |name| State::ALL.into_iter().find(|state| state.name() == name).ok_or_else(|| wrong("state"));
-        let named = query.all("state").flat_map(|states| states.split(',')).filter(|name| !name.is_empty());
+        let state = |name| {
+            State::ALL.into_iter().find(|state| state.name() == name).ok_or_else(|| wrong("state"))
+        };
+        let named =
+            query.all("state").flat_map(|states| states.split(',')).filter(|name| !name.is_empty());
         let states: Vec<State> = named.map(state).collect::<Result<_, Refusal>>()?;
         Ok(Filter {
             metadata: metadata.pairs().map(readings).collect(),
             states: if states.is_empty() { State::ALL.to_vec() } else { states },
-            template: query.get("template").filter(|template| !template.is_empty()).map(str::to_owned),
+            template: query
+                .get("template")
+                .filter(|template| !template.is_empty())
+                .map(str::to_owned),
             started_after: parsed(query, "startedAfter")?,
             cursor: Cursor::of(query)?,
         })
     }
 
     /// Returns the page of the entries in `all` that match the filter.
-    pub(super) fn page<T>(&self, all: Vec<T>, record: impl Fn(&T) -> &Record, state: impl Fn(&T) -> State) -> Page<T> {
+    pub(super) fn page<T>(
+        &self,
+        all: Vec<T>,
+        record: impl Fn(&T) -> &Record,
+        state: impl Fn(&T) -> State,
+    ) -> Page<T> {
         let is_wanted = |one: &T| self.states.contains(&state(one)) && self.is_wanted(record(one));
         let wanted = all.into_iter().filter(is_wanted).collect();
         self.cursor.page(wanted, |one| (record(one).started, record(one).id.as_str()))
@@ -156,7 +167,9 @@ impl FromStr for Place {
 /// Parses a query parameter. A missing or empty parameter gives `None`.
 pub(super) fn parsed<T: FromStr>(query: &Query, name: &str) -> Result<Option<T>, Refusal> {
     let given = query.get(name).filter(|text| !text.is_empty());
-    given.map(|text| text.parse().map_err(|_| Refusal::wrong(format!("`{name}` cannot be read")))).transpose()
+    given
+        .map(|text| text.parse().map_err(|_| Refusal::wrong(format!("`{name}` cannot be read"))))
+        .transpose()
 }
 
 #[cfg(test)]
@@ -175,7 +188,11 @@ mod tests {
             is_woken: false,
             token: String::new(),
             traffic_token: None,
-            metadata: [("even".to_owned(), (number % 2 == 0).to_string()), ("a b".to_owned(), "&=".to_owned())].into(),
+            metadata: [
+                ("even".to_owned(), (number % 2 == 0).to_string()),
+                ("a b".to_owned(), "&=".to_owned()),
+            ]
+            .into(),
             trace_parent: None,
         }
     }
@@ -191,7 +208,10 @@ mod tests {
                 _ => State::Running,
             },
         );
-        assert_eq!(page.shown.iter().map(|record| record.id.as_str()).collect::<Vec<_>>(), expected);
+        assert_eq!(
+            page.shown.iter().map(|record| record.id.as_str()).collect::<Vec<_>>(),
+            expected
+        );
         page.next
     }
 

@@ -24,19 +24,25 @@ impl<'a> Place<'a> {
             return Place::Port { id, port };
         }
         if let Some(id) = text(headers, header::SANDBOX) {
-            let port = text(headers, header::PORT).and_then(|port| port.parse().ok()).unwrap_or(ENVD_PORT);
+            let port =
+                text(headers, header::PORT).and_then(|port| port.parse().ok()).unwrap_or(ENVD_PORT);
             return Place::Port { id, port };
         }
         let path = request.uri().path();
         let shows_token = headers.contains_key(header::TOKEN);
-        if path == "/files" || is_guests(path) && shows_token { Place::Guest } else { Place::Control }
+        if path == "/files" || is_guests(path) && shows_token {
+            Place::Guest
+        } else {
+            Place::Control
+        }
     }
 }
 
 /// Returns whether a path belongs to the part of envd's API that clients use. The other paths are
 /// for the guest and its host alone.
 pub(super) fn is_guests(path: &str) -> bool {
-    let service = path.strip_prefix('/').and_then(|path| path.split_once('/')).map(|(service, _)| service);
+    let service =
+        path.strip_prefix('/').and_then(|path| path.split_once('/')).map(|(service, _)| service);
     matches!(path, "/health" | "/files" | "/metrics" | "/envs")
         || service.is_some_and(|service| [process::SERVICE, filesystem::SERVICE].contains(&service))
 }
@@ -50,7 +56,8 @@ pub(super) fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 fn in_host(host: &str) -> Option<(u16, &str)> {
     let (label, _) = host.split_once('.')?;
     let (port, id) = label.split_once('-')?;
-    let is_plain = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    let is_plain =
+        !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
     Some((port.parse().ok()?, id)).filter(|_| is_plain)
 }
 
@@ -60,7 +67,9 @@ mod tests {
 
     #[track_caller]
     fn check(path: &str, headers: &[(&str, &str)], expected: Place<'_>) {
-        let request = headers.iter().fold(Request::get(path), |request, (name, value)| request.header(*name, *value));
+        let request = headers
+            .iter()
+            .fold(Request::get(path), |request, (name, value)| request.header(*name, *value));
         assert_eq!(Place::of(&request.body(()).unwrap()), expected);
     }
 
@@ -69,11 +78,19 @@ mod tests {
         let local = ("host", "127.0.0.1:3000");
         check("/sandboxes", &[local], Place::Control);
         check("/sandboxes", &[("host", "api.example.org")], Place::Control);
-        check("/x", &[("host", "8080-abc1.example.org:443")], Place::Port { id: "abc1", port: 8080 });
+        check(
+            "/x",
+            &[("host", "8080-abc1.example.org:443")],
+            Place::Port { id: "abc1", port: 8080 },
+        );
         check("/x", &[("host", "8080-abc1")], Place::Control);
         check("/x", &[("host", "99999-abc1.example.org")], Place::Control);
         check("/x", &[("host", "80-a-b.example.org")], Place::Control);
-        check("/x", &[local, ("e2b-sandbox-id", "abc")], Place::Port { id: "abc", port: ENVD_PORT });
+        check(
+            "/x",
+            &[local, ("e2b-sandbox-id", "abc")],
+            Place::Port { id: "abc", port: ENVD_PORT },
+        );
         check(
             "/x",
             &[local, ("e2b-sandbox-id", "abc"), ("e2b-sandbox-port", "49999")],
@@ -93,7 +110,15 @@ mod tests {
 
     #[test]
     fn what_is_between_a_guest_and_its_host_is_not_for_clients() {
-        for path in ["/init", "/tree", "/freeze", "/", "/filesx", "/process.Processx/List", "/process.Process"] {
+        for path in [
+            "/init",
+            "/tree",
+            "/freeze",
+            "/",
+            "/filesx",
+            "/process.Processx/List",
+            "/process.Process",
+        ] {
             assert!(!is_guests(path), "{path}");
         }
     }

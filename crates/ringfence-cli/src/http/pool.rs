@@ -60,7 +60,11 @@ impl Pool {
 
     /// Keeps as many sandboxes waiting as each template wants, and replaces used and stale ones,
     /// until the pool is closed. Then ends them all.
-    pub(super) async fn keep_full(&self, registry: &Registry, templates: &BTreeMap<String, Template>) {
+    pub(super) async fn keep_full(
+        &self,
+        registry: &Registry,
+        templates: &BTreeMap<String, Template>,
+    ) {
         while self.is_open() {
             for stale in self.remove(|warm| !warm.is_good()) {
                 registry.discard(&stale.id, stale.launched).await;
@@ -79,7 +83,8 @@ impl Pool {
             }
         }
         let all = self.remove(|_| true);
-        let discarded = all.into_iter().map(async |warm| registry.discard(&warm.id, warm.launched).await);
+        let discarded =
+            all.into_iter().map(async |warm| registry.discard(&warm.id, warm.launched).await);
         join_all(discarded).await;
     }
 
@@ -116,7 +121,11 @@ impl Pool {
             }
             Err(_) if !self.is_open() => false,
             Err(failure) => {
-                tracing::warn!(template = template_name, error = failure.message(), "no sandbox waits for a client");
+                tracing::warn!(
+                    template = template_name,
+                    error = failure.message(),
+                    "no sandbox waits for a client"
+                );
                 false
             }
         }
@@ -124,11 +133,20 @@ impl Pool {
 
     /// Returns the number of waiting sandboxes.
     pub(super) fn count_all(&self) -> usize {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).values().map(VecDeque::len).sum()
+        self.waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .map(VecDeque::len)
+            .sum()
     }
 
     fn count(&self, template: &str) -> usize {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).get(template).map_or(0, VecDeque::len)
+        self.waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(template)
+            .map_or(0, VecDeque::len)
     }
 
     /// Removes and returns the sandboxes for which `is_one` holds.
@@ -153,6 +171,9 @@ async fn begin_interpreter(sandbox: &Sandbox, preload: &str) {
     };
     if let Err(error) = begun.await {
         let error = ringfence::chain(&error);
-        tracing::warn!(error, "a sandbox waits without Python: it is started when there is code for it");
+        tracing::warn!(
+            error,
+            "a sandbox waits without Python: it is started when there is code for it"
+        );
     }
 }

@@ -125,8 +125,10 @@ impl Tallies {
         let used = self.locked().get(owner)?.used.today(now);
         (used.seconds >= most.as_secs_f64()).then(|| {
             let left = DAY - now.as_second().rem_euclid(DAY);
-            let message =
-                format!("this key has used the {} seconds of processors that it has in a day", most.as_secs());
+            let message = format!(
+                "this key has used the {} seconds of processors that it has in a day",
+                most.as_secs()
+            );
             Refusal::busy(message, left.unsigned_abs())
         })
     }
@@ -162,7 +164,10 @@ impl Tallies {
         if let Some(most) = quota.sandboxes
             && live + tally.starting >= most as usize
         {
-            return Err(Refusal::busy(format!("this key has {most} sandboxes at once and no more"), seconds(soon)));
+            return Err(Refusal::busy(
+                format!("this key has {most} sandboxes at once and no more"),
+                seconds(soon),
+            ));
         }
         let now = Instant::now();
         while tally.asked.front().is_some_and(|asked| now.duration_since(*asked) >= MINUTE) {
@@ -170,7 +175,10 @@ impl Tallies {
         }
         if let Some(most) = quota.per_minute {
             if tally.asked.len() >= most as usize {
-                let wait = tally.asked.front().map_or(MINUTE, |oldest| MINUTE - now.duration_since(*oldest));
+                let wait = tally
+                    .asked
+                    .front()
+                    .map_or(MINUTE, |oldest| MINUTE - now.duration_since(*oldest));
                 return Err(Refusal::busy(
                     format!("this key starts {most} sandboxes in a minute and no more"),
                     seconds(wait),
@@ -242,7 +250,10 @@ mod tests {
         tallies.charge(&one, Duration::from_secs(1));
         let refusal = tallies.reserve(&one, &quota, 0, SOON).unwrap_err();
         assert_eq!(refusal.status.as_u16(), 429);
-        assert!(refusal.retry_after.is_some_and(|wait| (1..=DAY.unsigned_abs()).contains(&wait)), "{refusal:?}");
+        assert!(
+            refusal.retry_after.is_some_and(|wait| (1..=DAY.unsigned_abs()).contains(&wait)),
+            "{refusal:?}"
+        );
         drop(tallies.reserve(&other, &quota, 0, SOON).unwrap());
         drop(tallies.reserve(&one, &Quota::default(), 0, SOON).unwrap());
 
@@ -250,7 +261,10 @@ mod tests {
         assert_eq!(tallies.changed(), []);
         let next = Arc::new(Tallies::of(noted.clone()));
         assert!(next.reserve(&one, &quota, 0, SOON).is_err());
-        let yesterday = noted.into_iter().map(|(id, used)| (id, DayUse { day: used.day - 1, ..used })).collect();
+        let yesterday = noted
+            .into_iter()
+            .map(|(id, used)| (id, DayUse { day: used.day - 1, ..used }))
+            .collect();
         drop(Arc::new(Tallies::of(yesterday)).reserve(&one, &quota, 0, SOON).unwrap());
     }
 }

@@ -76,7 +76,11 @@ impl Live {
         tokio::spawn(async move {
             // A failure is not final, because each use of a context tries again.
             if let Err(error) = sandbox.contexts().keep().await {
-                tracing::warn!(id, error = ringfence::chain(&error), "contexts are not found again yet");
+                tracing::warn!(
+                    id,
+                    error = ringfence::chain(&error),
+                    "contexts are not found again yet"
+                );
             }
         });
     }
@@ -101,16 +105,24 @@ pub(super) struct Registry {
 impl Registry {
     /// Opens the sandboxes of the server whose directory is `place`. Finds the sandboxes that an
     /// earlier server left again, and removes what is left of those that have ended since.
-    pub(super) async fn open(host: Host, place: &Path, telemetry: Telemetry) -> Result<Arc<Registry>, Failure> {
+    pub(super) async fn open(
+        host: Host,
+        place: &Path,
+        telemetry: Telemetry,
+    ) -> Result<Arc<Registry>, Failure> {
         let workspaces = place.join("workspaces");
         make_private(&workspaces).map_err(|error| {
-            Failure::failed(format!("cannot make the directory of workspaces: {error}"), "look at its permissions")
+            Failure::failed(
+                format!("cannot make the directory of workspaces: {error}"),
+                "look at its permissions",
+            )
         })?;
         let database = place.join("state.redb");
         let store = Store::open(&database).map_err(|error| not_opened(error, &database))?;
         let tallies = Arc::new(Tallies::of(store.all_use().map_err(of_store)?));
         let (removals, live) = (Removals::default(), Mutex::default());
-        let registry = Arc::new(Registry { host, store, workspaces, removals, live, telemetry, tallies });
+        let registry =
+            Arc::new(Registry { host, store, workspaces, removals, live, telemetry, tallies });
         let Found { read, unread } = registry.store.all().map_err(of_store)?;
         let mut known: HashSet<String> = unread.into_iter().collect();
         for record in read {
@@ -124,7 +136,11 @@ impl Registry {
                         && let Err(failure) = registry.change(&live, live.life()).await
                     {
                         let (id, error) = (&live.record.id, failure.message());
-                        tracing::error!(id, error, "how long a sandbox stays cannot be written down");
+                        tracing::error!(
+                            id,
+                            error,
+                            "how long a sandbox stays cannot be written down"
+                        );
                     }
                     live.take_up_contexts();
                 }
@@ -135,7 +151,11 @@ impl Registry {
                 // The sandbox may exist. The next server looks again, and the lease ends the
                 // sandbox in any case.
                 Err(error) => {
-                    tracing::error!(id = record.id, error = ringfence::chain(&error), "a sandbox cannot be looked at");
+                    tracing::error!(
+                        id = record.id,
+                        error = ringfence::chain(&error),
+                        "a sandbox cannot be looked at"
+                    );
                     known.insert(record.id);
                 }
             }
@@ -164,9 +184,13 @@ impl Registry {
     /// Creates the refusal for an operation that failed on the server. The reason is only in the
     /// log, except for a full disk, because many clients ask about that.
     pub(super) fn failed(&self, what: &str) -> Refusal {
-        let is_full = |disk: rustix::fs::StatVfs| disk.f_bavail.saturating_mul(disk.f_frsize) < FULL;
+        let is_full =
+            |disk: rustix::fs::StatVfs| disk.f_bavail.saturating_mul(disk.f_frsize) < FULL;
         match rustix::fs::statvfs(&self.workspaces).is_ok_and(is_full) {
-            true => Refusal::new(StatusCode::INSUFFICIENT_STORAGE, format!("{what}: the server's disk is full")),
+            true => Refusal::new(
+                StatusCode::INSUFFICIENT_STORAGE,
+                format!("{what}: the server's disk is full"),
+            ),
             false => Refusal::failed(format!("{what}; the server's log tells why")),
         }
     }
@@ -232,13 +256,29 @@ impl Registry {
     }
 
     /// Adds an existing sandbox to the list, and starts the task that watches for its end.
-    fn admit(self: &Arc<Registry>, record: Record, sandbox: Sandbox, keeper: Option<Keeper>) -> Arc<Live> {
+    fn admit(
+        self: &Arc<Registry>,
+        record: Record,
+        sandbox: Sandbox,
+        keeper: Option<Keeper>,
+    ) -> Arc<Live> {
         let (id, life) = (record.id.clone(), watch::Sender::new(as_found(record.life, &sandbox)));
-        let history = Mutex::new(if keeper.is_some() { History::of_new() } else { History::of_found() });
+        let history =
+            Mutex::new(if keeper.is_some() { History::of_new() } else { History::of_found() });
         let (ways, activity) = (Ways::default(), Arc::default());
         let (changing, saving) = (Default::default(), Arc::default());
         let span = self.tell_of(&record, &sandbox);
-        let live = Arc::new(Live { record, sandbox, ways, activity, span, life, changing, saving, history });
+        let live = Arc::new(Live {
+            record,
+            sandbox,
+            ways,
+            activity,
+            span,
+            life,
+            changing,
+            saving,
+            history,
+        });
         self.locked().insert(id, Arc::clone(&live));
         tokio::spawn(Arc::clone(self).see_through(Arc::clone(&live), keeper));
         live
@@ -276,18 +316,19 @@ impl Registry {
                 continue;
             }
             tracing::info!(id, "a sandbox's time is over");
-            let failure = if live.record.at_end == AtEnd::Pause && live.life().state() == State::Running {
-                match self.bring_to_rest(&live).await {
-                    Ok(()) => continue,
-                    Err(failure) => failure,
-                }
-            } else {
-                self.look_at(vec![Arc::clone(&live)]).await; // charge the last use
-                match live.sandbox.clone().stop().await {
-                    Ok(_) => break Some(turn),
-                    Err(error) => error.into(),
-                }
-            };
+            let failure =
+                if live.record.at_end == AtEnd::Pause && live.life().state() == State::Running {
+                    match self.bring_to_rest(&live).await {
+                        Ok(()) => continue,
+                        Err(failure) => failure,
+                    }
+                } else {
+                    self.look_at(vec![Arc::clone(&live)]).await; // charge the last use
+                    match live.sandbox.clone().stop().await {
+                        Ok(_) => break Some(turn),
+                        Err(error) => error.into(),
+                    }
+                };
             // The files and memory of the sandbox are not given up: the loop tries again until the
             // lease is over.
             tracing::error!(
@@ -338,7 +379,8 @@ impl Registry {
 
     /// Returns all sandboxes of an owner that are up now.
     pub(super) fn of(&self, owner: &Owner) -> Vec<Arc<Live>> {
-        let all: Vec<_> = self.locked().values().filter(|live| live.record.owner == *owner).cloned().collect();
+        let all: Vec<_> =
+            self.locked().values().filter(|live| live.record.owner == *owner).cloned().collect();
         all.into_iter().filter(|live| live.sandbox.is_up()).collect()
     }
 
@@ -397,7 +439,11 @@ impl Registry {
     }
 
     /// Removes the directory of a sandbox after `first` has completed.
-    pub(super) fn remove_workspace(&self, id: &str, first: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn remove_workspace(
+        &self,
+        id: &str,
+        first: impl Future<Output = ()> + Send + 'static,
+    ) {
         self.removals.begin(self.workspace(id), first);
     }
 
@@ -418,7 +464,10 @@ pub(super) fn of_store(error: redb::Error) -> Failure {
             "another server has this user's sandboxes",
             "stop it, or give this one a state of its own: XDG_STATE_HOME=/a/directory/of/yours ringfence serve",
         ),
-        error => Failure::failed(format!("cannot use the server's database: {error}"), "look at the disk: df -h"),
+        error => Failure::failed(
+            format!("cannot use the server's database: {error}"),
+            "look at the disk: df -h",
+        ),
     }
 }
 
@@ -444,7 +493,9 @@ fn not_opened(error: redb::Error, path: &Path) -> Failure {
 /// case.
 async fn end_unknown(host: &Host, name: &str, workspaces: &Path) -> bool {
     match Sandbox::attach_when_made(host, name).await {
-        Ok(sandbox) if sandbox.manifest().workspace.starts_with(workspaces) => sandbox.stop().await.is_ok(),
+        Ok(sandbox) if sandbox.manifest().workspace.starts_with(workspaces) => {
+            sandbox.stop().await.is_ok()
+        }
         Ok(_) | Err(AttachError::Room(RoomError::Absent { .. } | RoomError::Name(_))) => true,
         Err(_) => false,
     }

@@ -27,7 +27,11 @@ impl Removals {
 
     /// Removes a directory after `first` has completed. The result of `first` is held until the
     /// directory is removed.
-    pub(super) fn begin<Held: Send>(&self, directory: PathBuf, first: impl Future<Output = Held> + Send + 'static) {
+    pub(super) fn begin<Held: Send>(
+        &self,
+        directory: PathBuf,
+        first: impl Future<Output = Held> + Send + 'static,
+    ) {
         self.see_to(async move {
             let _held = first.await;
             remove_aside(directory).await;
@@ -38,7 +42,10 @@ impl Removals {
     pub(super) async fn ended(&self) {
         self.0.close();
         if timeout(PATIENCE, self.0.wait()).await.is_err() {
-            tracing::warn!(directories = self.0.len(), "not everything is removed: the next server goes on with it");
+            tracing::warn!(
+                directories = self.0.len(),
+                "not everything is removed: the next server goes on with it"
+            );
         }
     }
 }

@@ -55,7 +55,10 @@ impl Refusal {
 
     /// Creates a refusal for a request over a limit.
     pub(super) fn busy(message: impl Into<String>, retry_after: u64) -> Refusal {
-        Refusal { retry_after: Some(retry_after), ..Refusal::new(StatusCode::TOO_MANY_REQUESTS, message) }
+        Refusal {
+            retry_after: Some(retry_after),
+            ..Refusal::new(StatusCode::TOO_MANY_REQUESTS, message)
+        }
     }
 
     /// Creates a refusal for an error of the server, whose reason is in the log.
@@ -77,7 +80,8 @@ impl From<Refusal> for Reply {
 
 /// Creates an answer with a JSON body.
 pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
-    let text = serde_json::to_vec(value).expect("our answers have text for keys and no failing parts");
+    let text =
+        serde_json::to_vec(value).expect("our answers have text for keys and no failing parts");
     let mut reply = bytes(status, text.into());
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     reply
@@ -109,7 +113,10 @@ mod tests {
     #[test]
     fn a_refusal_is_what_clients_can_read() {
         let reply = Reply::from(Refusal::busy("enough", 7));
-        assert_eq!((reply.status().as_u16(), &reply.headers()[RETRY_AFTER]), (429, &HeaderValue::from(7)));
+        assert_eq!(
+            (reply.status().as_u16(), &reply.headers()[RETRY_AFTER]),
+            (429, &HeaderValue::from(7))
+        );
         let body = block_on(reply.into_body().collect()).unwrap().to_bytes();
         assert_eq!(body, r#"{"code":429,"message":"enough"}"#);
     }

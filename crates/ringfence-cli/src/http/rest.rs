@@ -41,7 +41,11 @@ pub(super) enum Renewed {
 
 impl Registry {
     /// Sets the end of a running sandbox to `ends`, even if the client disconnects.
-    pub(super) async fn renew(self: &Arc<Registry>, live: &Arc<Live>, ends: Timestamp) -> Result<Renewed, Failure> {
+    pub(super) async fn renew(
+        self: &Arc<Registry>,
+        live: &Arc<Live>,
+        ends: Timestamp,
+    ) -> Result<Renewed, Failure> {
         let (registry, live) = (Arc::clone(self), Arc::clone(live));
         to_its_end(async move { registry.renew_in_turn(&live, ends).await }).await
     }
@@ -98,7 +102,11 @@ impl Registry {
             Ok(()) => {}
             Err(failure) if must_rest => {
                 let id = &live.record.id;
-                tracing::error!(id, error = failure.message(), "that a sandbox is paused cannot be written down");
+                tracing::error!(
+                    id,
+                    error = failure.message(),
+                    "that a sandbox is paused cannot be written down"
+                );
                 live.life.send_replace(resting);
             }
             Err(failure) => {
@@ -112,7 +120,11 @@ impl Registry {
 
     /// Runs `done` while the processes of a sandbox are paused. A running sandbox continues
     /// afterwards, and its time passes meanwhile.
-    pub(super) async fn while_at_rest<T>(&self, live: &Live, done: impl Future<Output = T>) -> Result<T, Failure> {
+    pub(super) async fn while_at_rest<T>(
+        &self,
+        live: &Live,
+        done: impl Future<Output = T>,
+    ) -> Result<T, Failure> {
         let _turn = live.changing.lock().await;
         let life = live.life();
         if life.state() == State::Paused {
@@ -141,7 +153,12 @@ impl Registry {
         to_its_end(async move { registry.resume_in_turn(&live, stay, longest).await }).await
     }
 
-    async fn resume_in_turn(&self, live: &Live, stay: Duration, longest: Duration) -> Result<bool, NotResumed> {
+    async fn resume_in_turn(
+        &self,
+        live: &Live,
+        stay: Duration,
+        longest: Duration,
+    ) -> Result<bool, NotResumed> {
         let _turn = live.changing.lock().await;
         let (life, now) = (live.life(), Timestamp::now());
         if life.state() == State::Running {
@@ -183,7 +200,9 @@ impl Registry {
 pub(super) fn as_found(life: Life, sandbox: &Sandbox) -> Life {
     match (life.state(), sandbox.is_paused()) {
         (State::Running, true) => life.at_rest(Timestamp::now()),
-        (State::Paused, false) => Life { ends: after(Timestamp::now(), stay(None)), ..life.awake(Timestamp::now()) },
+        (State::Paused, false) => {
+            Life { ends: after(Timestamp::now(), stay(None)), ..life.awake(Timestamp::now()) }
+        }
         _ => life,
     }
 }

@@ -23,7 +23,11 @@ use crate::exchange::RequestBody;
 
 impl Calls<'_> {
     /// Takes a snapshot of the files of a sandbox.
-    pub(super) async fn save(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
+    pub(super) async fn save(
+        &self,
+        id: &str,
+        request: Request<RequestBody>,
+    ) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
         let NewSnapshot { name, memory } = body(request).await?;
         if memory != Some(false) {
@@ -32,14 +36,16 @@ impl Calls<'_> {
                  mode=\"filesystem\" (`memory`: false)",
             ));
         }
-        let name = name.filter(|name| !name.is_empty()).map(|name| checked_name(&name)).transpose()?;
+        let name =
+            name.filter(|name| !name.is_empty()).map(|name| checked_name(&name)).transpose()?;
         if let Some(name) = name.as_ref().filter(|name| self.server.templates.contains_key(*name)) {
             return Err(Refusal::wrong(format!(
                 "`{name}` is a template of this server: give the snapshot another name"
             )));
         }
         let template = self.server.templates.get(&live.record.template);
-        let mut network = network::narrowing(&network_of(&live)?, template.map(|template| &template.network));
+        let mut network =
+            network::narrowing(&network_of(&live)?, template.map(|template| &template.network));
         if live.record.traffic_token.is_some() {
             network.get_or_insert_default().allow_public_traffic = Some(false);
         }
@@ -50,7 +56,10 @@ impl Calls<'_> {
         // before taking a turn, so that the wait does not block other owners.
         let alone = timeout(PATIENCE, Arc::clone(&live.saving).lock_owned()).await;
         let alone = alone.map_err(|_| {
-            Refusal::busy(format!("other snapshots of sandbox `{id}` are being taken"), PATIENCE.as_secs())
+            Refusal::busy(
+                format!("other snapshots of sandbox `{id}` are being taken"),
+                PATIENCE.as_secs(),
+            )
         })?;
         let turn = snapshots.turn(&self.owner).await?;
         // If the client stops waiting, the snapshot still completes, and the client finds it in its
@@ -77,14 +86,17 @@ impl Calls<'_> {
             sandbox.is_none_or(|sandbox| snapshot.sandbox == sandbox)
                 && name.is_none_or(|name| snapshot.is_called(name))
         });
-        let Page { shown, next } = cursor.page(all, |kept| (kept.snapshot.taken, kept.snapshot.id.as_str()));
-        let listed: Vec<SnapshotInfo<'_>> = shown.iter().map(|kept| SnapshotInfo::of(&kept.snapshot)).collect();
+        let Page { shown, next } =
+            cursor.page(all, |kept| (kept.snapshot.taken, kept.snapshot.id.as_str()));
+        let listed: Vec<SnapshotInfo<'_>> =
+            shown.iter().map(|kept| SnapshotInfo::of(&kept.snapshot)).collect();
         Ok(with_next(json(StatusCode::OK, &listed), next))
     }
 
     /// Deletes a snapshot. E2B's API treats snapshots as templates.
     pub(super) async fn delete_template(&self, escaped: &str) -> Result<Reply, Refusal> {
-        let which = unescaped(escaped).ok_or_else(|| Refusal::wrong("the URL's path is not encoded text"))?;
+        let which = unescaped(escaped)
+            .ok_or_else(|| Refusal::wrong("the URL's path is not encoded text"))?;
         if let Some(kept) = self.server.snapshots.find(&self.owner, &which) {
             let (server, found) = (Arc::clone(self.server), Arc::clone(&kept));
             if to_its_end(async move { server.snapshots.remove(&found).await }).await? {
@@ -93,8 +105,9 @@ impl Calls<'_> {
             }
         }
         if self.server.templates.contains_key(&which) {
-            let message =
-                format!("`{which}` is a template of this server's settings: it goes when they name it no more");
+            let message = format!(
+                "`{which}` is a template of this server's settings: it goes when they name it no more"
+            );
             return Err(Refusal::new(StatusCode::FORBIDDEN, message));
         }
         Err(Refusal::new(StatusCode::NOT_FOUND, format!("snapshot `{which}` was not found")))
@@ -104,7 +117,12 @@ impl Calls<'_> {
 impl Server {
     /// Takes a snapshot of the files of a sandbox while its processes are paused, and keeps it.
     /// Leaves nothing behind if the snapshot fails.
-    async fn save(&self, live: &Arc<Live>, snapshot: Snapshot, quota: &Quota) -> Result<Arc<Kept>, Refusal> {
+    async fn save(
+        &self,
+        live: &Arc<Live>,
+        snapshot: Snapshot,
+        quota: &Quota,
+    ) -> Result<Arc<Kept>, Refusal> {
         let saved = async {
             let copied = self.copy_in(live, &snapshot).await?;
             let kept = self.snapshots.keep(snapshot.clone(), quota).await?;
@@ -130,7 +148,11 @@ impl Server {
             return Err(Refusal::no_sandbox(id));
         }
         let copied = copied.map_err(|failure| {
-            tracing::error!(id, error = failure.message(), "a sandbox does not rest for its snapshot, or not go on");
+            tracing::error!(
+                id,
+                error = failure.message(),
+                "a sandbox does not rest for its snapshot, or not go on"
+            );
             Refusal::failed(format!(
                 "sandbox `{id}` could not be brought to rest and go on; the server's log tells why"
             ))
@@ -147,13 +169,21 @@ fn not_copied(id: &str, error: &CopyError) -> Refusal {
         }
         CopyError::Write { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
             tracing::error!(id, error = message, "a snapshot cannot be taken");
-            return Refusal::new(StatusCode::INSUFFICIENT_STORAGE, "the server's disk is full: delete snapshots");
+            return Refusal::new(
+                StatusCode::INSUFFICIENT_STORAGE,
+                "the server's disk is full: delete snapshots",
+            );
         }
         error if error.fault() == Fault::User => (StatusCode::BAD_REQUEST, "change that"),
         _ => {
             tracing::error!(id, error = message, "a snapshot cannot be taken");
-            return Refusal::failed(format!("sandbox `{id}` could not be copied; the server's log tells why"));
+            return Refusal::failed(format!(
+                "sandbox `{id}` could not be copied; the server's log tells why"
+            ));
         }
     };
-    Refusal::new(status, format!("{message}: {next} in sandbox `{id}`, and take the snapshot again"))
+    Refusal::new(
+        status,
+        format!("{message}: {next} in sandbox `{id}`, and take the snapshot again"),
+    )
 }

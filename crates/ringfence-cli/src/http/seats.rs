@@ -54,7 +54,9 @@ impl Holder {
     pub(super) fn at(address: IpAddr) -> Holder {
         Holder::Address(match address.to_canonical() {
             IpAddr::V4(address) => address.into(),
-            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+            IpAddr::V6(address) => {
+                Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
+            }
         })
     }
 }
@@ -187,7 +189,8 @@ mod tests {
             taken.be_of(holder, &seats).is_ok().then_some(taken)
         };
         let visitors = |owner: usize| Holder::Visitors(Some(owner.to_string()));
-        let taken: Vec<Taken> = (0..MOST_VISITORS + 1).map_while(|number| come(visitors(number % 5))).collect();
+        let taken: Vec<Taken> =
+            (0..MOST_VISITORS + 1).map_while(|number| come(visitors(number % 5))).collect();
         assert_eq!(taken.len(), MOST_VISITORS);
         assert!(come(visitors(7)).is_none());
         assert!(come(Holder::Key("key".to_owned())).is_some());

@@ -40,7 +40,8 @@ use crate::telemetry::Measure;
 const LONGEST_PATH: usize = 4096;
 
 /// Headers that proxies add to forwarded requests.
-const FORWARDED: [&str; 5] = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via"];
+const FORWARDED: [&str; 5] =
+    ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via"];
 
 /// Clients that can reach a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +94,10 @@ impl Server {
             },
             Place::Guest => match self.guest(&request) {
                 Some(live) => self.carry(&live, ENVD_PORT, request).await,
-                None => Refusal::unauthenticated("no sandbox has this token or made this signature").into(),
+                None => {
+                    Refusal::unauthenticated("no sandbox has this token or made this signature")
+                        .into()
+                }
             },
             Place::Control => self.control(request).await.unwrap_or_else(Reply::from),
         }
@@ -103,7 +107,9 @@ impl Server {
         match request.uri().path() {
             "/healthz" | "/readyz" | "/health" => return Ok(bare(StatusCode::NO_CONTENT)),
             // The web page asks here whether it needs a key.
-            "/ringfence/server" => return Ok(facts::server(self.owner(request.headers(), "").is_err())),
+            "/ringfence/server" => {
+                return Ok(facts::server(self.owner(request.headers(), "").is_err()));
+            }
             _ => {}
         }
         if let Some(reply) = web::answer(&request) {
@@ -112,7 +118,8 @@ impl Server {
         let headers = request.headers();
         if request.uri().path() == "/metrics" {
             // Prometheus sends its key as a bearer token.
-            let bearer = text(headers, AUTHORIZATION.as_str()).and_then(|value| value.strip_prefix("Bearer "));
+            let bearer = text(headers, AUTHORIZATION.as_str())
+                .and_then(|value| value.strip_prefix("Bearer "));
             self.owner(headers, text(headers, "x-api-key").or(bearer).unwrap_or_default())?;
             return Ok(plain(counters::text(&self.measures())));
         }
@@ -143,11 +150,15 @@ impl Server {
         // Protection against DNS rebinding: a web page whose own host name resolves to this machine
         // needs no preflight request, so only local names are accepted.
         if !text(headers, HOST.as_str()).is_some_and(is_local) {
-            return Err(Refusal::unauthenticated("without keys, this server is called by a local name alone"));
+            return Err(Refusal::unauthenticated(
+                "without keys, this server is called by a local name alone",
+            ));
         }
         // A proxy on this machine forwards requests of other machines.
         if FORWARDED.iter().any(|name| headers.contains_key(*name)) {
-            return Err(Refusal::unauthenticated("without keys, this server is not for who comes through a proxy"));
+            return Err(Refusal::unauthenticated(
+                "without keys, this server is not for who comes through a proxy",
+            ));
         }
         self.said_open.call_once(|| {
             tracing::warn!("no key was created yet, so any key is accepted; `ringfence keys create` makes the first");
@@ -199,20 +210,25 @@ impl Server {
         }
         if port != ENVD_PORT {
             let holder = if live.record.traffic_token.is_some() { owner() } else { visitors() };
-            return match may_visit(&live.record, request.headers()).and_then(|()| self.seat(holder, &request)) {
+            return match may_visit(&live.record, request.headers())
+                .and_then(|()| self.seat(holder, &request))
+            {
                 Err(refusal) => refusal.into(),
                 Ok(()) if !self.is_awake(live).await => carry::not_found(&live.record.id),
                 Ok(()) => carry::to_port(live, port, request).await,
             };
         }
         if !is_guests(path) {
-            return Refusal::new(StatusCode::NOT_FOUND, format!("there is nothing at `{path}`")).into();
+            return Refusal::new(StatusCode::NOT_FOUND, format!("there is nothing at `{path}`"))
+                .into();
         }
         let holder = if path == "/health" { visitors() } else { owner() };
         match may_talk(live, &request).and_then(|()| self.seat(holder, &request)) {
             Err(refusal) => refusal.into(),
             // A health check needs no credentials, so it does not resume the sandbox.
-            Ok(()) if path == "/health" && live.life().state() == State::Paused => carry::not_found(&live.record.id),
+            Ok(()) if path == "/health" && live.life().state() == State::Paused => {
+                carry::not_found(&live.record.id)
+            }
             Ok(()) if !self.is_awake(live).await => carry::not_found(&live.record.id),
             Ok(()) => carry::to_guest(live, request).await,
         }
@@ -229,13 +245,19 @@ impl Server {
             Some(owner) => keys.iter().find(|key| key.id == *owner).map(|key| key.quota),
             None => Some(Quota::default()),
         };
-        let may = |quota: &Quota| live.record.is_woken && self.tallies().spent(&live.record.owner, quota).is_none();
+        let may = |quota: &Quota| {
+            live.record.is_woken && self.tallies().spent(&live.record.owner, quota).is_none()
+        };
         let Some(quota) = quota.filter(may) else { return false };
         match self.registry.resume(live, control::stay(None), quota.longest()).await {
             Ok(_) => true,
             Err(NotResumed::Spent) => false,
             Err(NotResumed::Failed(failure)) => {
-                tracing::error!(id = live.record.id, error = failure.message(), "a sandbox does not go on");
+                tracing::error!(
+                    id = live.record.id,
+                    error = failure.message(),
+                    "a sandbox does not go on"
+                );
                 false
             }
         }
@@ -263,12 +285,16 @@ fn may_talk(live: &Live, request: &Request<RequestBody>) -> Result<(), Refusal> 
     }
     match text(request.headers(), header::TOKEN) {
         Some(token) if agree(token, &live.record.token) => Ok(()),
-        None if path == "/files" => claim(request).and_then(|claim| check(&claim, live)).map_err(|denied| {
-            let status = StatusCode::from_u16(denied.code.status()).unwrap_or(StatusCode::UNAUTHORIZED);
-            Refusal::new(status, denied.message)
-        }),
+        None if path == "/files" => {
+            claim(request).and_then(|claim| check(&claim, live)).map_err(|denied| {
+                let status =
+                    StatusCode::from_u16(denied.code.status()).unwrap_or(StatusCode::UNAUTHORIZED);
+                Refusal::new(status, denied.message)
+            })
+        }
         _ => {
-            let message = format!("the header `{}` is missing or not this sandbox's", header::TOKEN);
+            let message =
+                format!("the header `{}` is missing or not this sandbox's", header::TOKEN);
             Err(Refusal::unauthenticated(message))
         }
     }
@@ -281,7 +307,10 @@ fn claim(request: &Request<RequestBody>) -> Result<Claim, Denied> {
     let length = |name: &str| query.get(name).unwrap_or_default().len();
     // Longer values cannot be valid, so refuse them without comparing them with the tokens of all
     // sandboxes.
-    if length("signature") > signature::LENGTH || length("path") > LONGEST_PATH || length("username") > LONGEST_PATH {
+    if length("signature") > signature::LENGTH
+        || length("path") > LONGEST_PATH
+        || length("username") > LONGEST_PATH
+    {
         return Err(Denied::new(Code::Unauthenticated, "invalid signature"));
     }
     Claim::of(&query, purpose)
@@ -297,7 +326,12 @@ fn check(claim: &Claim, live: &Live) -> Result<(), Denied> {
 /// this machine.
 fn is_local(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
-        Some(rest) => return rest.split(']').next().is_some_and(|address| address.parse::<Ipv6Addr>().is_ok()),
+        Some(rest) => {
+            return rest
+                .split(']')
+                .next()
+                .is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
+        }
         None => host.split(':').next().unwrap_or_default(),
     };
     name == "localhost" || name.ends_with(".localhost") || name.parse::<IpAddr>().is_ok()
@@ -309,11 +343,24 @@ mod tests {
 
     #[test]
     fn a_name_that_somebody_else_can_point_here_is_not_local() {
-        for local in ["localhost", "localhost:3000", "api.x.localhost", "127.0.0.1:3000", "[::1]:3000", "[::1]"] {
+        for local in [
+            "localhost",
+            "localhost:3000",
+            "api.x.localhost",
+            "127.0.0.1:3000",
+            "[::1]:3000",
+            "[::1]",
+        ] {
             assert!(is_local(local), "{local}");
         }
-        for foreign in ["example.org", "example.org:3000", "localhost.example.org", "127.0.0.1.example.org", "", "[x]"]
-        {
+        for foreign in [
+            "example.org",
+            "example.org:3000",
+            "localhost.example.org",
+            "127.0.0.1.example.org",
+            "",
+            "[x]",
+        ] {
             assert!(!is_local(foreign), "{foreign}");
         }
     }

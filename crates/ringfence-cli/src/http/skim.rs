@@ -59,15 +59,21 @@ mod tests {
     #[test]
     fn short_messages_are_found_however_a_stream_is_split_and_long_ones_are_only_counted() {
         let long = "x".repeat(1000);
-        let stream: Vec<u8> =
-            [json!("one"), json!(long), json!(""), json!("two")].iter().flat_map(frame::message).collect();
+        let stream: Vec<u8> = [json!("one"), json!(long), json!(""), json!("two")]
+            .iter()
+            .flat_map(frame::message)
+            .collect();
         for size in [1, 2, 3, 5, 7, 64, 1003, 4096] {
             let (mut skimmer, mut found) = (Skimmer::new(16), Vec::new());
             for piece in stream.chunks(size) {
                 skimmer.push(piece, |message| found.push(message.map(<[u8]>::to_vec)));
             }
             let short = |text: &str| Some(text.as_bytes().to_vec());
-            assert_eq!(found, [short("\"one\""), None, short("\"\""), short("\"two\"")], "in pieces of {size}");
+            assert_eq!(
+                found,
+                [short("\"one\""), None, short("\"\""), short("\"two\"")],
+                "in pieces of {size}"
+            );
         }
     }
 }

@@ -91,7 +91,11 @@ pub(super) struct Snapshots {
 
 impl Snapshot {
     /// Creates the data of a snapshot that is about to be taken.
-    pub(super) fn new(called: Option<String>, record: &Record, network: Option<NetworkRequest>) -> Snapshot {
+    pub(super) fn new(
+        called: Option<String>,
+        record: &Record,
+        network: Option<NetworkRequest>,
+    ) -> Snapshot {
         Snapshot {
             id: name(),
             name: called,
@@ -128,13 +132,19 @@ impl Snapshots {
     ) -> Result<Snapshots, Failure> {
         let directory = place.join("snapshots");
         make_private(&directory).map_err(|error| {
-            Failure::failed(format!("cannot make the directory of snapshots: {error}"), "look at its permissions")
+            Failure::failed(
+                format!("cannot make the directory of snapshots: {error}"),
+                "look at its permissions",
+            )
         })?;
         let mut kept = HashMap::new();
         let Found { read, unread } = store.all_snapshots().map_err(of_store)?;
         for snapshot in read {
             if is_there(&snapshot.owner) && directory.join(&snapshot.files).is_dir() {
-                kept.insert(snapshot.id.clone(), Arc::new(Kept { snapshot, in_use: Arc::default() }));
+                kept.insert(
+                    snapshot.id.clone(),
+                    Arc::new(Kept { snapshot, in_use: Arc::default() }),
+                );
             } else {
                 tracing::info!(id = snapshot.id, "a snapshot is gone, or its key is");
                 store.remove_snapshot(&snapshot.id).await.map_err(of_store)?;
@@ -190,36 +200,52 @@ impl Snapshots {
     /// Refuses one more snapshot of an owner at its limit. A snapshot that replaces another does
     /// not count as one more.
     pub(super) fn check_room(&self, snapshot: &Snapshot, quota: &Quota) -> Result<(), Refusal> {
-        let others = self.of(&snapshot.owner).iter().filter(|kept| !snapshot.replaces(kept)).count();
+        let others =
+            self.of(&snapshot.owner).iter().filter(|kept| !snapshot.replaces(kept)).count();
         let most = quota.most_snapshots();
         match others < most {
             true => Ok(()),
             false => {
-                let message = format!("this key keeps {most} snapshots and no more: delete one first");
+                let message =
+                    format!("this key keeps {most} snapshots and no more: delete one first");
                 Err(Refusal::busy(message, FULL_WAIT))
             }
         }
     }
 
     /// Copies the directory of a sandbox to the files of a snapshot.
-    pub(super) async fn copy_in(&self, workspace: PathBuf, snapshot: &Snapshot) -> Result<Copied, CopyError> {
+    pub(super) async fn copy_in(
+        &self,
+        workspace: PathBuf,
+        snapshot: &Snapshot,
+    ) -> Result<Copied, CopyError> {
         self.copy(workspace, self.directory.join(&snapshot.files)).await
     }
 
     /// Copies the files of a snapshot to the directory of a new sandbox.
-    pub(super) async fn copy_out(&self, held: &InUse, workspace: PathBuf) -> Result<Copied, CopyError> {
+    pub(super) async fn copy_out(
+        &self,
+        held: &InUse,
+        workspace: PathBuf,
+    ) -> Result<Copied, CopyError> {
         self.copy(self.directory.join(&held.snapshot.files), workspace).await
     }
 
     /// Copies a tree on a blocking thread.
     async fn copy(&self, from: PathBuf, to: PathBuf) -> Result<Copied, CopyError> {
         let (limits, is_ending) = (self.limits, Arc::clone(&self.is_ending));
-        let copied = tokio::task::spawn_blocking(move || copy_untrusted(&from, &to, limits, &is_ending)).await;
+        let copied =
+            tokio::task::spawn_blocking(move || copy_untrusted(&from, &to, limits, &is_ending))
+                .await;
         copied.expect("copying does not panic")
     }
 
     /// Stores a snapshot whose files exist, in place of the snapshot with the same name.
-    pub(super) async fn keep(&self, mut snapshot: Snapshot, quota: &Quota) -> Result<Arc<Kept>, Refusal> {
+    pub(super) async fn keep(
+        &self,
+        mut snapshot: Snapshot,
+        quota: &Quota,
+    ) -> Result<Arc<Kept>, Refusal> {
         let unkept = |error: String| {
             tracing::error!(sandbox = snapshot.sandbox, error, "a snapshot is not kept");
             Refusal::failed("the snapshot could not be kept; the server's log tells why")
@@ -320,7 +346,9 @@ mod tests {
     }
 
     async fn opened(store: &Store, place: &tempfile::TempDir) -> Snapshots {
-        Snapshots::open(store.clone(), Removals::default(), place.path(), 100, |_| true).await.unwrap()
+        Snapshots::open(store.clone(), Removals::default(), place.path(), 100, |_| true)
+            .await
+            .unwrap()
     }
 
     fn snapshot(called: Option<&str>, owner: &str) -> Snapshot {
@@ -330,7 +358,10 @@ mod tests {
             owner: Some(owner.to_owned()),
             sandbox: "sandbox".to_owned(),
             template: "base".to_owned(),
-            network: Some(NetworkRequest { deny_out: Some(vec!["0.0.0.0/0".to_owned()]), ..Default::default() }),
+            network: Some(NetworkRequest {
+                deny_out: Some(vec!["0.0.0.0/0".to_owned()]),
+                ..Default::default()
+            }),
             taken: Timestamp::UNIX_EPOCH,
             files: name(),
         }
@@ -338,14 +369,20 @@ mod tests {
 
     #[test]
     fn a_name_is_plain_and_has_no_tag_that_says_nothing() {
-        for (given, expected) in [("a", "a"), ("team/a-b_1.0:v2", "team/a-b_1.0:v2"), ("a:default", "a")] {
+        for (given, expected) in
+            [("a", "a"), ("team/a-b_1.0:v2", "team/a-b_1.0:v2"), ("a:default", "a")]
+        {
             assert_eq!(checked_name(given).unwrap(), expected);
         }
         for wrong in ["", ":default", "a b", "a\n", "ä", "..\\", &"x".repeat(129)] {
             assert!(checked_name(wrong).is_err(), "{wrong:?}");
         }
         let one = snapshot(Some("a"), "ada");
-        assert!(one.is_called("a") && one.is_called("a:default") && one.is_called(&format!("{}:default", one.id)));
+        assert!(
+            one.is_called("a")
+                && one.is_called("a:default")
+                && one.is_called(&format!("{}:default", one.id))
+        );
         assert!(!one.is_called("a:v2") && !one.is_called(""));
     }
 
@@ -356,7 +393,15 @@ mod tests {
         let quota: Quota = serde_json::from_str(r#"{"snapshots": 2}"#).unwrap();
         let store = Store::open(&place.path().join("state.redb")).unwrap();
         let open = |is_there: fn(&Owner) -> bool| {
-            runtime.block_on(Snapshots::open(store.clone(), Removals::default(), place.path(), 100, is_there)).unwrap()
+            runtime
+                .block_on(Snapshots::open(
+                    store.clone(),
+                    Removals::default(),
+                    place.path(),
+                    100,
+                    is_there,
+                ))
+                .unwrap()
         };
         let files = || fs_err::read_dir(place.path().join("snapshots")).unwrap().count();
         let tree = place.path().join("tree");

@@ -66,7 +66,9 @@ impl Record {
     pub(super) fn traffic_access_token(&self) -> Cow<'_, str> {
         match &self.traffic_token {
             Some(token) => Cow::Borrowed(token),
-            None => Cow::Owned(hex(&Sha256::digest(format!("traffic access token of {}", self.token)))),
+            None => {
+                Cow::Owned(hex(&Sha256::digest(format!("traffic access token of {}", self.token))))
+            }
         }
     }
 }
@@ -143,7 +145,9 @@ impl Store {
             return Ok(());
         }
         self.change(USE, move |table| {
-            used.iter().try_for_each(|(id, used)| table.insert(id.as_str(), text(used).as_slice()).map(drop))
+            used.iter().try_for_each(|(id, used)| {
+                table.insert(id.as_str(), text(used).as_slice()).map(drop)
+            })
         })
         .await
     }
@@ -176,9 +180,15 @@ impl Store {
         })
     }
 
-    async fn put_row(&self, table: Definition, id: &str, value: &impl Serialize) -> Result<(), redb::Error> {
+    async fn put_row(
+        &self,
+        table: Definition,
+        id: &str,
+        value: &impl Serialize,
+    ) -> Result<(), redb::Error> {
         let row = (id.to_owned(), text(value));
-        self.change(table, move |table| table.insert(row.0.as_str(), row.1.as_slice()).map(drop)).await
+        self.change(table, move |table| table.insert(row.0.as_str(), row.1.as_slice()).map(drop))
+            .await
     }
 
     async fn remove_row(&self, table: Definition, id: &str) -> Result<(), redb::Error> {
@@ -190,7 +200,9 @@ impl Store {
     async fn change(
         &self,
         table: Definition,
-        change: impl FnOnce(&mut redb::Table<'_, &'static str, &'static [u8]>) -> Result<(), redb::StorageError>
+        change: impl FnOnce(
+            &mut redb::Table<'_, &'static str, &'static [u8]>,
+        ) -> Result<(), redb::StorageError>
         + Send
         + 'static,
     ) -> Result<(), redb::Error> {
@@ -209,7 +221,10 @@ impl Store {
 
 impl DatabaseFile {
     /// Runs `act` on the database, and opens the database first if necessary.
-    fn with<T>(&self, act: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, redb::Error> {
+    fn with<T>(
+        &self,
+        act: impl FnOnce(&Database) -> Result<T, redb::Error>,
+    ) -> Result<T, redb::Error> {
         let mut place = self.database.lock().unwrap_or_else(PoisonError::into_inner);
         let database = match place.take() {
             Some(database) => database,
@@ -225,7 +240,13 @@ impl DatabaseFile {
 
 fn open(path: &Path) -> Result<Database, redb::Error> {
     // The database contains tokens of sandboxes, so only its user may read it.
-    let file = fs_err::OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(path)?;
+    let file = fs_err::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .mode(0o600)
+        .open(path)?;
     let mut database = redb::Builder::new().create_file(file.into_file())?;
     // Without this check, redb would skip damaged pages, and the sandboxes whose records were in
     // them would count as unknown.
@@ -283,7 +304,8 @@ mod tests {
         let path = place.path().join("state.redb");
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let store = Store::open(&path).unwrap();
-        let used: Vec<_> = (0..200).map(|number| (format!("key-{number}"), DayUse::default())).collect();
+        let used: Vec<_> =
+            (0..200).map(|number| (format!("key-{number}"), DayUse::default())).collect();
         runtime.block_on(store.put_use(used.clone())).unwrap();
         drop(store);
         let whole = fs_err::read(&path).unwrap();

@@ -54,19 +54,28 @@ impl ServerConfig {
     /// Reads the settings file at `path`.
     pub(crate) fn read(path: &Path) -> Result<ServerConfig, Failure> {
         let hint = "docs/guides/serving.md shows one";
-        let text = fs_err::read_to_string(path)
-            .map_err(|error| Failure::usage(format!("cannot read the server's settings: {error}"), hint))?;
-        let mut config: ServerConfig = toml::from_str(&text).map_err(|error| {
-            Failure::usage(format!("the server's settings in `{}` are wrong: {error}", path.display()), hint)
+        let text = fs_err::read_to_string(path).map_err(|error| {
+            Failure::usage(format!("cannot read the server's settings: {error}"), hint)
         })?;
-        let warm = config.templates.values().fold(0_usize, |sum, template| sum.saturating_add(template.warm));
+        let mut config: ServerConfig = toml::from_str(&text).map_err(|error| {
+            Failure::usage(
+                format!("the server's settings in `{}` are wrong: {error}", path.display()),
+                hint,
+            )
+        })?;
+        let warm = config
+            .templates
+            .values()
+            .fold(0_usize, |sum, template| sum.saturating_add(template.warm));
         if warm > MOST_WARM {
             let message = format!("{warm} sandboxes are to wait for clients, and {MOST_WARM} can");
             return Err(Failure::usage(message, "make the numbers of `warm` smaller"));
         }
         let directory = path.parent().unwrap_or(Path::new("."));
-        for policy in config.templates.values_mut().filter_map(|template| template.policy.as_mut()) {
-            *policy = std::path::absolute(directory.join(&policy)).unwrap_or_else(|_| directory.join(&policy));
+        for policy in config.templates.values_mut().filter_map(|template| template.policy.as_mut())
+        {
+            *policy = std::path::absolute(directory.join(&policy))
+                .unwrap_or_else(|_| directory.join(&policy));
         }
         Ok(config)
     }
@@ -129,7 +138,9 @@ impl Template {
             preload: (config.interpreter == Some(true)).then(|| settings.code.preload_line()),
             network: settings.policy.network.clone().unwrap_or(Network::Closed),
             processors: limits.cpus.map_or(machine, |cpus| cpus.ceil() as u64),
-            memory: limits.memory.map_or_else(|| rustix::system::sysinfo().totalram as u64, |memory| memory.bytes()),
+            memory: limits
+                .memory
+                .map_or_else(|| rustix::system::sysinfo().totalram as u64, |memory| memory.bytes()),
             disk: limits.disk.map_or(0, |disk| disk.bytes()),
         }
     }
@@ -143,12 +154,15 @@ mod tests {
     fn a_template_is_flags_of_up_and_the_two_that_clients_expect_are_there() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("server.toml");
-        let text =
-            "[templates.base]\nbackend = 'podman'\nimage = 'debian:stable'\n[templates.mine]\npolicy = 'mine.toml'";
+        let text = "[templates.base]\nbackend = 'podman'\nimage = 'debian:stable'\n[templates.mine]\npolicy = 'mine.toml'";
         fs_err::write(&path, text).unwrap();
         let templates = ServerConfig::read(&path).unwrap().templates();
         let words = |name: &str| {
-            templates[name].words().into_iter().map(|word| word.into_string().unwrap()).collect::<Vec<_>>()
+            templates[name]
+                .words()
+                .into_iter()
+                .map(|word| word.into_string().unwrap())
+                .collect::<Vec<_>>()
         };
         assert_eq!(words("base"), ["--backend", "podman", "--image", "debian:stable"]);
         assert_eq!(words("mine"), ["--policy", place.path().join("mine.toml").to_str().unwrap()]);

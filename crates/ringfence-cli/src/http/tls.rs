@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use fs_err::os::unix::fs::OpenOptionsExt;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, CidrSubnet, DnType, ExtendedKeyUsagePurpose, GeneralSubtree,
-    IsCa, KeyPair, KeyUsagePurpose, NameConstraints,
+    BasicConstraints, CertificateParams, CertifiedIssuer, CidrSubnet, DnType,
+    ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, KeyPair, KeyUsagePurpose, NameConstraints,
 };
 use ringfence_egress::pem;
 use tokio_rustls::TlsAcceptor;
@@ -38,15 +38,26 @@ impl Identity {
     /// Returns the server's own identity in `directory`, and the path of the authority certificate
     /// that clients must trust. Creates both if they are missing.
     pub(crate) fn own(directory: &Path) -> Result<(Identity, PathBuf), Failure> {
-        let identity = Identity { certificate: directory.join("server.pem"), key: directory.join("server.key") };
+        let identity = Identity {
+            certificate: directory.join("server.pem"),
+            key: directory.join("server.key"),
+        };
         let authority = directory.join("ca.pem");
-        if ![&identity.certificate, &identity.key, &authority].into_iter().all(|path| path.exists()) {
+        if ![&identity.certificate, &identity.key, &authority].into_iter().all(|path| path.exists())
+        {
             let failed = |why: &dyn std::fmt::Display| {
-                Failure::failed(format!("cannot make a certificate: {why}"), "give one: --tls-cert FILE --tls-key FILE")
+                Failure::failed(
+                    format!("cannot make a certificate: {why}"),
+                    "give one: --tls-cert FILE --tls-key FILE",
+                )
             };
             let made = make().map_err(|error| failed(&error))?;
             fs_err::create_dir_all(directory).map_err(|error| failed(&error))?;
-            let files = [(&identity.key, made.key), (&identity.certificate, made.server), (&authority, made.authority)];
+            let files = [
+                (&identity.key, made.key),
+                (&identity.certificate, made.server),
+                (&authority, made.authority),
+            ];
             for (path, text) in files {
                 write_private(path, &text).map_err(|error| failed(&error))?;
             }
@@ -65,13 +76,15 @@ impl Identity {
         if chain.is_empty() {
             return Err(failed(&self.certificate, &"it has no certificate"));
         }
-        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|error| failed(&self.key, &error))?;
+        let key =
+            PrivateKeyDer::from_pem_file(&self.key).map_err(|error| failed(&self.key, &error))?;
         let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
             .and_then(|config| config.with_no_client_auth().with_single_cert(chain, key));
         let key = || self.key.display();
-        let mut config =
-            config.map_err(|error| failed(&self.certificate, &format_args!("with the key `{}`: {error}", key())))?;
+        let mut config = config.map_err(|error| {
+            failed(&self.certificate, &format_args!("with the key `{}`: {error}", key()))
+        })?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
@@ -140,10 +153,17 @@ mod tests {
         Identity::own(&directory).unwrap().0.acceptor().unwrap();
         assert_eq!(fs_err::read_to_string(&authority).unwrap(), made);
         let refusal = |identity: &Identity| identity.acceptor().err().unwrap().message().to_owned();
-        let another = Identity { key: Identity::own(&place.path().join("another")).unwrap().0.key, ..identity.clone() };
+        let another = Identity {
+            key: Identity::own(&place.path().join("another")).unwrap().0.key,
+            ..identity.clone()
+        };
         let message = refusal(&another);
-        assert!(message.contains("another/server.key") && message.contains("tls/server.pem"), "{message}");
-        let swapped = Identity { certificate: identity.key.clone(), key: identity.certificate.clone() };
+        assert!(
+            message.contains("another/server.key") && message.contains("tls/server.pem"),
+            "{message}"
+        );
+        let swapped =
+            Identity { certificate: identity.key.clone(), key: identity.certificate.clone() };
         assert!(refusal(&swapped).ends_with("tls/server.key`: it has no certificate"));
         fs_err::write(&identity.key, "no key").unwrap();
         assert!(refusal(&identity).contains("tls/server.key"));

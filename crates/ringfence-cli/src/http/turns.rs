@@ -43,7 +43,9 @@ impl Turns {
             let mut owners = self.of.lock().unwrap_or_else(PoisonError::into_inner);
             // Forget owners that neither have a turn nor wait for one.
             owners.retain(|_, own| Arc::strong_count(own) > 1);
-            let own = owners.entry(owner.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.most_of_one)));
+            let own = owners
+                .entry(owner.clone())
+                .or_insert_with(|| Arc::new(Semaphore::new(self.most_of_one)));
             Arc::clone(own)
         };
         let turn = async {
@@ -69,7 +71,11 @@ mod tests {
 
     #[test]
     fn one_owner_does_not_take_all_turns() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
         runtime.block_on(async {
             let turns = Turns::new(4);
             let (ada, bob) = (Some("ada".to_owned()), Some("bob".to_owned()));

@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_NONE_MATCH,
-    REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderName, HeaderValue,
+    IF_NONE_MATCH, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::{Method, Request, StatusCode};
 use sha2::{Digest, Sha256};
@@ -106,7 +106,14 @@ mod tests {
     use super::*;
 
     fn ask(method: Method, path: &str, known: &str) -> Option<Reply> {
-        answer(&Request::builder().method(method).uri(path).header(IF_NONE_MATCH, known).body(()).unwrap())
+        answer(
+            &Request::builder()
+                .method(method)
+                .uri(path)
+                .header(IF_NONE_MATCH, known)
+                .body(())
+                .unwrap(),
+        )
     }
 
     #[test]
@@ -123,7 +130,15 @@ mod tests {
 
     #[test]
     fn only_what_is_listed_is_a_file_of_the_page() {
-        for path in ["/page", "/page/", "/page/../server.rs", "/page/app.js/", "//", "/index.html", "/page/APP.js"] {
+        for path in [
+            "/page",
+            "/page/",
+            "/page/../server.rs",
+            "/page/app.js/",
+            "//",
+            "/index.html",
+            "/page/APP.js",
+        ] {
             assert!(ask(Method::GET, path, "x").is_none(), "{path}");
         }
         assert!(ask(Method::POST, "/", "x").is_none());
@@ -131,9 +146,14 @@ mod tests {
 
     #[test]
     fn every_file_that_a_file_names_is_there() {
-        for file in FILES.iter().filter(|file| !file.path.starts_with("/page/vendor/") && file.kind != PICTURE) {
+        for file in FILES
+            .iter()
+            .filter(|file| !file.path.starts_with("/page/vendor/") && file.kind != PICTURE)
+        {
             let text = std::str::from_utf8(file.bytes).unwrap();
-            let named = text.split(['"', '\'']).filter(|word| word.starts_with("/page/") || word.starts_with("./"));
+            let named = text
+                .split(['"', '\''])
+                .filter(|word| word.starts_with("/page/") || word.starts_with("./"));
             for name in named {
                 let path = name.replacen("./", "/page/", 1);
                 assert!(FILES.iter().any(|file| file.path == path), "{} names {name}", file.path);
@@ -146,7 +166,14 @@ mod tests {
         let is_ours = |file: &&File| file.kind == SCRIPT && !file.path.starts_with("/page/vendor/");
         for file in FILES.iter().filter(is_ours) {
             let text = std::str::from_utf8(file.bytes).unwrap();
-            for trap in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"] {
+            for trap in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "document.write",
+                "eval(",
+                "new Function",
+            ] {
                 assert!(!text.contains(trap), "{} has {trap}", file.path);
             }
         }

@@ -12,8 +12,8 @@ use ringfence::{Exec, Manifest, Sandbox, SessionError};
 use rmcp::handler::server::router::tool::ToolRouter;
 use rmcp::handler::server::tool::{IntoCallToolResult as _, ToolCallContext};
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorCode, Implementation, ProtocolVersion,
-    ServerCapabilities, ServerConfig,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorCode, Implementation,
+    ProtocolVersion, ServerCapabilities, ServerConfig,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler, tool_handler};
@@ -96,7 +96,11 @@ pub(super) struct Tenancy {
 }
 
 impl Client {
-    pub(super) fn new(terms: Terms, leaving: Leaving, place: Option<OwnedSemaphorePermit>) -> Client {
+    pub(super) fn new(
+        terms: Terms,
+        leaving: Leaving,
+        place: Option<OwnedSemaphorePermit>,
+    ) -> Client {
         let (calls, waiting) = (Semaphore::new(MOST_CALLS), Semaphore::new(MOST_WAITING));
         Client { terms, tenancy: Mutex::default(), calls, waiting, leaving, _place: place }
     }
@@ -234,7 +238,10 @@ impl Tenancy {
     /// Creates the refusal for a failed call to the guest, and marks the sandbox as lost if the
     /// guest did not answer.
     pub(super) fn refusal(&self, error: &SessionError) -> Refusal {
-        if let SessionError::Unreachable { .. } | SessionError::Lost { .. } | SessionError::Silent { .. } = error {
+        if let SessionError::Unreachable { .. }
+        | SessionError::Lost { .. }
+        | SessionError::Silent { .. } = error
+        {
             self.is_lost.store(true, Ordering::Relaxed);
         }
         Refusal::of_session(error, self.manifest())
@@ -242,11 +249,13 @@ impl Tenancy {
 
     /// Creates the refusal that says that the sandbox has ended.
     fn over(&self, why: &str) -> Refusal {
-        let again =
-            "call the tool again: a new one is started. The workspace is as it was, processes and other files are gone";
+        let again = "call the tool again: a new one is started. The workspace is as it was, processes and other files are gone";
         let hint = match self.is_own {
             true => again.to_owned(),
-            false => format!("the user, not you, can start it again: ringfence up {}", self.manifest().name),
+            false => format!(
+                "the user, not you, can start it again: ringfence up {}",
+                self.manifest().name
+            ),
         };
         Refusal::new(format!("the sandbox has ended: {why}"), hint)
     }
@@ -259,7 +268,10 @@ impl Tenancy {
             self.processes.end().await;
         } else {
             if let Err(error) = self.sandbox.clone().stop().await {
-                tracing::warn!(error = ringfence::chain(&error), "a sandbox was not stopped; the next start sweeps it");
+                tracing::warn!(
+                    error = ringfence::chain(&error),
+                    "a sandbox was not stopped; the next start sweeps it"
+                );
             }
             self.sandbox.ended().await; // the sandbox may already have been ending by itself
         }
@@ -350,11 +362,12 @@ impl ServerHandler for Client {
             let cell = Arc::clone(&self.cell());
             let answer = TOOLS.call(ToolCallContext::new(self, request, context)).await;
             match &answer {
-                Ok(CallToolResponse::Complete(result)) if result.is_error == Some(true) => match self.loss(&cell).await
-                {
-                    Some(loss) => loss.into_call_tool_result(),
-                    None => answer,
-                },
+                Ok(CallToolResponse::Complete(result)) if result.is_error == Some(true) => {
+                    match self.loss(&cell).await {
+                        Some(loss) => loss.into_call_tool_result(),
+                        None => answer,
+                    }
+                }
                 _ => answer,
             }
         };
@@ -369,7 +382,9 @@ impl ServerHandler for Client {
         // Wrong parameters give a tool result and not a protocol error, because a model sees only
         // results and can correct its parameters.
         let wrong = match &answer {
-            Err(error) if is_known && error.code == ErrorCode::INVALID_PARAMS => Some(error.message.to_string()),
+            Err(error) if is_known && error.code == ErrorCode::INVALID_PARAMS => {
+                Some(error.message.to_string())
+            }
             Ok(CallToolResponse::Complete(result)) => misread(result).map(str::to_owned),
             _ => None,
         };
@@ -386,7 +401,10 @@ impl ServerHandler for Client {
 
 /// Returns the protocol version in the header of a request if that version is not in `spoken`.
 /// Without this check, each such call would come from a new client with a sandbox of its own.
-fn foreign_version(context: &RequestContext<RoleServer>, spoken: &[ProtocolVersion]) -> Option<String> {
+fn foreign_version(
+    context: &RequestContext<RoleServer>,
+    spoken: &[ProtocolVersion],
+) -> Option<String> {
     let head = context.extensions.get::<hyper::http::request::Parts>()?;
     let named = head.headers.get(VERSION)?.to_str().unwrap_or_default();
     (!spoken.iter().any(|version| version.as_str() == named)).then(|| named.to_owned())
@@ -407,9 +425,21 @@ mod tests {
     fn every_tool_says_what_it_takes_and_what_it_answers() {
         let mut names: Vec<String> = Vec::new();
         for tool in TOOLS.list_all() {
-            assert!(tool.description.as_ref().is_some_and(|words| words.len() > 20), "{}", tool.name);
-            let schema = tool.output_schema.as_ref().unwrap_or_else(|| panic!("{} answers anything", tool.name));
-            assert_eq!(schema.get("type").and_then(|kind| kind.as_str()), Some("object"), "{}", tool.name);
+            assert!(
+                tool.description.as_ref().is_some_and(|words| words.len() > 20),
+                "{}",
+                tool.name
+            );
+            let schema = tool
+                .output_schema
+                .as_ref()
+                .unwrap_or_else(|| panic!("{} answers anything", tool.name));
+            assert_eq!(
+                schema.get("type").and_then(|kind| kind.as_str()),
+                Some("object"),
+                "{}",
+                tool.name
+            );
             assert!(tool.annotations.is_some(), "{}", tool.name);
             names.push(tool.name.into());
         }

@@ -99,9 +99,13 @@ impl Client {
         if result.is_ok() {
             tenancy.keep_spare(language.to_owned());
         }
-        let result = result.inspect_err(|_| span.fail("it was not run")).map_err(|error| refusal(&error, &tenancy))?;
+        let result = result
+            .inspect_err(|_| span.fail("it was not run"))
+            .map_err(|error| refusal(&error, &tenancy))?;
         span.end(&result);
-        if let Err(error) = Records::keep_code(self.terms.supply.settings(), language, code, &result) {
+        if let Err(error) =
+            Records::keep_code(self.terms.supply.settings(), language, code, &result)
+        {
             tracing::warn!(error = chain(&error), "no record was kept");
         }
         Ok(Told(Outcome::of(result, tenancy.manifest(), time, LONGEST_CALL)))
@@ -111,8 +115,12 @@ impl Client {
 fn refusal(error: &CodeError, tenancy: &Tenancy) -> Refusal {
     let hint = match error {
         CodeError::Session(error) => return tenancy.refusal(error),
-        CodeError::UnknownLanguage { .. } => "take one of these, or run its program with run_command".to_owned(),
-        CodeError::TooLong { .. } => "put data into files with write_file, and have the code read them".to_owned(),
+        CodeError::UnknownLanguage { .. } => {
+            "take one of these, or run its program with run_command".to_owned()
+        }
+        CodeError::TooLong { .. } => {
+            "put data into files with write_file, and have the code read them".to_owned()
+        }
         error => format!("the user, not you, can change that: {}", error.hints().join("; ")),
     };
     Refusal::new(chain(error), hint)

@@ -60,7 +60,9 @@ impl Client {
             exec = exec.directory(tenancy.inside(directory));
         }
         span.program(&exec.program, exec.arguments.len());
-        let result = captured(&tenancy, &exec, &progress).await.inspect_err(|_| span.fail("it was not run"))?;
+        let result = captured(&tenancy, &exec, &progress)
+            .await
+            .inspect_err(|_| span.fail("it was not run"))?;
         span.end(&result);
         let command = Command::new(&exec.program).arguments(&exec.arguments);
         if let Err(error) = Records::keep(self.terms.supply.settings(), &command, &result) {
@@ -74,17 +76,26 @@ impl Client {
 /// policy and [`LONGEST_CALL`] allow.
 pub(super) fn time(asked: Option<u32>, tenancy: &Tenancy) -> Result<Duration, Refusal> {
     if asked == Some(0) {
-        let hint = format!("give 1 to {} seconds, or leave it out for the usual 30", LONGEST_CALL.as_secs());
+        let hint = format!(
+            "give 1 to {} seconds, or leave it out for the usual 30",
+            LONGEST_CALL.as_secs()
+        );
         return Err(Refusal::new("a timeout of 0 seconds leaves no time to run", hint));
     }
-    let asked = asked.map_or(ringfence::DEFAULT_TIME, |seconds| Duration::from_secs(seconds.into()));
+    let asked =
+        asked.map_or(ringfence::DEFAULT_TIME, |seconds| Duration::from_secs(seconds.into()));
     Ok(asked.min(policy_time(tenancy.manifest())).min(LONGEST_CALL))
 }
 
 /// Runs a command and keeps only as much of its output as a model is shown.
-async fn captured(tenancy: &Tenancy, exec: &Exec, progress: &Progress) -> Result<ExecutionResult, Refusal> {
+async fn captured(
+    tenancy: &Tenancy,
+    exec: &Exec,
+    progress: &Progress,
+) -> Result<ExecutionResult, Refusal> {
     let Tenancy { sandbox, .. } = tenancy;
-    let limit = sandbox.manifest().limits.output.map_or(u64::MAX, |size| size.bytes()).min(LONGEST_CAPTURE);
+    let limit =
+        sandbox.manifest().limits.output.map_or(u64::MAX, |size| size.bytes()).min(LONGEST_CAPTURE);
     let before = sandbox.observe();
     let execution = sandbox.exec(exec).await.map_err(|error| tenancy.refusal(&error))?;
     let captured = execution.capture_with(limit, |_, bytes| progress.heard(bytes)).await;

@@ -154,7 +154,10 @@ impl Client {
         output_schema = schema_for_output::<FileText>(),
         annotations(title = "Read a file", read_only_hint = true, open_world_hint = false)
     )]
-    async fn read_file(&self, Parameters(asked): Parameters<ReadFile>) -> Result<Told<FileText>, Refusal> {
+    async fn read_file(
+        &self,
+        Parameters(asked): Parameters<ReadFile>,
+    ) -> Result<Told<FileText>, Refusal> {
         let tenancy = self.tenancy().await?;
         let path = tenancy.inside(&asked.path);
         let bytes = read(&tenancy, &path).await?;
@@ -169,7 +172,10 @@ impl Client {
         output_schema = schema_for_output::<Written>(),
         annotations(title = "Write a file", destructive_hint = true, idempotent_hint = true, open_world_hint = false)
     )]
-    async fn write_file(&self, Parameters(asked): Parameters<WriteFile>) -> Result<Told<Written>, Refusal> {
+    async fn write_file(
+        &self,
+        Parameters(asked): Parameters<WriteFile>,
+    ) -> Result<Told<Written>, Refusal> {
         let tenancy = self.tenancy().await?;
         let path = tenancy.inside(&asked.path);
         let _turn = tenancy.writing.lock().await;
@@ -190,13 +196,19 @@ impl Client {
         output_schema = schema_for_output::<Written>(),
         annotations(title = "Edit a file", destructive_hint = true, open_world_hint = false)
     )]
-    async fn edit_file(&self, Parameters(asked): Parameters<EditFile>) -> Result<Told<Written>, Refusal> {
+    async fn edit_file(
+        &self,
+        Parameters(asked): Parameters<EditFile>,
+    ) -> Result<Told<Written>, Refusal> {
         let tenancy = self.tenancy().await?;
         let path = tenancy.inside(&asked.path);
         let _turn = tenancy.writing.lock().await;
         let bytes = read(&tenancy, &path).await?;
         let text = String::from_utf8(bytes).map_err(|_| {
-            Refusal::new(format!("`{path}` is not text in UTF-8"), "change it with a program, by run_command")
+            Refusal::new(
+                format!("`{path}` is not text in UTF-8"),
+                "change it with a program, by run_command",
+            )
         })?;
         let (text, replaced) = edited(&text, &asked)?;
         let bytes = write(&tenancy, &path, text).await?;
@@ -210,14 +222,18 @@ impl Client {
         output_schema = schema_for_output::<Listing>(),
         annotations(title = "List files", read_only_hint = true, open_world_hint = false)
     )]
-    async fn list_files(&self, Parameters(asked): Parameters<ListFiles>) -> Result<Told<Listing>, Refusal> {
+    async fn list_files(
+        &self,
+        Parameters(asked): Parameters<ListFiles>,
+    ) -> Result<Told<Listing>, Refusal> {
         let tenancy = self.tenancy().await?;
         let path = tenancy.inside(asked.path.as_deref().unwrap_or_default());
         let depth = asked.depth.unwrap_or(1).clamp(1, DEEPEST);
         let found = tenancy.sandbox.files().list(&path, depth).await;
         let found = found.map_err(|error| not_listed(&tenancy, &path, &error))?;
         let left_out = found.len().saturating_sub(MOST_ENTRIES);
-        let entries = found.iter().take(MOST_ENTRIES).map(|found| Entry::of(found, &path)).collect();
+        let entries =
+            found.iter().take(MOST_ENTRIES).map(|found| Entry::of(found, &path)).collect();
         Ok(Told(Listing { path, entries, left_out }))
     }
 }
@@ -231,7 +247,10 @@ async fn read(tenancy: &Tenancy, path: &str) -> Result<Vec<u8>, Refusal> {
     if error.code() == Some(Code::InvalidArgument)
         && files.stat(path).await.is_ok_and(|found| found.kind == FileType::Directory)
     {
-        return Err(Refusal::new(chain(&error), "name a file in it: list_files shows what is there"));
+        return Err(Refusal::new(
+            chain(&error),
+            "name a file in it: list_files shows what is there",
+        ));
     }
     Err(tenancy.refusal(&error))
 }
@@ -240,10 +259,13 @@ async fn read(tenancy: &Tenancy, path: &str) -> Result<Vec<u8>, Refusal> {
 fn not_listed(tenancy: &Tenancy, path: &str, error: &SessionError) -> Refusal {
     let above = Path::new(path).parent().filter(|above| !above.as_os_str().is_empty());
     match (error.code(), above) {
-        (Some(Code::NotFound), Some(above)) => {
-            Refusal::new(chain(error), format!("list_files of `{}` shows what is there", above.display()))
+        (Some(Code::NotFound), Some(above)) => Refusal::new(
+            chain(error),
+            format!("list_files of `{}` shows what is there", above.display()),
+        ),
+        (Some(Code::InvalidArgument), _) => {
+            Refusal::new(chain(error), "a file is read with read_file")
         }
-        (Some(Code::InvalidArgument), _) => Refusal::new(chain(error), "a file is read with read_file"),
         _ => tenancy.refusal(error),
     }
 }
@@ -251,11 +273,21 @@ fn not_listed(tenancy: &Tenancy, path: &str, error: &SessionError) -> Refusal {
 async fn write(tenancy: &Tenancy, path: &str, text: String) -> Result<usize, Refusal> {
     let length = text.len();
     if length > LONGEST_WRITTEN {
-        let message = format!("{length} bytes are more than can be written at once, which is {LONGEST_WRITTEN}");
-        return Err(Refusal::new(message, "write it in parts, or have a program make it, by run_command"));
+        let message = format!(
+            "{length} bytes are more than can be written at once, which is {LONGEST_WRITTEN}"
+        );
+        return Err(Refusal::new(
+            message,
+            "write it in parts, or have a program make it, by run_command",
+        ));
     }
     let _disturbance = tenancy.spares.disturbed();
-    tenancy.sandbox.files().write(path, text.into_bytes()).await.map_err(|error| tenancy.refusal(&error))?;
+    tenancy
+        .sandbox
+        .files()
+        .write(path, text.into_bytes())
+        .await
+        .map_err(|error| tenancy.refusal(&error))?;
     Ok(length)
 }
 
@@ -320,7 +352,10 @@ impl FileText {
             shown.content.push_str(&line[..fitting]);
             shown.lines += 1;
             if fitting < line.len() {
-                shown.notes.push(format!("line {first} is {} bytes long, and only its beginning is shown", line.len()));
+                shown.notes.push(format!(
+                    "line {first} is {} bytes long, and only its beginning is shown",
+                    line.len()
+                ));
                 break;
             }
         }
@@ -329,7 +364,9 @@ impl FileText {
             shown.notes.push(format!("it has only {} lines", shown.all_lines));
         } else if last < shown.all_lines {
             let (all, next) = (shown.all_lines, last + 1);
-            shown.notes.push(format!("lines {first} to {last} of {all} are shown; go on with first_line {next}"));
+            shown.notes.push(format!(
+                "lines {first} to {last} of {all} are shown; go on with first_line {next}"
+            ));
         }
         shown
     }
@@ -352,7 +389,9 @@ impl Display for Written {
             (true, _) => write!(formatter, "made `{path}`, {bytes} bytes"),
             (false, 0) => write!(formatter, "overwrote `{path}`, {bytes} bytes"),
             (false, 1) => write!(formatter, "changed `{path}` in 1 place, {bytes} bytes"),
-            (false, count) => write!(formatter, "changed `{path}` in {count} places, {bytes} bytes"),
+            (false, count) => {
+                write!(formatter, "changed `{path}` in {count} places, {bytes} bytes")
+            }
         }
     }
 }
@@ -366,7 +405,10 @@ impl Entry {
             FileType::Symlink => Kind::Link,
             FileType::Unspecified => Kind::Other,
         };
-        let relative = found.path.strip_prefix(listed.trim_end_matches('/')).and_then(|rest| rest.strip_prefix('/'));
+        let relative = found
+            .path
+            .strip_prefix(listed.trim_end_matches('/'))
+            .and_then(|rest| rest.strip_prefix('/'));
         Entry { path: relative.unwrap_or(&found.path).to_owned(), kind, size: found.size }
     }
 }
@@ -386,7 +428,10 @@ impl Display for Listing {
         match (entries.is_empty(), left_out) {
             (true, _) => formatter.write_str("\n[it is empty]"),
             (false, 0) => Ok(()),
-            (false, count) => write!(formatter, "\n[{count} more are not shown: list a directory in it, or less deep]"),
+            (false, count) => write!(
+                formatter,
+                "\n[{count} more are not shown: list a directory in it, or less deep]"
+            ),
         }
     }
 }

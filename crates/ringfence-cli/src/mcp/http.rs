@@ -90,7 +90,12 @@ struct Doorman {
 }
 
 /// Serves clients until `ends` completes, then ends their sandboxes.
-pub(crate) async fn serve(supply: Supply, telemetry: Telemetry, door: Door, ends: impl Future) -> io::Result<()> {
+pub(crate) async fn serve(
+    supply: Supply,
+    telemetry: Telemetry,
+    door: Door,
+    ends: impl Future,
+) -> io::Result<()> {
     let address = door.listener.local_addr()?;
     let names = door.names(address);
     let mut manager = LocalSessionManager::default();
@@ -148,7 +153,8 @@ async fn accept(listener: TcpListener, doorman: Doorman) -> Infallible {
 
 async fn converse(stream: TcpStream, admission: Admission, doorman: Arc<Doorman>) {
     let exchanges = admission.exchanges();
-    let stream = exchanges.watch(stream, HeadTimeouts { first: HEAD_PATIENCE, later: HEAD_PATIENCE });
+    let stream =
+        exchanges.watch(stream, HeadTimeouts { first: HEAD_PATIENCE, later: HEAD_PATIENCE });
     let answers = service_fn(|mut request| {
         let doorman = Arc::clone(&doorman);
         request.extensions_mut().insert(exchanges.clone());
@@ -174,13 +180,17 @@ impl Doorman {
         }
         let shown = request.headers().get(AUTHORIZATION).map_or(&b""[..], |shown| shown.as_bytes());
         if self.token.as_ref().is_some_and(|token| !token.is_shown_by(shown)) {
-            let mut refusal = refuse(StatusCode::UNAUTHORIZED, "unauthorized: show the token as a bearer");
+            let mut refusal =
+                refuse(StatusCode::UNAUTHORIZED, "unauthorized: show the token as a bearer");
             refusal.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             return refusal;
         }
         request.extensions().get::<Exchanges>().into_iter().for_each(Exchanges::mark_known);
         if !request.headers().contains_key(SESSION) && self.places.available_permits() == 0 {
-            return refuse(StatusCode::SERVICE_UNAVAILABLE, "there are as many clients as there can be");
+            return refuse(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "there are as many clients as there can be",
+            );
         }
         let ends_session = request.method() == Method::DELETE;
         match timeout(REQUEST_PATIENCE, self.sessions.handle(request)).await {
@@ -199,6 +209,8 @@ impl Doorman {
 fn refuse(status: StatusCode, words: &'static str) -> Response<Body> {
     let mut response = Response::new(Full::from(words).boxed());
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response
 }

@@ -56,16 +56,27 @@ pub(super) struct Outcome {
 impl Outcome {
     /// Creates the outcome from a result. `time` is the time limit that the command had, `longest`
     /// the maximum that a client can ask for.
-    pub(super) fn of(result: ExecutionResult, manifest: &Manifest, time: Duration, longest: Duration) -> Outcome {
+    pub(super) fn of(
+        result: ExecutionResult,
+        manifest: &Manifest,
+        time: Duration,
+        longest: Duration,
+    ) -> Outcome {
         let mut notes = remarks(&result, manifest);
         if result.timed_out {
             let most = longest.min(policy_time(manifest));
             let way = if time < most {
-                format!("ask for more with `timeout`, at most {} s, or start it with start_process", most.as_secs())
+                format!(
+                    "ask for more with `timeout`, at most {} s, or start it with start_process",
+                    most.as_secs()
+                )
             } else {
                 "start what takes longer with start_process".to_owned()
             };
-            notes.push(format!("it was ended with all that it started after {} s; {way}", time.as_secs_f64()));
+            notes.push(format!(
+                "it was ended with all that it started after {} s; {way}",
+                time.as_secs_f64()
+            ));
         }
         let (stdout, from_stdout) = shorten(result.stdout, LONGEST_OUTPUT);
         let (stderr, from_stderr) = shorten(result.stderr, LONGEST_OUTPUT);
@@ -119,10 +130,19 @@ pub(super) fn remarks(result: &ExecutionResult, manifest: &Manifest) -> Vec<Stri
         );
     }
     if result.oom_killed {
-        let limit = result.meta.limits.memory.map(|memory| format!(" of {memory}")).unwrap_or_default();
-        notes.push(format!("the memory limit{limit} was reached and a process was ended for it; use less at once"));
+        let limit =
+            result.meta.limits.memory.map(|memory| format!(" of {memory}")).unwrap_or_default();
+        notes.push(format!(
+            "the memory limit{limit} was reached and a process was ended for it; use less at once"
+        ));
     }
-    notes.extend(result.meta.blocked_imports.iter().map(|import| format!("the lint of imports found {import}")));
+    notes.extend(
+        result
+            .meta
+            .blocked_imports
+            .iter()
+            .map(|import| format!("the lint of imports found {import}")),
+    );
     notes.extend(result.meta.note.clone());
     for planted in &result.meta.planted {
         notes.push(format!(
@@ -160,7 +180,11 @@ impl Display for Outcome {
 }
 
 /// Writes the output of a command, with standard error after a line that names it.
-pub(super) fn write_streams(formatter: &mut fmt::Formatter<'_>, stdout: &str, stderr: &str) -> fmt::Result {
+pub(super) fn write_streams(
+    formatter: &mut fmt::Formatter<'_>,
+    stdout: &str,
+    stderr: &str,
+) -> fmt::Result {
     let mut write = |text: &str| match text.ends_with('\n') {
         _ if text.is_empty() => Ok(()),
         true => formatter.write_str(text),
@@ -209,7 +233,10 @@ mod tests {
             denials: Vec::new(),
             notes: vec!["look".to_owned()],
         };
-        assert_eq!(outcome.to_string(), "out\n[standard error]\nwrong\n[exit code 2, 0.2 s]\n[note: look]");
+        assert_eq!(
+            outcome.to_string(),
+            "out\n[standard error]\nwrong\n[exit code 2, 0.2 s]\n[note: look]"
+        );
     }
 
     #[test]

@@ -143,7 +143,10 @@ impl Client {
         output_schema = schema_for_output::<ProcessOutput>(),
         annotations(title = "Stop a process", destructive_hint = true, idempotent_hint = true, open_world_hint = false)
     )]
-    async fn stop_process(&self, Parameters(asked): Parameters<StopProcess>) -> Result<Told<ProcessOutput>, Refusal> {
+    async fn stop_process(
+        &self,
+        Parameters(asked): Parameters<StopProcess>,
+    ) -> Result<Told<ProcessOutput>, Refusal> {
         let tenancy = self.tenancy().await?;
         let process = tenancy.processes.find(asked.process_id)?;
         process.end().await.map_err(|error| tenancy.refusal(&error))?;
@@ -159,9 +162,15 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    async fn start(&self, tenancy: &Tenancy, exec: &Exec, caller: &Caller) -> Result<Arc<Process>, Refusal> {
+    async fn start(
+        &self,
+        tenancy: &Tenancy,
+        exec: &Exec,
+        caller: &Caller,
+    ) -> Result<Arc<Process>, Refusal> {
         let full = || {
-            let message = format!("{MOST_PROCESSES} processes were started and run, which is the most");
+            let message =
+                format!("{MOST_PROCESSES} processes were started and run, which is the most");
             Refusal::new(message, "end one with stop_process; sandbox_info lists them")
         };
         if !self.has_room() {
@@ -170,7 +179,8 @@ impl Processes {
         let _disturbance = tenancy.spares.disturbed();
         let span = tenancy.span.exec(caller);
         span.program(&exec.program, exec.arguments.len());
-        let execution = tenancy.sandbox.exec(exec).await.inspect_err(|_| span.fail("it was not started"));
+        let execution =
+            tenancy.sandbox.exec(exec).await.inspect_err(|_| span.fail("it was not started"));
         let execution = execution.map_err(|error| tenancy.refusal(&error))?;
         let process = Process::follow(execution, exec, tenancy.sandbox.clone(), span);
         // Calls can run in parallel, so check again. Dropping the process ends it.
@@ -185,7 +195,10 @@ impl Processes {
     fn has_room(&self) -> bool {
         let mut all = self.all();
         if all.len() >= MOST_PROCESSES
-            && let Some(id) = all.values().find(|process| process.heard().ended.is_some()).map(|process| process.id)
+            && let Some(id) = all
+                .values()
+                .find(|process| process.heard().ended.is_some())
+                .map(|process| process.id)
         {
             all.remove(&id);
         }
@@ -274,7 +287,12 @@ struct End {
 
 impl Process {
     /// Follows the output of a command that was just started.
-    fn follow(mut execution: Execution, exec: &Exec, sandbox: Sandbox, span: ExecSpan) -> Arc<Process> {
+    fn follow(
+        mut execution: Execution,
+        exec: &Exec,
+        sandbox: Sandbox,
+        span: ExecSpan,
+    ) -> Arc<Process> {
         let heard = Arc::new((Mutex::new(Heard::default()), Notify::new()));
         let (id, input) = (execution.pid(), execution.input());
         let command = exec.arguments.last().cloned().unwrap_or_default();
@@ -294,15 +312,20 @@ impl Process {
                 Ok(ended) => {
                     let mut result = before.result(ended);
                     span.end(&result);
-                    result.stderr = heard.lock().unwrap_or_else(PoisonError::into_inner).stderr.shown();
+                    result.stderr =
+                        heard.lock().unwrap_or_else(PoisonError::into_inner).stderr.shown();
                     let mut notes = remarks(&result, sandbox.manifest());
                     if result.timed_out {
-                        notes.push("it was ended with all that it started: the policy's time was up".to_owned());
+                        notes.push(
+                            "it was ended with all that it started: the policy's time was up"
+                                .to_owned(),
+                        );
                     }
                     End { exit_code: result.exit_code, signal: result.signal, notes }
                 }
                 Err(error) => {
-                    let notes = vec![format!("how it ended is not known: {}", ringfence::chain(&error))];
+                    let notes =
+                        vec![format!("how it ended is not known: {}", ringfence::chain(&error))];
                     End { exit_code: None, signal: None, notes }
                 }
             };
@@ -405,7 +428,11 @@ impl Display for ProcessOutput {
                 write!(formatter, "[process {id} runs, and has written nothing new]")?;
             }
             true => write!(formatter, "[process {id} runs]")?,
-            false => write!(formatter, "[process {id} is over: {}]", ending(self.exit_code, self.signal))?,
+            false => write!(
+                formatter,
+                "[process {id} is over: {}]",
+                ending(self.exit_code, self.signal)
+            )?,
         }
         write_notes(formatter, &self.notes)
     }

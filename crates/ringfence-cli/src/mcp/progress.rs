@@ -30,20 +30,35 @@ impl Progress {
 
     /// Records a message that says what the call is doing.
     pub(super) fn says(&self, words: &str) {
-        let shown = words.trim().chars().filter(|character| !character.is_control()).take(LONGEST_LINE).collect();
+        let shown = words
+            .trim()
+            .chars()
+            .filter(|character| !character.is_control())
+            .take(LONGEST_LINE)
+            .collect();
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = shown;
     }
 
     /// Sends progress notifications to the client until this future is dropped.
-    pub(super) async fn tell(&self, context: &RequestContext<RoleServer>) -> std::convert::Infallible {
-        let Some(token) = context.meta.get_progress_token() else { return std::future::pending().await };
+    pub(super) async fn tell(
+        &self,
+        context: &RequestContext<RoleServer>,
+    ) -> std::convert::Infallible {
+        let Some(token) = context.meta.get_progress_token() else {
+            return std::future::pending().await;
+        };
         let begun = Instant::now();
         loop {
             tokio::time::sleep(PAUSE).await;
             let seconds = begun.elapsed().as_secs();
             let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let message = if last.is_empty() { format!("{seconds} s") } else { format!("{seconds} s: {last}") };
-            let progress = ProgressNotificationParam::new(token.clone(), seconds as f64).with_message(message);
+            let message = if last.is_empty() {
+                format!("{seconds} s")
+            } else {
+                format!("{seconds} s: {last}")
+            };
+            let progress =
+                ProgressNotificationParam::new(token.clone(), seconds as f64).with_message(message);
             // A client that is gone cancels the call itself.
             let _ = context.peer.notify_progress(progress).await;
         }

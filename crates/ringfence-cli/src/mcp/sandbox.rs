@@ -100,7 +100,10 @@ impl Client {
         output_schema = schema_for_output::<Forwarded>(),
         annotations(title = "Forward a port", destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]
-    async fn forward_port(&self, Parameters(asked): Parameters<ForwardPort>) -> Result<Told<Forwarded>, Refusal> {
+    async fn forward_port(
+        &self,
+        Parameters(asked): Parameters<ForwardPort>,
+    ) -> Result<Told<Forwarded>, Refusal> {
         let Some(port) = u16::try_from(asked.port).ok().filter(|&port| port > 0) else {
             let message = format!("there is no port {}: a port is 1 to 65535", asked.port);
             return Err(Refusal::new(message, "give the port that the program inside listens on"));
@@ -128,14 +131,20 @@ impl Client {
         Ok(Told(SandboxInfo {
             name: manifest.name.to_string(),
             backend: manifest.backend.name().to_owned(),
-            held: manifest.held.iter().map(|(clause, by)| (clause.name().to_owned(), by.clone())).collect(),
+            held: manifest
+                .held
+                .iter()
+                .map(|(clause, by)| (clause.name().to_owned(), by.clone()))
+                .collect(),
             network: manifest.network.clone(),
             workspace: manifest.workspace_inside.display().to_string(),
             languages: self.terms.supply.settings().code.languages.keys().cloned().collect(),
             limits: limits.map(|(name, limit)| (name.clone(), plain(limit))).collect(),
             longest_timeout: LONGEST_CALL.as_secs(),
             ends: manifest.ends.clone(),
-            processes: processes.map(|(process_id, command)| RunningProcess { process_id, command }).collect(),
+            processes: processes
+                .map(|(process_id, command)| RunningProcess { process_id, command })
+                .collect(),
             forwards: tenancy.forwards.listed(),
         }))
     }
@@ -160,7 +169,10 @@ impl Forwards {
             return Ok(*address);
         }
         let failed = |error: std::io::Error| {
-            Refusal::new(format!("cannot listen on this machine's loopback: {error}"), "try again later")
+            Refusal::new(
+                format!("cannot listen on this machine's loopback: {error}"),
+                "try again later",
+            )
         };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
@@ -172,7 +184,11 @@ impl Forwards {
         let session = sandbox.session().clone();
         let carrying = tokio::spawn(async move {
             if let Err(error) = session.ports().forward(listener, port).await {
-                tracing::warn!(port, error = ringfence::chain(&error), "a port is no longer forwarded");
+                tracing::warn!(
+                    port,
+                    error = ringfence::chain(&error),
+                    "a port is no longer forwarded"
+                );
             }
         });
         all.insert(port, (address, carrying.abort_handle()));
@@ -180,7 +196,10 @@ impl Forwards {
     }
 
     fn listed(&self) -> Vec<Forward> {
-        self.all().iter().map(|(&port, (address, _))| Forward { port, address: address.to_string() }).collect()
+        self.all()
+            .iter()
+            .map(|(&port, (address, _))| Forward { port, address: address.to_string() })
+            .collect()
     }
 
     /// Ends all forwards.
@@ -203,7 +222,8 @@ impl Display for Forwarded {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "port {} inside is reached at {}", self.port, self.url)?;
         if !self.listening {
-            formatter.write_str("\n[note: nothing listens there yet; start it with start_process]")?;
+            formatter
+                .write_str("\n[note: nothing listens there yet; start it with start_process]")?;
         }
         Ok(())
     }
@@ -214,10 +234,14 @@ impl Display for SandboxInfo {
         writeln!(formatter, "sandbox `{}` on {}", self.name, self.backend)?;
         writeln!(formatter, "workspace: {}, which can be written and is kept", self.workspace)?;
         let network = match self.network.as_str() {
-            "closed" => "closed: nothing outside can be reached; the user, not you, can allow hosts with --allow HOST",
+            "closed" => {
+                "closed: nothing outside can be reached; the user, not you, can allow hosts with --allow HOST"
+            }
             "open" => "open: all that the host reaches can be reached",
             "host" => "the host's own: all that the host reaches, and itself, can be reached",
-            _ => "only the hosts that the policy allows can be reached; the user can allow more with --allow HOST",
+            _ => {
+                "only the hosts that the policy allows can be reached; the user can allow more with --allow HOST"
+            }
         };
         writeln!(formatter, "network: {network}")?;
         writeln!(formatter, "languages: {}", self.languages.join(", "))?;
@@ -234,6 +258,8 @@ impl Display for SandboxInfo {
         for RunningProcess { process_id, command } in &self.processes {
             write!(formatter, "\nprocess {process_id}: {command}")?;
         }
-        self.forwards.iter().try_for_each(|Forward { port, address }| write!(formatter, "\nport {port}: at {address}"))
+        self.forwards.iter().try_for_each(|Forward { port, address }| {
+            write!(formatter, "\nport {port}: at {address}")
+        })
     }
 }

@@ -127,9 +127,11 @@ impl Client {
         let wanted = Wanted::of(&asked)?;
         let tenancy = self.tenancy().await?;
         let path = tenancy.inside(asked.path.as_deref().unwrap_or_default());
-        let root = tenancy.sandbox.files().stat(&path).await.map_err(|error| tenancy.refusal(&error))?;
+        let root =
+            tenancy.sandbox.files().stat(&path).await.map_err(|error| tenancy.refusal(&error))?;
         let deadline = Instant::now() + TIME;
-        let mut search = Search::new(tenancy.sandbox.session(), wanted, root.path.clone(), deadline);
+        let mut search =
+            Search::new(tenancy.sandbox.session(), wanted, root.path.clone(), deadline);
         let done = timeout_at(deadline, search.run(root, &progress)).await;
         if done.is_err() {
             search.stop(format!("it was ended after {} s", TIME.as_secs()));
@@ -156,27 +158,43 @@ enum By {
 
 impl Wanted {
     fn of(asked: &SearchFiles) -> Result<Wanted, Refusal> {
-        let text = if asked.literal { regex::escape(&asked.pattern) } else { asked.pattern.clone() };
+        let text =
+            if asked.literal { regex::escape(&asked.pattern) } else { asked.pattern.clone() };
         // Unicode is off, because its tables are larger than the rest of the automaton.
         let mut builder = RegexBuilder::new(&text);
         builder.unicode(false).case_insensitive(asked.ignore_case).size_limit(LARGEST_PATTERN);
         let pattern = builder.build().map_err(|error| {
-            Refusal::new(format!("the pattern is no regular expression: {error}"), "set literal to search plain text")
+            Refusal::new(
+                format!("the pattern is no regular expression: {error}"),
+                "set literal to search plain text",
+            )
         })?;
         let glob = asked.glob.as_deref().map(|glob| {
             let by = if glob.contains('/') { By::Path } else { By::Name };
-            let refuse =
-                |why: String| Refusal::new(format!("the glob is wrong: {why}"), "write it as `*.rs` or `src/**/*.rs`");
+            let refuse = |why: String| {
+                Refusal::new(
+                    format!("the glob is wrong: {why}"),
+                    "write it as `*.rs` or `src/**/*.rs`",
+                )
+            };
             if !is_simple(glob) {
-                return Err(refuse(format!("it has over {LONGEST_GLOB} bytes or {MOST_BRACES} braces")));
+                return Err(refuse(format!(
+                    "it has over {LONGEST_GLOB} bytes or {MOST_BRACES} braces"
+                )));
             }
             let glob = glob.trim_start_matches("./");
-            let built = GlobBuilder::new(glob).literal_separator(true).empty_alternates(true).build();
+            let built =
+                GlobBuilder::new(glob).literal_separator(true).empty_alternates(true).build();
             let set = built.and_then(|glob| GlobSet::builder().add(glob).build());
             Ok((set.map_err(|error| refuse(error.to_string()))?, by))
         });
         let most = asked.most.unwrap_or(USUAL_MATCHES).clamp(1, MOST_MATCHES) as usize;
-        Ok(Wanted { pattern, glob: glob.transpose()?, include_ignored: asked.include_ignored, most })
+        Ok(Wanted {
+            pattern,
+            glob: glob.transpose()?,
+            include_ignored: asked.include_ignored,
+            most,
+        })
     }
 
     fn wants(&self, name: &str, relative: &str) -> bool {
@@ -208,7 +226,9 @@ impl Ignored {
         match self.here.matched(path, is_directory) {
             Verdict::Ignore(_) => true,
             Verdict::Whitelist(_) => false,
-            Verdict::None => self.above.as_ref().is_some_and(|above| above.leaves_out(path, is_directory)),
+            Verdict::None => {
+                self.above.as_ref().is_some_and(|above| above.leaves_out(path, is_directory))
+            }
         }
     }
 }
@@ -237,7 +257,11 @@ impl<'a> Search<'a> {
         }
         let mut ahead = VecDeque::from([Ahead { path: root.path, ignored: None }]);
         while let Some(Ahead { path, ignored }) = ahead.pop_front() {
-            progress.says(&format!("{} files searched, {} lines found", self.found.files, self.found.matches.len()));
+            progress.says(&format!(
+                "{} files searched, {} lines found",
+                self.found.files,
+                self.found.matches.len()
+            ));
             let Ok(mut entries) = self.session.files().list(&path, 1).await else {
                 self.unread += 1;
                 continue;
@@ -250,22 +274,35 @@ impl<'a> Search<'a> {
             if self.found.incomplete {
                 return;
             }
-            let next = directories.into_iter().map(|entry| Ahead { path: entry.path, ignored: ignored.clone() });
+            let next = directories
+                .into_iter()
+                .map(|entry| Ahead { path: entry.path, ignored: ignored.clone() });
             ahead.extend(next);
         }
     }
 
     /// Returns the ignore rules that apply in a directory.
-    async fn ignored(&self, path: &str, entries: &[EntryInfo], above: Option<Arc<Ignored>>) -> Option<Arc<Ignored>> {
-        let is_there = entries.iter().any(|entry| entry.name == ".gitignore" && entry.kind == FileType::File);
+    async fn ignored(
+        &self,
+        path: &str,
+        entries: &[EntryInfo],
+        above: Option<Arc<Ignored>>,
+    ) -> Option<Arc<Ignored>> {
+        let is_there =
+            entries.iter().any(|entry| entry.name == ".gitignore" && entry.kind == FileType::File);
         if self.wanted.include_ignored || !is_there {
             return above;
         }
-        let Ok(bytes) = self.session.files().read(&format!("{path}/.gitignore"), LONGEST_FILE).await else {
+        let Ok(bytes) =
+            self.session.files().read(&format!("{path}/.gitignore"), LONGEST_FILE).await
+        else {
             return above;
         };
         let path = path.to_owned();
-        let built = tokio::task::spawn_blocking(move || ignored_by(&path, &String::from_utf8_lossy(&bytes))).await;
+        let built = tokio::task::spawn_blocking(move || {
+            ignored_by(&path, &String::from_utf8_lossy(&bytes))
+        })
+        .await;
         match built.expect("reading lines does not panic") {
             Some(here) => Some(Arc::new(Ignored { here, above })),
             None => above,
@@ -274,27 +311,33 @@ impl<'a> Search<'a> {
 
     fn is_of_interest(&self, entry: &EntryInfo, ignored: Option<&Ignored>) -> bool {
         let is_directory = entry.kind == FileType::Directory;
-        let is_left_out = ignored.is_some_and(|ignored| ignored.leaves_out(&entry.path, is_directory));
+        let is_left_out =
+            ignored.is_some_and(|ignored| ignored.leaves_out(&entry.path, is_directory));
         if entry.is_symlink || is_left_out {
             return false;
         }
         match entry.kind {
-            FileType::Directory => entry.name != ".git" && !NOT_FILES.contains(&entry.path.as_str()),
+            FileType::Directory => {
+                entry.name != ".git" && !NOT_FILES.contains(&entry.path.as_str())
+            }
             FileType::File => self.wanted.wants(&entry.name, self.relative(&entry.path)),
             _ => false,
         }
     }
 
     fn relative<'p>(&self, path: &'p str) -> &'p str {
-        let below = path.strip_prefix(self.root.trim_end_matches('/')).and_then(|rest| rest.strip_prefix('/'));
+        let below = path
+            .strip_prefix(self.root.trim_end_matches('/'))
+            .and_then(|rest| rest.strip_prefix('/'));
         below.unwrap_or(path)
     }
 
     /// Searches files in their order. Reads up to [`AT_ONCE`] files at once.
     async fn look_into(&mut self, files: Vec<EntryInfo>) {
         let session = self.session;
-        let (short, long): (Vec<_>, Vec<_>) =
-            files.into_iter().partition(|file| u64::try_from(file.size).unwrap_or(0) <= LONGEST_FILE);
+        let (short, long): (Vec<_>, Vec<_>) = files
+            .into_iter()
+            .partition(|file| u64::try_from(file.size).unwrap_or(0) <= LONGEST_FILE);
         self.too_long += long.len();
         let contents = stream::iter(short).map(|file| async move {
             let bytes = session.files().read(&file.path, LONGEST_FILE).await;
@@ -321,27 +364,36 @@ impl<'a> Search<'a> {
         let room = self.wanted.most - self.found.matches.len();
         let (pattern, deadline) = (self.wanted.pattern.clone(), self.deadline);
         // Run on a blocking thread, because a slow pattern on a large file can take long.
-        let found = tokio::task::spawn_blocking(move || lines_of(&bytes, &pattern, room + 1, deadline)).await;
+        let found =
+            tokio::task::spawn_blocking(move || lines_of(&bytes, &pattern, room + 1, deadline))
+                .await;
         let found = found.expect("looking at lines does not panic");
         if found.len() > room {
             self.stop(format!("it was ended after {} lines, and there are more", self.wanted.most));
         }
         let path = self.relative(path).to_owned();
-        let matches = found.into_iter().take(room).map(|(line, text)| Match { path: path.clone(), line, text });
+        let matches = found.into_iter().take(room).map(|(line, text)| Match {
+            path: path.clone(),
+            line,
+            text,
+        });
         self.found.matches.extend(matches);
     }
 
     fn stop(&mut self, why: String) {
         if !self.found.incomplete {
             self.found.incomplete = true;
-            self.found.notes.push(format!("{why}; search a smaller directory, or give a glob or a narrower pattern"));
+            self.found.notes.push(format!(
+                "{why}; search a smaller directory, or give a glob or a narrower pattern"
+            ));
         }
     }
 
     fn found(self, path: String) -> Found {
         let mut found = Found { path, ..self.found };
         if self.too_long > 0 {
-            let note = format!("{} files longer than {LONGEST_FILE} bytes were left out", self.too_long);
+            let note =
+                format!("{} files longer than {LONGEST_FILE} bytes were left out", self.too_long);
             found.notes.push(format!("{note}; search them with run_command"));
         }
         if self.unread > 0 {
@@ -371,7 +423,8 @@ fn ignored_by(directory: &str, text: &str) -> Option<Gitignore> {
 fn lines_of(bytes: &[u8], pattern: &Regex, most: usize, deadline: Instant) -> Vec<(usize, String)> {
     let lines = text_of(bytes).into_iter().flat_map(str::lines).enumerate();
     let in_time = lines.take_while(|_| Instant::now() < deadline);
-    let matching = in_time.filter(|(_, line)| pattern.is_match(&line.as_bytes()[..line.len().min(LONGEST_LOOK)]));
+    let matching = in_time
+        .filter(|(_, line)| pattern.is_match(&line.as_bytes()[..line.len().min(LONGEST_LOOK)]));
     let shown = matching.map(|(number, line)| {
         let end = line.floor_char_boundary(LONGEST_LINE);
         let text = if end < line.len() { format!("{}…", &line[..end]) } else { line.to_owned() };
@@ -403,7 +456,12 @@ mod tests {
     fn a_pattern_is_understood_or_refused() {
         assert!(Wanted::of(&asked(r"fn\s+\w+")).unwrap().pattern.is_match(b"fn main"));
         assert!(Wanted::of(&asked("grün")).unwrap().pattern.is_match("ein grünes".as_bytes()));
-        assert!(Wanted::of(&SearchFiles { literal: true, ..asked("a.b(") }).unwrap().pattern.is_match(b"a.b("));
+        assert!(
+            Wanted::of(&SearchFiles { literal: true, ..asked("a.b(") })
+                .unwrap()
+                .pattern
+                .is_match(b"a.b(")
+        );
         let refusal = Wanted::of(&asked("(")).unwrap_err().to_string();
         assert!(refusal.contains("no regular expression"), "{refusal}");
         assert!(Wanted::of(&asked(r"(\w{500}){500}")).is_err());
@@ -412,7 +470,8 @@ mod tests {
     #[test]
     fn a_glob_is_of_names_or_of_paths() {
         let wants = |glob: &str, relative: &str| {
-            let wanted = Wanted::of(&SearchFiles { glob: Some(glob.to_owned()), ..asked("x") }).unwrap();
+            let wanted =
+                Wanted::of(&SearchFiles { glob: Some(glob.to_owned()), ..asked("x") }).unwrap();
             wanted.wants(relative.rsplit('/').next().unwrap(), relative)
         };
         assert!(wants("*.rs", "src/a/b.rs"));
@@ -426,19 +485,25 @@ mod tests {
         let nested = |levels: usize| format!("{}a{}", "{".repeat(levels), "}".repeat(levels));
         let wanted = |glob: String| Wanted::of(&SearchFiles { glob: Some(glob), ..asked("x") });
         assert!(wanted(nested(MOST_BRACES)).unwrap().wants("a", "a"));
-        for wrong in [nested(300), nested(1_000_000), "x".repeat(LONGEST_GLOB + 1), "[".to_owned()] {
+        for wrong in [nested(300), nested(1_000_000), "x".repeat(LONGEST_GLOB + 1), "[".to_owned()]
+        {
             let refusal = wanted(wrong).unwrap_err().to_string();
             assert!(refusal.contains("the glob is wrong"), "{refusal}");
         }
         let planted = format!("{}\n*.log\n", nested(1_000_000));
         assert!(ignored_by("/w", &planted).unwrap().matched("/w/a.log", false).is_ignore());
-        assert_eq!(ignored_by("/w", &"x\n".repeat(MOST_IGNORED + 1)).unwrap().num_ignores(), MOST_IGNORED as u64);
+        assert_eq!(
+            ignored_by("/w", &"x\n".repeat(MOST_IGNORED + 1)).unwrap().num_ignores(),
+            MOST_IGNORED as u64
+        );
     }
 
     #[test]
     fn lines_are_found_until_there_are_enough_or_the_time_is_over() {
         let pattern = Wanted::of(&asked("a|b")).unwrap().pattern;
-        let found = |text: &str, most, time| lines_of(text.as_bytes(), &pattern, most, Instant::now() + time);
+        let found = |text: &str, most, time| {
+            lines_of(text.as_bytes(), &pattern, most, Instant::now() + time)
+        };
         let [hour, nothing] = [Duration::from_secs(3600), Duration::ZERO];
         assert_eq!(found("x\na\nb\na", 2, hour), [(2, "a".to_owned()), (3, "b".to_owned())]);
         assert_eq!(found("a", 1, nothing), []);
@@ -454,7 +519,8 @@ mod tests {
             builder.build().unwrap()
         };
         let above = Arc::new(Ignored { here: gitignore("/w", "*.log"), above: None });
-        let below = Ignored { here: gitignore("/w/keep", "!*.log"), above: Some(Arc::clone(&above)) };
+        let below =
+            Ignored { here: gitignore("/w/keep", "!*.log"), above: Some(Arc::clone(&above)) };
         assert!(above.leaves_out("/w/a.log", false));
         assert!(above.leaves_out("/w/other/a.log", false));
         assert!(!below.leaves_out("/w/keep/a.log", false));

@@ -32,7 +32,9 @@ impl Program {
     pub(crate) fn file(self) -> &'static str {
         match self {
             Program::Claude => ".mcp.json in the project's directory",
-            Program::Codex => "~/.codex/config.toml, or .codex/config.toml in the directory of a trusted project",
+            Program::Codex => {
+                "~/.codex/config.toml, or .codex/config.toml in the directory of a trusted project"
+            }
             Program::Cursor => ".cursor/mcp.json in the project's directory, or ~/.cursor/mcp.json",
             Program::Vscode => ".vscode/mcp.json in the project's directory",
         }
@@ -41,7 +43,8 @@ impl Program {
     /// Returns the settings that make the program start `command` with `flags`.
     pub(crate) fn snippet(self, command: &str, flags: &[String]) -> String {
         let mut args = vec!["mcp"];
-        let says_where = flags.iter().any(|flag| flag.starts_with("-C") || flag.starts_with("--directory"));
+        let says_where =
+            flags.iter().any(|flag| flag.starts_with("-C") || flag.starts_with("--directory"));
         // The other programs start servers in the project directory.
         if matches!(self, Program::Cursor | Program::Vscode) && !says_where {
             args.extend(["--directory", FOLDER]);
@@ -52,7 +55,8 @@ impl Program {
             Program::Codex => ("mcp_servers", None),
             Program::Vscode => ("servers", Some("stdio")),
         };
-        let settings = BTreeMap::from([(key, BTreeMap::from([(NAME, Server { kind, command, args })]))]);
+        let settings =
+            BTreeMap::from([(key, BTreeMap::from([(NAME, Server { kind, command, args })]))]);
         match self {
             Program::Codex => toml::to_string(&settings).expect("tables of text can be written"),
             _ => serde_json::to_string_pretty(&settings).expect("text can be written") + "\n",

@@ -66,7 +66,10 @@ impl Spares {
     }
 
     fn replace(&self, waiting: Option<Waiting>) -> Option<Waiting> {
-        std::mem::replace(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner), waiting)
+        std::mem::replace(
+            &mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner),
+            waiting,
+        )
     }
 }
 

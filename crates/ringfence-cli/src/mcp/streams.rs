@@ -13,13 +13,18 @@ use crate::telemetry::Telemetry;
 
 /// Serves the client on the standard streams until the client is gone or `ends` completes, then
 /// ends its sandbox.
-pub(crate) async fn serve(supply: Supply, telemetry: Telemetry, ends: impl Future) -> Result<(), String> {
+pub(crate) async fn serve(
+    supply: Supply,
+    telemetry: Telemetry,
+    ends: impl Future,
+) -> Result<(), String> {
     let (supply, versions) = (Arc::new(supply), ProtocolVersion::KNOWN_VERSIONS);
     let terms = Terms { supply, pulse: None, versions, telemetry };
     let endings = Endings::new();
     let client = Client::new(terms, endings.leaving(), None);
     let served = async {
-        let service = client.serve(stdio_pipes()).await.map_err(|error| ringfence::chain(&error))?;
+        let service =
+            client.serve(stdio_pipes()).await.map_err(|error| ringfence::chain(&error))?;
         service.waiting().await.map_err(|error| ringfence::chain(&error))
     };
     let outcome = tokio::select! {

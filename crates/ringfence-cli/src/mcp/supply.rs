@@ -45,10 +45,12 @@ impl Supply {
                 Ok(sandbox) => return Ok(sandbox),
                 Err(error) => (chain(&error), error.hints()),
             },
-            Supply::Shared { settings, name } => match Sandbox::attach(&settings.host, name).await {
-                Ok(sandbox) => return Ok(sandbox.with_code(settings.code.clone())),
-                Err(error) => (chain(&error), error.hints()),
-            },
+            Supply::Shared { settings, name } => {
+                match Sandbox::attach(&settings.host, name).await {
+                    Ok(sandbox) => return Ok(sandbox.with_code(settings.code.clone())),
+                    Err(error) => (chain(&error), error.hints()),
+                }
+            }
         };
         let hint = format!("the user, not you, can change that: {}", hints.join("; "));
         Err(Refusal::new(format!("there is no sandbox to work in: {error}"), hint))
@@ -57,7 +59,9 @@ impl Supply {
     /// Returns the instructions that a model gets before its first tool call.
     pub(super) fn instructions(&self) -> String {
         let whose = match self {
-            Supply::Own { .. } => "a sandbox of your own, which is gone when you leave; what is in its workspace stays",
+            Supply::Own { .. } => {
+                "a sandbox of your own, which is gone when you leave; what is in its workspace stays"
+            }
             Supply::Shared { .. } => "a sandbox that others may use at the same time",
         };
         let network = match self {

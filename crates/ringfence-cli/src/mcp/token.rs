@@ -18,7 +18,10 @@ impl Token {
             return Err(format!("it is shorter than {SHORTEST} characters, and could be guessed"));
         }
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err("it has characters that no header can carry: it is made of visible ones of ASCII".to_owned());
+            return Err(
+                "it has characters that no header can carry: it is made of visible ones of ASCII"
+                    .to_owned(),
+            );
         }
         Ok(Token(Sha256::digest(text).into()))
     }
@@ -27,7 +30,8 @@ impl Token {
     /// time, so that its duration reveals nothing about the token.
     pub(super) fn is_shown_by(&self, header: &[u8]) -> bool {
         let Some((scheme, shown)) = header.split_at_checked("bearer ".len()) else { return false };
-        scheme.eq_ignore_ascii_case(b"bearer ") && bool::from(self.0.ct_eq(&<[u8; 32]>::from(Sha256::digest(shown))))
+        scheme.eq_ignore_ascii_case(b"bearer ")
+            && bool::from(self.0.ct_eq(&<[u8; 32]>::from(Sha256::digest(shown))))
     }
 }
 
@@ -46,9 +50,14 @@ mod tests {
         let token = Token::new("0123456789abcdef\n").unwrap();
         assert!(token.is_shown_by(b"Bearer 0123456789abcdef"));
         assert!(token.is_shown_by(b"bearer 0123456789abcdef"));
-        for wrong in
-            ["", "Bearer", "Bearer ", "Bearer 0123456789abcde", "Bearer 0123456789abcdef0", "Basic 0123456789abcdef"]
-        {
+        for wrong in [
+            "",
+            "Bearer",
+            "Bearer ",
+            "Bearer 0123456789abcde",
+            "Bearer 0123456789abcdef0",
+            "Basic 0123456789abcdef",
+        ] {
             assert!(!token.is_shown_by(wrong.as_bytes()), "{wrong}");
         }
         assert_eq!(format!("{token:?}"), "Token(***)");

@@ -16,7 +16,10 @@ pub(super) struct Told<T>(pub(super) T);
 impl<T: Serialize + Display> IntoCallToolResult for Told<T> {
     fn into_call_tool_result(self) -> Result<CallToolResponse, ErrorData> {
         let structure = serde_json::to_value(&self.0).map_err(|error| {
-            ErrorData::internal_error(format!("the answer cannot be written as JSON: {error}"), None)
+            ErrorData::internal_error(
+                format!("the answer cannot be written as JSON: {error}"),
+                None,
+            )
         })?;
         let mut result = CallToolResult::success(vec![ContentBlock::text(self.0.to_string())]);
         result.structured_content = Some(structure);

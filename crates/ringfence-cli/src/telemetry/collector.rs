@@ -61,19 +61,28 @@ impl Collector {
     /// Creates the collector for `signal`. Logs a warning and returns `None` if the TLS
     /// configuration is not usable.
     pub(super) fn new(host: &Host, signal: Signal) -> Option<Collector> {
-        let speaks_tls = signal.variable(host, "ENDPOINT").is_some_and(|endpoint| endpoint.starts_with("https:"));
+        let speaks_tls = signal
+            .variable(host, "ENDPOINT")
+            .is_some_and(|endpoint| endpoint.starts_with("https:"));
         let tls = speaks_tls.then(|| tls(host, signal)).transpose();
         let tls = tls.inspect_err(|error| {
             tracing::warn!(%error, "a collector cannot be spoken to: no {} are told", signal.plural());
         });
-        Some(Collector { signal, patience: signal.patience(host), tls: tls.ok()?, is_away: AtomicBool::new(false) })
+        Some(Collector {
+            signal,
+            patience: signal.patience(host),
+            tls: tls.ok()?,
+            is_away: AtomicBool::new(false),
+        })
     }
 
     /// Sends a request and waits for the answer on this thread.
     fn send_here(&self, request: Request<Bytes>) -> Result<Response<Bytes>, Lost> {
         let uri = request.uri().clone();
         let runtime = Builder::new_current_thread().enable_all().build().map_err(Lost::Here)?;
-        let sent = async { timeout(self.patience, self.send(request)).await.unwrap_or(Err(Lost::Slow(uri))) };
+        let sent = async {
+            timeout(self.patience, self.send(request)).await.unwrap_or(Err(Lost::Slow(uri)))
+        };
         let outcome = runtime.block_on(sent);
         runtime.shutdown_background(); // the result of a name lookup that still runs is not needed
         outcome
@@ -92,8 +101,11 @@ impl Collector {
         match self.tls.clone().filter(|_| is_tls) {
             None => exchange(stream, request, address).await,
             Some(tls) => {
-                let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other).map_err(unreachable)?;
-                let stream = TlsConnector::from(tls).connect(name, stream).await.map_err(unreachable)?;
+                let name = ServerName::try_from(host.to_owned())
+                    .map_err(io::Error::other)
+                    .map_err(unreachable)?;
+                let stream =
+                    TlsConnector::from(tls).connect(name, stream).await.map_err(unreachable)?;
                 exchange(stream, request, address).await
             }
         }
@@ -108,7 +120,9 @@ impl Collector {
         };
         let signal = self.signal.plural();
         match (why, self.is_away.load(Ordering::Relaxed)) {
-            (Some(why), false) => tracing::warn!(signal, why, "a collector does not take what it is told; it is lost"),
+            (Some(why), false) => {
+                tracing::warn!(signal, why, "a collector does not take what it is told; it is lost")
+            }
             (None, true) => tracing::info!(signal, "a collector takes what it is told again"),
             _ => return,
         }
@@ -142,10 +156,12 @@ async fn exchange(
     address: String,
 ) -> Result<Response<Bytes>, Lost> {
     let broken = |source| Lost::Broken { address: address.clone(), source };
-    let (mut way, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(error.into()))?;
+    let (mut way, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(error.into()))?;
     let mut request = request.map(Full::new);
-    let host =
-        HeaderValue::from_str(request.uri().authority().map_or(address.as_str(), |authority| authority.as_str()));
+    let host = HeaderValue::from_str(
+        request.uri().authority().map_or(address.as_str(), |authority| authority.as_str()),
+    );
     request.headers_mut().insert(HOST, host.map_err(|error| broken(error.into()))?);
     let path = request.uri().path_and_query().cloned();
     *request.uri_mut() = path.map(Uri::from).unwrap_or_default();

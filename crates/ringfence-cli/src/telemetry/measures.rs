@@ -30,7 +30,13 @@ pub(crate) struct Measure {
 
 impl Measure {
     /// Creates a metric with a single value and no label.
-    pub(crate) fn of(name: &'static str, kind: Kind, unit: &'static str, help: &'static str, value: f64) -> Measure {
+    pub(crate) fn of(
+        name: &'static str,
+        kind: Kind,
+        unit: &'static str,
+        help: &'static str,
+        value: f64,
+    ) -> Measure {
         Measure { name, kind, unit, help, samples: vec![(None, value)] }
     }
 }
@@ -43,7 +49,9 @@ impl Telemetry {
         for (index, Measure { name, kind, unit, help, .. }) in read().into_iter().enumerate() {
             let read = read.clone();
             let observe = move |observer: &dyn opentelemetry::metrics::AsyncInstrument<f64>| {
-                for (label, value) in read().into_iter().nth(index).into_iter().flat_map(|measure| measure.samples) {
+                for (label, value) in
+                    read().into_iter().nth(index).into_iter().flat_map(|measure| measure.samples)
+                {
                     let label = label.map(|(name, value)| KeyValue::new(name, value));
                     observer.observe(value, label.as_slice());
                 }
@@ -51,12 +59,14 @@ impl Telemetry {
             let name = format!("ringfence.{name}");
             match kind {
                 Kind::Gauge => {
-                    let gauge = meter.f64_observable_gauge(name).with_unit(unit).with_description(help);
+                    let gauge =
+                        meter.f64_observable_gauge(name).with_unit(unit).with_description(help);
                     // The meter keeps the callback, so the handle is not needed.
                     let _ = gauge.with_callback(observe).build();
                 }
                 Kind::Counter => {
-                    let counter = meter.f64_observable_counter(name).with_unit(unit).with_description(help);
+                    let counter =
+                        meter.f64_observable_counter(name).with_unit(unit).with_description(help);
                     // The meter keeps the callback, so the handle is not needed.
                     let _ = counter.with_callback(observe).build();
                 }

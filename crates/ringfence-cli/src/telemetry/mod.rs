@@ -63,14 +63,23 @@ impl Telemetry {
         let traces = asked(Signal::Traces).and_then(|(collector, resource)| {
             let exporter = SpanExporter::builder().with_http().with_protocol(Protocol::HttpBinary);
             let exporter = usable(Signal::Traces, exporter.with_http_client(collector).build())?;
-            let provider = SdkTracerProvider::builder().with_resource(resource).with_batch_exporter(exporter).build();
+            let provider = SdkTracerProvider::builder()
+                .with_resource(resource)
+                .with_batch_exporter(exporter)
+                .build();
             let tracer = provider.tracer_with_scope(scope());
             Some((provider, tracer))
         });
         let metrics = asked(Signal::Metrics).and_then(|(collector, resource)| {
-            let exporter = MetricExporter::builder().with_http().with_protocol(Protocol::HttpBinary);
+            let exporter =
+                MetricExporter::builder().with_http().with_protocol(Protocol::HttpBinary);
             let exporter = usable(Signal::Metrics, exporter.with_http_client(collector).build())?;
-            Some(SdkMeterProvider::builder().with_resource(resource).with_periodic_exporter(exporter).build())
+            Some(
+                SdkMeterProvider::builder()
+                    .with_resource(resource)
+                    .with_periodic_exporter(exporter)
+                    .build(),
+            )
         });
         let is_asked = traces.is_some() || metrics.is_some();
         Telemetry { told: is_asked.then(|| Arc::new(Told { traces, metrics })) }

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::time::SystemTime;
 
 use opentelemetry::propagation::TextMapPropagator as _;
-use opentelemetry::trace::{SpanBuilder, SpanContext, SpanKind, Status, TraceContextExt as _, Tracer as _};
+use opentelemetry::trace::{
+    SpanBuilder, SpanContext, SpanKind, Status, TraceContextExt as _, Tracer as _,
+};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracer;
@@ -24,9 +26,11 @@ pub(crate) struct Caller {
 impl Caller {
     /// Parses a `traceparent` header. A missing or malformed header gives a caller without a span.
     pub(crate) fn named(trace_parent: Option<&str>) -> Caller {
-        let carrier = trace_parent.map(|text| HashMap::from([(TRACE_PARENT.to_owned(), text.to_owned())]));
-        let context =
-            carrier.map(|carrier| TraceContextPropagator::new().extract_with_context(&Context::new(), &carrier));
+        let carrier =
+            trace_parent.map(|text| HashMap::from([(TRACE_PARENT.to_owned(), text.to_owned())]));
+        let context = carrier.map(|carrier| {
+            TraceContextPropagator::new().extract_with_context(&Context::new(), &carrier)
+        });
         let span = context.map(|context| context.span().span_context().clone());
         Caller { span: span.filter(SpanContext::is_valid) }
     }
@@ -34,7 +38,12 @@ impl Caller {
     /// Returns the `traceparent` header of the span.
     pub(crate) fn text(&self) -> Option<String> {
         let span = self.span.as_ref()?;
-        Some(format!("00-{}-{}-{:02x}", span.trace_id(), span.span_id(), span.trace_flags().to_u8()))
+        Some(format!(
+            "00-{}-{}-{:02x}",
+            span.trace_id(),
+            span.span_id(),
+            span.trace_flags().to_u8()
+        ))
     }
 
     fn context(&self) -> Option<Context> {
@@ -44,7 +53,12 @@ impl Caller {
 
 impl Telemetry {
     /// Begins the span of a sandbox that `caller` asked for. `started` may lie in the past.
-    pub(crate) fn sandbox(&self, manifest: &Manifest, caller: &Caller, started: SystemTime) -> SandboxSpan {
+    pub(crate) fn sandbox(
+        &self,
+        manifest: &Manifest,
+        caller: &Caller,
+        started: SystemTime,
+    ) -> SandboxSpan {
         let begun = self.tracer().map(|tracer| {
             let attributes = of_sandbox(manifest)
                 .into_iter()
@@ -55,7 +69,11 @@ impl Telemetry {
                 .with_attributes(attributes);
             let context = caller.context().unwrap_or_default();
             let span = tracer.build_with_context(span, &context);
-            Begun { tracer: tracer.clone(), context: context.with_span(span), facts: of_sandbox(manifest).into() }
+            Begun {
+                tracer: tracer.clone(),
+                context: context.with_span(span),
+                facts: of_sandbox(manifest).into(),
+            }
         });
         SandboxSpan { begun }
     }
@@ -74,7 +92,10 @@ impl Telemetry {
 
 /// Returns the attributes that every span about a sandbox has.
 fn of_sandbox(manifest: &Manifest) -> [KeyValue; 2] {
-    [KeyValue::new("sandbox.id", manifest.name.to_string()), KeyValue::new("sandbox.select", manifest.backend.name())]
+    [
+        KeyValue::new("sandbox.id", manifest.name.to_string()),
+        KeyValue::new("sandbox.select", manifest.backend.name()),
+    ]
 }
 
 /// Span of the life of a sandbox. The span ends with [`SandboxSpan::end`], or when the last clone
@@ -111,7 +132,9 @@ impl SandboxSpan {
     /// belongs to the trace of the sandbox.
     pub(crate) fn exec(&self, caller: &Caller) -> ExecSpan {
         let context = self.begun.as_ref().map(|Begun { tracer, context, facts }| {
-            let span = SpanBuilder::from_name("exec").with_kind(SpanKind::Internal).with_attributes(facts.clone());
+            let span = SpanBuilder::from_name("exec")
+                .with_kind(SpanKind::Internal)
+                .with_attributes(facts.clone());
             match caller.context() {
                 None => context.with_span(tracer.build_with_context(span, context)),
                 Some(asked_from) => {
@@ -143,7 +166,10 @@ impl ExecSpan {
     /// the arguments may contain secrets.
     pub(crate) fn program(&self, program: &str, arguments: usize) {
         self.says("process.executable.name", program.to_owned());
-        self.says("process.args_count", i64::try_from(arguments.saturating_add(1)).unwrap_or(i64::MAX));
+        self.says(
+            "process.args_count",
+            i64::try_from(arguments.saturating_add(1)).unwrap_or(i64::MAX),
+        );
     }
 
     /// Records that the execution runs code in `language`.
@@ -200,7 +226,9 @@ mod tests {
     fn a_caller_is_whom_a_well_formed_header_names() {
         let text = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         assert_eq!(Caller::named(Some(text)).text().as_deref(), Some(text));
-        for wrong in ["", "00-0-0-01", "00-00000000000000000000000000000000-b7ad6b7169203331-01", "\u{e4}"] {
+        for wrong in
+            ["", "00-0-0-01", "00-00000000000000000000000000000000-b7ad6b7169203331-01", "\u{e4}"]
+        {
             assert_eq!(Caller::named(Some(wrong)).text(), None, "{wrong}");
         }
         assert_eq!(Caller::named(None).text(), None);

@@ -43,7 +43,8 @@ impl Signal {
     /// Returns whether the variables name a collector for the signal. Logs a warning if they ask
     /// for a protocol other than [`SPOKEN`].
     pub(super) fn is_asked_for(self, host: &Host) -> bool {
-        let is_disabled = host.text("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"));
+        let is_disabled =
+            host.text("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"));
         let exporters = host.text(&format!("OTEL_{}_EXPORTER", self.name())).unwrap_or("otlp");
         let is_asked = !is_disabled
             && exporters.split(',').any(|name| name.trim() == "otlp")
@@ -74,13 +75,19 @@ mod tests {
     use super::*;
 
     fn host(variables: &[(&str, &str)]) -> Host {
-        Host::new(variables.iter().map(|(name, value)| (name.into(), value.into())).collect(), "/".into())
+        Host::new(
+            variables.iter().map(|(name, value)| (name.into(), value.into())).collect(),
+            "/".into(),
+        )
     }
 
     #[track_caller]
     fn check(variables: &[(&str, &str)], traces: bool, metrics: bool) {
         let host = host(variables);
-        assert_eq!((Signal::Traces.is_asked_for(&host), Signal::Metrics.is_asked_for(&host)), (traces, metrics));
+        assert_eq!(
+            (Signal::Traces.is_asked_for(&host), Signal::Metrics.is_asked_for(&host)),
+            (traces, metrics)
+        );
     }
 
     #[test]
@@ -89,8 +96,16 @@ mod tests {
         check(&[], false, false);
         check(&[("OTEL_SERVICE_NAME", "x")], false, false);
         check(&[all], true, true);
-        check(&[("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:4318/v1/traces")], true, false);
-        check(&[("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://127.0.0.1:4318/v1/metrics")], false, true);
+        check(
+            &[("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:4318/v1/traces")],
+            true,
+            false,
+        );
+        check(
+            &[("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://127.0.0.1:4318/v1/metrics")],
+            false,
+            true,
+        );
         check(&[all, ("OTEL_SDK_DISABLED", "True")], false, false);
         check(&[all, ("OTEL_SDK_DISABLED", "false")], true, true);
         check(&[all, ("OTEL_METRICS_EXPORTER", "none")], true, false);
@@ -99,9 +114,15 @@ mod tests {
 
     #[test]
     fn a_signals_own_variable_wins() {
-        let host = host(&[("OTEL_EXPORTER_OTLP_TIMEOUT", "2000"), ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "500")]);
+        let host = host(&[
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "2000"),
+            ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "500"),
+        ]);
         assert_eq!(Signal::Traces.patience(&host), Duration::from_millis(500));
         assert_eq!(Signal::Metrics.patience(&host), Duration::from_secs(2));
-        assert_eq!(Signal::Metrics.patience(&self::host(&[("OTEL_EXPORTER_OTLP_TIMEOUT", "soon")])), PATIENCE);
+        assert_eq!(
+            Signal::Metrics.patience(&self::host(&[("OTEL_EXPORTER_OTLP_TIMEOUT", "soon")])),
+            PATIENCE
+        );
     }
 }

@@ -15,7 +15,8 @@ struct Step {
 /// Runs the transcript `tests/cli/{name}.md` and compares the results.
 #[track_caller]
 pub(crate) fn check(name: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli").join(name).with_extension("md");
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli").join(name).with_extension("md");
     let steps = parse(&fs_err::read_to_string(&path).expect("the transcript is there"));
     assert!(!steps.is_empty(), "{} has no command", path.display());
     // Not in /tmp, because a sandbox has its own /tmp and could not have a home directory there.
@@ -88,8 +89,12 @@ fn run(command: &str, place: &Path) -> (String, i32) {
 fn matches_lines(expected: &[&str], found: &[&str]) -> bool {
     match (expected, found) {
         ([], []) => true,
-        (["...", rest @ ..], _) => (0..=found.len()).any(|skipped| matches_lines(rest, &found[skipped..])),
-        ([pattern, expected @ ..], [line, found @ ..]) => matches_line(pattern, line) && matches_lines(expected, found),
+        (["...", rest @ ..], _) => {
+            (0..=found.len()).any(|skipped| matches_lines(rest, &found[skipped..]))
+        }
+        ([pattern, expected @ ..], [line, found @ ..]) => {
+            matches_line(pattern, line) && matches_lines(expected, found)
+        }
         _ => false,
     }
 }
@@ -98,15 +103,22 @@ fn matches_line(pattern: &str, line: &str) -> bool {
     match pattern.split_once("[..]") {
         None => pattern == line,
         Some((start, rest)) => line.strip_prefix(start).is_some_and(|line| {
-            line.char_indices().map(|(at, _)| at).chain([line.len()]).any(|at| matches_line(rest, &line[at..]))
+            line.char_indices()
+                .map(|(at, _)| at)
+                .chain([line.len()])
+                .any(|at| matches_line(rest, &line[at..]))
         }),
     }
 }
 
 #[test]
 fn patterns_stand_for_what_they_say_and_no_more() {
-    assert!(matches_line("a[..]c", "abc") && matches_line("a[..]c", "ac") && matches_line("[..]", ""));
+    assert!(
+        matches_line("a[..]c", "abc") && matches_line("a[..]c", "ac") && matches_line("[..]", "")
+    );
     assert!(!matches_line("a[..]c", "abd") && !matches_line("a", "ab"));
-    assert!(matches_lines(&["a", "...", "d"], &["a", "b", "c", "d"]) && matches_lines(&["..."], &[]));
+    assert!(
+        matches_lines(&["a", "...", "d"], &["a", "b", "c", "d"]) && matches_lines(&["..."], &[])
+    );
     assert!(!matches_lines(&["a"], &["a", "b"]) && !matches_lines(&["a", "...", "d"], &["a", "b"]));
 }

@@ -40,12 +40,16 @@ impl DocumentError {
         let line = before.matches('\n').count() + 1;
         let column = before.chars().rev().take_while(|character| *character != '\n').count() + 1;
         let is_unknown_key = message.starts_with("unknown field");
-        let nearest = key.as_ref().filter(|_| is_unknown_key).and_then(|key| nearest(key, known_keys::<T>()));
+        let nearest =
+            key.as_ref().filter(|_| is_unknown_key).and_then(|key| nearest(key, known_keys::<T>()));
         let what = match (&key, &nearest) {
             (Some(key), Some(nearest)) => format!("unknown key `{key}`, did you mean `{nearest}`?"),
             (Some(key), None) if is_unknown_key => format!("unknown key `{key}`"),
             (Some(key), None) => {
-                format!("`{key}`: {}", message.replace("expected usize", "expected 0 or more, a whole number"))
+                format!(
+                    "`{key}`: {}",
+                    message.replace("expected usize", "expected 0 or more, a whole number")
+                )
             }
             (None, _) => message.replace('\n', ", "),
         };
@@ -64,7 +68,8 @@ impl Policy {
         serde_json::from_str(text).map_err(|error| {
             let at = offset(text, error.line(), error.column());
             let message = error.to_string();
-            let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message);
+            let message =
+                message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message);
             let key = if error.is_data() { json_key_before(text, at) } else { None };
             DocumentError::new::<Policy>(text, at, key, message)
         })
@@ -107,7 +112,12 @@ impl Lines {
     }
 }
 
-fn collect_lines(text: &str, table: &DeTable<'_>, prefix: &str, lines: &mut BTreeMap<String, usize>) {
+fn collect_lines(
+    text: &str,
+    table: &DeTable<'_>,
+    prefix: &str,
+    lines: &mut BTreeMap<String, usize>,
+) {
     for (key, value) in table {
         let path = format!("{prefix}{}", key.get_ref());
         if let DeValue::Table(inner) = value.get_ref() {
@@ -123,9 +133,13 @@ fn toml_key_at(table: &DeTable<'_>, span: &Range<usize>) -> Option<String> {
     // The span of a `[table]` header does not contain the keys of the table, so the search enters
     // every table.
     let inner = table.iter().find_map(|(key, value)| match value.get_ref() {
-        DeValue::Table(inner) => toml_key_at(inner, span).map(|rest| format!("{}.{rest}", key.get_ref())),
+        DeValue::Table(inner) => {
+            toml_key_at(inner, span).map(|rest| format!("{}.{rest}", key.get_ref()))
+        }
         DeValue::Array(items) => items.iter().find_map(|item| match item.get_ref() {
-            DeValue::Table(inner) => toml_key_at(inner, span).map(|rest| format!("{}.{rest}", key.get_ref())),
+            DeValue::Table(inner) => {
+                toml_key_at(inner, span).map(|rest| format!("{}.{rest}", key.get_ref()))
+            }
             _ => None,
         }),
         _ => None,
@@ -239,10 +253,8 @@ mod tests {
 
     #[test]
     fn a_policy_reads_the_same_from_toml_and_json() {
-        let toml =
-            "backend = 'native'\n[limits]\nmemory = '512M'\n[network]\nmode = 'closed'\n[env]\nset = { A = '1' }";
-        let json =
-            r#"{"backend":"native","limits":{"memory":"512M"},"network":{"mode":"closed"},"env":{"set":{"A":"1"}}}"#;
+        let toml = "backend = 'native'\n[limits]\nmemory = '512M'\n[network]\nmode = 'closed'\n[env]\nset = { A = '1' }";
+        let json = r#"{"backend":"native","limits":{"memory":"512M"},"network":{"mode":"closed"},"env":{"set":{"A":"1"}}}"#;
         let policy = Policy::from_toml(toml).unwrap();
         assert_eq!(policy, Policy::from_json(json).unwrap());
         assert_eq!(policy.limits.memory, Some(Size::mebibytes(512)));
@@ -257,12 +269,18 @@ mod tests {
             "[filesystem]\nhid = []",
             "line 2, column 1: unknown key `filesystem.hid`, did you mean `filesystem.hide`?",
         );
-        refuse_toml("hide = ['a']", "line 1, column 1: unknown key `hide`, did you mean `filesystem.hide`?");
+        refuse_toml(
+            "hide = ['a']",
+            "line 1, column 1: unknown key `hide`, did you mean `filesystem.hide`?",
+        );
         refuse_toml(
             "limits = { memroy = '1G' }",
             "line 1, column 12: unknown key `limits.memroy`, did you mean `limits.memory`?",
         );
-        refuse_toml("\n[netwrk]\nmode = 'open'", "line 2, column 2: unknown key `netwrk`, did you mean `network`?");
+        refuse_toml(
+            "\n[netwrk]\nmode = 'open'",
+            "line 2, column 2: unknown key `netwrk`, did you mean `network`?",
+        );
         refuse_toml(
             "[network]\nalow = []",
             "line 2, column 1: unknown key `network.alow`, did you mean `network.allow`?",
@@ -304,7 +322,8 @@ mod tests {
 
     #[test]
     fn every_key_of_a_document_knows_its_line() {
-        let lines = Lines::of("backend = 'native'\n[limits]\n\nmemory = '1G'\n[env]\nset = { A = '1' }\n");
+        let lines =
+            Lines::of("backend = 'native'\n[limits]\n\nmemory = '1G'\n[env]\nset = { A = '1' }\n");
         assert_eq!(lines.line("backend"), Some(1));
         assert_eq!(lines.line("limits.memory"), Some(4));
         assert_eq!(lines.line("limits.time"), Some(2));

@@ -47,7 +47,11 @@ pub enum VariableError {
 impl Environment {
     /// Checks that a name denotes the variable that it seems to denote: `A=B` would set `A`.
     pub fn check_name(name: &str) -> Result<(), VariableError> {
-        if name.is_empty() || name.contains(['=', '\0']) { Err(VariableError::Name(name.to_owned())) } else { Ok(()) }
+        if name.is_empty() || name.contains(['=', '\0']) {
+            Err(VariableError::Name(name.to_owned()))
+        } else {
+            Ok(())
+        }
     }
 
     /// Checks that a name and its value reach a command unchanged.
@@ -57,17 +61,27 @@ impl Environment {
             return Err(VariableError::Value(name.to_owned()));
         }
         let length = name.len() + 1 + value.len();
-        if length >= LONGEST { Err(VariableError::TooLong { name: name.to_owned(), length }) } else { Ok(()) }
+        if length >= LONGEST {
+            Err(VariableError::TooLong { name: name.to_owned(), length })
+        } else {
+            Ok(())
+        }
     }
 }
 
 fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
     let names = Option::<Vec<String>>::deserialize(deserializer)?;
-    names.iter().flatten().try_for_each(|name| Environment::check_name(name)).map_err(serde::de::Error::custom)?;
+    names
+        .iter()
+        .flatten()
+        .try_for_each(|name| Environment::check_name(name))
+        .map_err(serde::de::Error::custom)?;
     Ok(names)
 }
 
-fn values<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
+fn values<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, String>, D::Error> {
     let values = BTreeMap::<String, String>::deserialize(deserializer)?;
     let checked = values.iter().try_for_each(|(name, value)| Environment::check(name, value));
     checked.map_err(serde::de::Error::custom)?;
@@ -96,6 +110,9 @@ mod tests {
         let beyond = VariableError::TooLong { name: "A".to_owned(), length: LONGEST };
         assert_eq!(Environment::check("A", &format!("{most}x")), Err(beyond));
         let environment: Environment = toml::from_str("pass = ['A']\nset = { B = 'x=y' }").unwrap();
-        assert_eq!((environment.pass, environment.set["B"].as_str()), (Some(vec!["A".to_owned()]), "x=y"));
+        assert_eq!(
+            (environment.pass, environment.set["B"].as_str()),
+            (Some(vec!["A".to_owned()]), "x=y")
+        );
     }
 }

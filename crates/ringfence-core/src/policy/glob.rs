@@ -37,7 +37,8 @@ impl PathGlob {
     ///
     /// Panics if the path is empty, is absolute, contains `..`, or is a pattern.
     pub fn literal(path: &'static str) -> Self {
-        let glob: Self = path.parse().expect("a path in the source code is one that the workspace can hold");
+        let glob: Self =
+            path.parse().expect("a path in the source code is one that the workspace can hold");
         assert!(glob.is_literal(), "`{path}` is a pattern");
         glob
     }
@@ -157,7 +158,8 @@ fn is_path_match(components: &[GlobComponent], names: &[&Path]) -> bool {
 /// at all. A `**` at the end is an exception, because it needs a name.
 fn skip_any_depth(components: &[GlobComponent], reached: &mut [bool]) {
     for (at, component) in components.iter().enumerate() {
-        if reached[at] && matches!(component, GlobComponent::AnyDepth) && at + 1 < components.len() {
+        if reached[at] && matches!(component, GlobComponent::AnyDepth) && at + 1 < components.len()
+        {
             reached[at + 1] = true;
         }
     }
@@ -168,7 +170,9 @@ fn skip_any_depth(components: &[GlobComponent], reached: &mut [bool]) {
 #[non_exhaustive]
 pub enum GlobError {
     /// The text is empty, or consists only of slashes and `.` components.
-    #[error("`{0}` names nothing in the workspace: write a path such as `.git/hooks` or a pattern such as `**/.env`")]
+    #[error(
+        "`{0}` names nothing in the workspace: write a path such as `.git/hooks` or a pattern such as `**/.env`"
+    )]
     Empty(String),
     /// The path is absolute.
     #[error("`{0}` is absolute: a pattern is relative to the workspace")]
@@ -206,7 +210,9 @@ impl FromStr for PathGlob {
             return Err(refused("no path contains a NUL character".to_owned()));
         }
         if text.len() > MAX_PATTERN_LENGTH {
-            return Err(refused(format!("it has more than {MAX_PATTERN_LENGTH} bytes: write several rules")));
+            return Err(refused(format!(
+                "it has more than {MAX_PATTERN_LENGTH} bytes: write several rules"
+            )));
         }
         let kind = if text.contains(['*', '?', '[', ']', '{', '}', '\\']) {
             let alternatives = split_pattern(&text).map_err(|reason| refused(reason.to_owned()))?;
@@ -272,7 +278,10 @@ mod tests {
     fn text_without_a_pattern_is_one_path() {
         check(".git/config", &[".git/config"], &["a/.git/config", ".git/config/x", ".git"]);
         let glob: PathGlob = "./.git//hooks/".parse().unwrap();
-        assert_eq!((glob.as_str(), glob.as_literal()), (".git/hooks", Some(Path::new(".git/hooks"))));
+        assert_eq!(
+            (glob.as_str(), glob.as_literal()),
+            (".git/hooks", Some(Path::new(".git/hooks")))
+        );
         assert!(!"**/.env".parse::<PathGlob>().unwrap().is_literal());
         assert_eq!("**/.env".parse::<PathGlob>().unwrap().as_literal(), None);
     }
@@ -291,7 +300,11 @@ mod tests {
             })
         };
         assert!(matches("{a,b}/key?", "b/key2") && !matches("{a,b}/key?", "c/key2"));
-        assert!(matches("x{a/b,c}/d", "xa/b/d") && matches("x{a/b,c}/d", "xc/d") && !matches("x{a/b,c}/d", "a/b/d"));
+        assert!(
+            matches("x{a/b,c}/d", "xa/b/d")
+                && matches("x{a/b,c}/d", "xc/d")
+                && !matches("x{a/b,c}/d", "a/b/d")
+        );
         assert!(matches("{a,{b/c,d}}/e", "b/c/e") && matches("{a,{b/c,d}}/e", "d/e"));
         assert!(matches("**/.env", "anything/.env"));
         assert_eq!("**/a/*".parse::<PathGlob>().unwrap().components()[0].len(), 3);
@@ -301,7 +314,11 @@ mod tests {
     fn a_name_is_matched_by_characters() {
         let matches = |pattern: &str, name: &str| {
             let glob: PathGlob = pattern.parse().unwrap();
-            assert_eq!(glob.matches(Path::new(name)), matches_component(&glob, name), "{pattern} {name}");
+            assert_eq!(
+                glob.matches(Path::new(name)),
+                matches_component(&glob, name),
+                "{pattern} {name}"
+            );
             matches_component(&glob, name)
         };
         fn matches_component(glob: &PathGlob, name: &str) -> bool {
@@ -311,15 +328,31 @@ mod tests {
                 _ => false,
             })
         }
-        for pattern in ["key?", "key[é]", "key[!a]", "key[à-ü]", "*[é]", "{key,kez}[!x]", "k?y?", "key\\é?*", "*é*"]
-        {
-            assert!(matches(pattern, "keyé") || pattern.ends_with("?*") && matches(pattern, "keyéü"), "{pattern}");
+        for pattern in [
+            "key?",
+            "key[é]",
+            "key[!a]",
+            "key[à-ü]",
+            "*[é]",
+            "{key,kez}[!x]",
+            "k?y?",
+            "key\\é?*",
+            "*é*",
+        ] {
+            assert!(
+                matches(pattern, "keyé") || pattern.ends_with("?*") && matches(pattern, "keyéü"),
+                "{pattern}"
+            );
         }
         for pattern in ["key", "key[!é]", "key[a-z]", "?", "{key,kez}", "[!k]ey?", "ke?"] {
             assert!(!matches(pattern, "keyé"), "{pattern}");
         }
         for piece in ["*a", "?", "[!à-ü]", "{a,é}é"] {
-            let longest = piece.repeat(if piece.contains('{') { 9 } else { MAX_PATTERN_LENGTH / piece.len() });
+            let longest = piece.repeat(if piece.contains('{') {
+                9
+            } else {
+                MAX_PATTERN_LENGTH / piece.len()
+            });
             assert!(!matches(&longest, "é"), "{piece}");
         }
         let slow = "*a".repeat(60) + "b";
@@ -358,7 +391,8 @@ mod tests {
             (r"\{?\}", "{é}"),
             ("[{]?[}]", "{é}"),
         ] {
-            let name: Vec<u8> = name.bytes().map(|byte| if byte == 0 { 0xff } else { byte }).collect();
+            let name: Vec<u8> =
+                name.bytes().map(|byte| if byte == 0 { 0xff } else { byte }).collect();
             let glob: PathGlob = pattern.parse().unwrap();
             assert!(glob.matches(Path::new(OsStr::from_bytes(&name))), "{pattern}");
         }
@@ -393,7 +427,10 @@ mod tests {
             (&"*a".repeat(4096), "more than 4096 bytes"),
         ] {
             let message = text.parse::<PathGlob>().unwrap_err().to_string();
-            assert!(message.contains(reason) && message.starts_with(&format!("`{text}`")), "{message}");
+            assert!(
+                message.contains(reason) && message.starts_with(&format!("`{text}`")),
+                "{message}"
+            );
         }
         for text in ["{.,a}./key", r"a/\../b", "a/[.]./b", "{a,b/..}/c"] {
             assert_eq!(text.parse::<PathGlob>(), Err(GlobError::Parent(text.to_owned())));
@@ -407,17 +444,24 @@ mod tests {
         let reference = build_glob(&glob.as_str().replace("[!", "[!/")).unwrap().compile_matcher();
         let (own, theirs) = (glob.matches(Path::new(path)), reference.is_match(path));
         // Names that are not ASCII are also matched by characters, so only our glob may match them.
-        prop_assert!(own == theirs || own && !path.is_ascii(), "`{text}` on `{path}`: {own}, globset {theirs}");
+        prop_assert!(
+            own == theirs || own && !path.is_ascii(),
+            "`{text}` on `{path}`: {own}, globset {theirs}"
+        );
         Ok(())
     }
 
     fn paths() -> impl Strategy<Value = String> {
-        let names = ["a", "b", "ab", "aab", "{", "}", "a,b", ",", ".a", "[", "]", "\\", "é", "aé", "-", "*"];
-        prop::collection::vec(prop::sample::select(names.to_vec()), 1..5).prop_map(|names| names.join("/"))
+        let names = [
+            "a", "b", "ab", "aab", "{", "}", "a,b", ",", ".a", "[", "]", "\\", "é", "aé", "-", "*",
+        ];
+        prop::collection::vec(prop::sample::select(names.to_vec()), 1..5)
+            .prop_map(|names| names.join("/"))
     }
 
     fn patterns(pieces: &[&'static str]) -> impl Strategy<Value = String> {
-        prop::collection::vec(prop::sample::select(pieces.to_vec()), 1..10).prop_map(|pieces| pieces.concat())
+        prop::collection::vec(prop::sample::select(pieces.to_vec()), 1..10)
+            .prop_map(|pieces| pieces.concat())
     }
 
     proptest! {
@@ -443,8 +487,7 @@ mod tests {
 
     #[test]
     fn each_wrong_pattern_is_refused_with_its_own_message() {
-        let nothing =
-            "names nothing in the workspace: write a path such as `.git/hooks` or a pattern such as `**/.env`";
+        let nothing = "names nothing in the workspace: write a path such as `.git/hooks` or a pattern such as `**/.env`";
         refuse("", &format!("`` {nothing}"));
         refuse("./", &format!("`./` {nothing}"));
         refuse("/etc/passwd", "`/etc/passwd` is absolute: a pattern is relative to the workspace");

@@ -20,7 +20,8 @@ const UNCLOSED_BRACES: &str = "a `{` is never closed: write `\\{` for the charac
 const UNOPENED_BRACES: &str = "a `}` has no `{` before it: write `\\}` for the character itself";
 const DANGLING_ESCAPE: &str =
     "a `\\` at the end of a name has nothing to escape: write `\\\\` for the character itself";
-const DEEP_BRACES: &str = "braces are nested more than 16 deep: write one rule for each alternative";
+const DEEP_BRACES: &str =
+    "braces are nested more than 16 deep: write one rule for each alternative";
 const MANY_ALTERNATIVES: &str = "its braces have too many combinations: write several rules";
 const UNCLEAR_DOUBLE_STAR: &str = "`**` must stand between two slashes in every alternative, and the slashes on the \
                                    same side of a brace as `**`: write one rule for each alternative";
@@ -65,7 +66,9 @@ impl CharacterClass {
     /// Returns `true` if the class matches a character. `None` stands for a byte that is not part
     /// of a character.
     pub(super) fn matches(&self, character: Option<char>) -> bool {
-        let is_member = |character| self.ranges.iter().any(|(first, last)| (*first..=*last).contains(&character));
+        let is_member = |character| {
+            self.ranges.iter().any(|(first, last)| (*first..=*last).contains(&character))
+        };
         character.is_some_and(is_member) != self.is_negated
     }
 }
@@ -77,11 +80,14 @@ impl CharacterClass {
 pub(super) fn split_pattern(text: &str) -> Result<Vec<Vec<Vec<GlobToken>>>, Refused> {
     let mut parser = GlobParser { text, at: 0 };
     let tokens = parser.parse_sequence(0)?;
-    let alternatives = if has_separator_in_braces(&tokens) { expand_braces(&tokens)? } else { vec![tokens] };
+    let alternatives =
+        if has_separator_in_braces(&tokens) { expand_braces(&tokens)? } else { vec![tokens] };
     let mut split = Vec::new();
     for alternative in alternatives {
-        let components: Vec<Vec<GlobToken>> =
-            alternative.split(|token| *token == GlobToken::Separator).map(<[GlobToken]>::to_vec).collect();
+        let components: Vec<Vec<GlobToken>> = alternative
+            .split(|token| *token == GlobToken::Separator)
+            .map(<[GlobToken]>::to_vec)
+            .collect();
         for (at, component) in components.iter().enumerate() {
             check_component(component, at + 1 == components.len())?;
         }
@@ -115,8 +121,9 @@ pub(super) fn names_parent(component: &[GlobToken]) -> bool {
 }
 
 fn has_separator_in_braces(tokens: &[GlobToken]) -> bool {
-    let has_separator =
-        |branch: &Vec<GlobToken>| branch.contains(&GlobToken::Separator) || has_separator_in_braces(branch);
+    let has_separator = |branch: &Vec<GlobToken>| {
+        branch.contains(&GlobToken::Separator) || has_separator_in_braces(branch)
+    };
     tokens.iter().any(|token| matches!(token, GlobToken::Alternatives(branches) if branches.iter().any(has_separator)))
 }
 
@@ -134,12 +141,16 @@ pub(super) fn expand_braces(tokens: &[GlobToken]) -> Result<Vec<Vec<GlobToken>>,
         }
         let size = |lists: &[Vec<GlobToken>]| lists.iter().map(Vec::len).sum::<usize>();
         let combined_size = size(&expanded) * choices.len() + size(&choices) * expanded.len();
-        if expanded.len() * choices.len() > MAX_ALTERNATIVES || combined_size > MAX_EXPANDED_TOKENS {
+        if expanded.len() * choices.len() > MAX_ALTERNATIVES || combined_size > MAX_EXPANDED_TOKENS
+        {
             return Err(MANY_ALTERNATIVES);
         }
         let combine = |start: &Vec<GlobToken>| {
             let start = start.clone();
-            choices.iter().map(move |choice| [start.as_slice(), choice].concat()).collect::<Vec<_>>()
+            choices
+                .iter()
+                .map(move |choice| [start.as_slice(), choice].concat())
+                .collect::<Vec<_>>()
         };
         expanded = expanded.iter().flat_map(combine).collect();
     }
@@ -244,12 +255,19 @@ impl GlobParser<'_> {
     /// result. `globset` takes an escaped comma for the beginning of an alternative. `globset` also
     /// reads `**/**` as `**/` if `**/**` is a whole alternative. Patterns with either ambiguity are
     /// refused.
-    fn read_double_star(&self, start: usize, before: &[GlobToken], depth: usize) -> Result<Vec<GlobToken>, Refused> {
+    fn read_double_star(
+        &self,
+        start: usize,
+        before: &[GlobToken],
+        depth: usize,
+    ) -> Result<Vec<GlobToken>, Refused> {
         let previous = self.text[..start].chars().next_back();
         let next = self.peek();
         let is_end = next.is_none() || depth > 0 && matches!(next, Some(',' | '}'));
         let is_after_depth = matches!(before.first(), Some(GlobToken::AnyDepth { .. }))
-            && before.iter().all(|token| matches!(token, GlobToken::AnyDepth { .. } | GlobToken::Separator));
+            && before
+                .iter()
+                .all(|token| matches!(token, GlobToken::AnyDepth { .. } | GlobToken::Separator));
         let is_any_depth = match previous {
             _ if before.is_empty() => matches!(next, None | Some('/')),
             Some('/') if depth > 0 && is_end && is_after_depth => return Err(UNCLEAR_DOUBLE_STAR),
@@ -290,7 +308,11 @@ impl GlobParser<'_> {
         }
         Ok(match ranges.as_slice() {
             [(first, last)] if first == last && !is_negated => GlobToken::Character(*first),
-            _ => GlobToken::Class(CharacterClass { text: self.text[start..self.at].to_owned(), is_negated, ranges }),
+            _ => GlobToken::Class(CharacterClass {
+                text: self.text[start..self.at].to_owned(),
+                is_negated,
+                ranges,
+            }),
         })
     }
 }

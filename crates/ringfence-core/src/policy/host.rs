@@ -78,10 +78,13 @@ impl HostRule {
         other.ports().iter().all(|port| self.ports().contains(port))
             && match (&self.host, &other.host) {
                 (Host::Beneath(parent), Host::Name(name)) => name.is_beneath(parent),
-                (Host::Beneath(parent), Host::Beneath(name)) => name == parent || name.is_beneath(parent),
-                (Host::Network { address, prefix }, Host::Network { address: inner, prefix: longer }) => {
-                    longer >= prefix && contains(*address, *prefix, *inner)
+                (Host::Beneath(parent), Host::Beneath(name)) => {
+                    name == parent || name.is_beneath(parent)
                 }
+                (
+                    Host::Network { address, prefix },
+                    Host::Network { address: inner, prefix: longer },
+                ) => longer >= prefix && contains(*address, *prefix, *inner),
                 (own, other) => own == other,
             }
     }
@@ -91,7 +94,8 @@ impl HostRule {
         self.ports().iter().filter(|port| other.ports().contains(port)).any(|port| {
             // Two sets of hosts are either disjoint, or one contains the other: names form a tree,
             // and so do prefixes of addresses.
-            let [own, other] = [self, other].map(|rule| HostRule { host: rule.host.clone(), port: Some(*port) });
+            let [own, other] =
+                [self, other].map(|rule| HostRule { host: rule.host.clone(), port: Some(*port) });
             own.covers(&other) || other.covers(&own)
         })
     }
@@ -111,10 +115,14 @@ impl HostRule {
 fn contains(network: IpAddr, prefix: u8, address: IpAddr) -> bool {
     match (network, address) {
         (IpAddr::V4(network), IpAddr::V4(address)) => {
-            (network.to_bits() ^ address.to_bits()).checked_shr(32 - u32::from(prefix)).unwrap_or(0) == 0
+            (network.to_bits() ^ address.to_bits()).checked_shr(32 - u32::from(prefix)).unwrap_or(0)
+                == 0
         }
         (IpAddr::V6(network), IpAddr::V6(address)) => {
-            (network.to_bits() ^ address.to_bits()).checked_shr(128 - u32::from(prefix)).unwrap_or(0) == 0
+            (network.to_bits() ^ address.to_bits())
+                .checked_shr(128 - u32::from(prefix))
+                .unwrap_or(0)
+                == 0
         }
         _ => false,
     }
@@ -231,12 +239,14 @@ impl FromStr for HostRule {
         }
         refuse_url(text)?;
         if let Some(inner) = text.strip_prefix('[') {
-            let (address, rest) = inner.split_once(']').ok_or_else(|| HostRuleError::Address(text.to_owned()))?;
+            let (address, rest) =
+                inner.split_once(']').ok_or_else(|| HostRuleError::Address(text.to_owned()))?;
             let port = match rest {
                 "" => None,
                 rest => Some(port(text, rest.strip_prefix(':').unwrap_or(rest))?),
             };
-            let host = network(text, address)?.ok_or_else(|| HostRuleError::Address(text.to_owned()))?;
+            let host =
+                network(text, address)?.ok_or_else(|| HostRuleError::Address(text.to_owned()))?;
             return Ok(HostRule { host, port });
         }
         if let Some(host) = network(text, text)? {
@@ -262,7 +272,8 @@ fn refuse_url(text: &str) -> Result<(), HostRuleError> {
     };
     if let Some((scheme, rest)) = text.split_once("://") {
         let mut instead = authority(rest);
-        let has_port = instead.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let has_port =
+            instead.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let known = match scheme.to_ascii_lowercase().as_str() {
             "https" | "wss" => Some(443),
             "http" | "ws" => Some(80),
@@ -277,7 +288,9 @@ fn refuse_url(text: &str) -> Result<(), HostRuleError> {
     if text.contains('@') {
         return Err(HostRuleError::User { text: text.to_owned(), instead: authority(text) });
     }
-    let is_path = text.split_once('/').is_some_and(|(host, _)| host.trim_start_matches('[').parse::<IpAddr>().is_err());
+    let is_path = text
+        .split_once('/')
+        .is_some_and(|(host, _)| host.trim_start_matches('[').parse::<IpAddr>().is_err());
     if is_path {
         return Err(HostRuleError::Path { text: text.to_owned(), instead: authority(text) });
     }
@@ -306,15 +319,23 @@ fn network(text: &str, part: &str) -> Result<Option<Host>, HostRuleError> {
     }
     let wrong = || HostRuleError::Prefix { text: text.to_owned(), prefix: prefix.to_owned(), most };
     let is_number = prefix.bytes().all(|byte| byte.is_ascii_digit());
-    let prefix: u8 = prefix.parse().ok().filter(|prefix| is_number && *prefix <= most).ok_or_else(wrong)?;
+    let prefix: u8 =
+        prefix.parse().ok().filter(|prefix| is_number && *prefix <= most).ok_or_else(wrong)?;
     let everything = || HostRuleError::Everything(text.to_owned());
     let first: IpAddr = match address {
         _ if prefix == 0 => return Err(everything()),
-        IpAddr::V4(address) => Ipv4Addr::from_bits(address.to_bits() & (u32::MAX << (32 - prefix))).into(),
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << (128 - prefix))).into(),
+        IpAddr::V4(address) => {
+            Ipv4Addr::from_bits(address.to_bits() & (u32::MAX << (32 - prefix))).into()
+        }
+        IpAddr::V6(address) => {
+            Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << (128 - prefix))).into()
+        }
     };
     if first != address {
-        return Err(HostRuleError::HostBits { text: text.to_owned(), instead: format!("{first}/{prefix}") });
+        return Err(HostRuleError::HostBits {
+            text: text.to_owned(),
+            instead: format!("{first}/{prefix}"),
+        });
     }
     // A connection to an IPv4-mapped address is an IPv4 connection, so that `::ffff:0:0/96` is all
     // of IPv4. The prefix of a mapped address is at least 96 here: its bits 80 to 95 are set, and
@@ -344,7 +365,10 @@ fn name(text: &str, part: &str) -> Result<Host, HostRuleError> {
         return Ok(Host::Name(name));
     }
     if is_open_to_all(&name) {
-        return Err(HostRuleError::PublicSuffix { rule: text.to_owned(), suffix: name.to_string() });
+        return Err(HostRuleError::PublicSuffix {
+            rule: text.to_owned(),
+            suffix: name.to_string(),
+        });
     }
     Ok(Host::Beneath(name))
 }
@@ -356,7 +380,8 @@ fn name(text: &str, part: &str) -> Result<Host, HostRuleError> {
 fn is_open_to_all(name: &HostName) -> bool {
     let is_open = |name: &str| {
         // By the rules of the public suffix list, an unknown top-level domain is a suffix too.
-        psl::suffix(name.as_bytes()).is_some_and(|suffix| suffix == name && suffix.typ() != Some(psl::Type::Private))
+        psl::suffix(name.as_bytes())
+            .is_some_and(|suffix| suffix == name && suffix.typ() != Some(psl::Type::Private))
     };
     // The list has entries such as `*.kawasaki.jp` without `kawasaki.jp`. An invented name beneath
     // `name` shows whether every name there is a suffix.

@@ -92,13 +92,19 @@ mod tests {
                 &format!("`{shown}` processors: it is a number from 0.01, such as 0.5 or 2"),
             );
         }
-        refuse("processes = 0", "`0` processes: it is a number from 1, and the command itself is one");
+        refuse(
+            "processes = 0",
+            "`0` processes: it is a number from 1, and the command itself is one",
+        );
         let limits: Limits = toml::from_str("cpus = 1\nprocesses = 1").unwrap();
         assert_eq!((limits.cpus, limits.processes), (Some(1.0), Some(1)));
     }
 
     #[test]
     fn a_number_where_text_belongs_is_refused_with_what_to_write() {
-        refuse("time = 30", "invalid type: integer `30`, expected a duration such as `500ms`, `30s`, `2m` or `1h30m`");
+        refuse(
+            "time = 30",
+            "invalid type: integer `30`, expected a duration such as `500ms`, `30s`, `2m` or `1h30m`",
+        );
     }
 }

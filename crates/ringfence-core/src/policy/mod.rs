@@ -110,7 +110,9 @@ impl Policy {
         full.filesystem.read.get_or_insert_default();
         full.filesystem.write.get_or_insert_default();
         full.filesystem.hide.get_or_insert_default();
-        full.filesystem.protect.get_or_insert_with(|| Self::PROTECTED.map(PathGlob::literal).to_vec());
+        full.filesystem
+            .protect
+            .get_or_insert_with(|| Self::PROTECTED.map(PathGlob::literal).to_vec());
         full.network.get_or_insert(Network::Closed);
         full.limits.output.get_or_insert(Self::OUTPUT);
         full.limits.tmp.get_or_insert(Self::TMP);
@@ -131,8 +133,8 @@ impl Policy {
     ///
     /// The hash is the SHA-256 of the policy's JSON, in lower-case hexadecimal digits.
     pub fn sha256(&self) -> String {
-        let json =
-            serde_json::to_vec(self).expect("a policy has only string keys, and paths that are not UTF-8 are replaced");
+        let json = serde_json::to_vec(self)
+            .expect("a policy has only string keys, and paths that are not UTF-8 are replaced");
         Sha256::digest(&json).iter().map(|byte| format!("{byte:02x}")).collect()
     }
 

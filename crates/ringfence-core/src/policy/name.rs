@@ -36,7 +36,8 @@ impl HostName {
     /// An owner registers such a name, or gets it from a company, as under `github.io`. Both
     /// sections of the public suffix list count.
     pub fn is_public_suffix(&self) -> bool {
-        let is_suffix = |name: &str| psl::suffix(name.as_bytes()).is_some_and(|suffix| suffix == name);
+        let is_suffix =
+            |name: &str| psl::suffix(name.as_bytes()).is_some_and(|suffix| suffix == name);
         // The list has entries such as `*.kawasaki.jp`. An invented name beneath this name shows
         // whether every name there is a suffix.
         is_suffix(&self.0) || is_suffix(&format!("any-name-at-all.{}", self.0))
@@ -110,7 +111,8 @@ impl FromStr for HostName {
             if label.is_empty() {
                 return Err(HostNameError::EmptyLabel(text.to_owned()));
             }
-            if let Some(character) = label.chars().find(|character| !is_host_character(*character)) {
+            if let Some(character) = label.chars().find(|character| !is_host_character(*character))
+            {
                 return Err(HostNameError::Character { name: text.to_owned(), character });
             }
             if label.starts_with('-') || label.ends_with('-') {

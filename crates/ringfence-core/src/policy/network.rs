@@ -109,7 +109,9 @@ pub enum NetworkError {
     #[error("the network needs a `mode` (closed, allow or open) or a list `allow`")]
     Unsaid,
     /// A key has a value that only mode `allow` can use, and the mode is another one.
-    #[error("network mode `{mode}` and `{key}` contradict each other: write mode `allow`, or drop `{key}`")]
+    #[error(
+        "network mode `{mode}` and `{key}` contradict each other: write mode `allow`, or drop `{key}`"
+    )]
     Contradiction {
         /// Mode that the table states: `closed` or `open`.
         mode: Mode,
@@ -149,7 +151,8 @@ impl NetworkTable {
     /// Refuses a table that states the mode `closed` or `open` and also has rules for single hosts.
     pub fn check(&self) -> Result<(), NetworkError> {
         let Some(mode) = self.mode.filter(|mode| *mode != Mode::Allow) else { return Ok(()) };
-        let names_hosts = |list: &Option<Vec<HostRule>>| list.as_ref().is_some_and(|list| !list.is_empty());
+        let names_hosts =
+            |list: &Option<Vec<HostRule>>| list.as_ref().is_some_and(|list| !list.is_empty());
         let useless = [
             ("allow", names_hosts(&self.allow)),
             ("deny", names_hosts(&self.deny)),
@@ -281,9 +284,12 @@ mod tests {
     #[test]
     fn contradictions_and_unknown_words_are_refused() {
         for mode in ["open", "closed"] {
-            for (key, value) in
-                [("allow", "['a.org']"), ("deny", "['a.org']"), ("transparent", "true"), ("observe", "true")]
-            {
+            for (key, value) in [
+                ("allow", "['a.org']"),
+                ("deny", "['a.org']"),
+                ("transparent", "true"),
+                ("observe", "true"),
+            ] {
                 refuse(
                     &format!("mode = '{mode}'\n{key} = {value}"),
                     &format!(
@@ -295,7 +301,10 @@ mod tests {
         for unsaid in ["", "deny = ['a.org']", "transparent = true"] {
             refuse(unsaid, "the network needs a `mode` (closed, allow or open) or a list `allow`");
         }
-        refuse("mode = 'ajar'", "unknown variant `ajar`, expected one of `closed`, `allow`, `open`");
+        refuse(
+            "mode = 'ajar'",
+            "unknown variant `ajar`, expected one of `closed`, `allow`, `open`",
+        );
         refuse(
             "hosts = []",
             "unknown field `hosts`, expected one of `mode`, `allow`, `deny`, `transparent`, `observe`",

@@ -29,7 +29,8 @@ impl Size {
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = UNITS.into_iter().find(|(_, factor)| self.0 != 0 && self.0.is_multiple_of(*factor));
+        let unit =
+            UNITS.into_iter().find(|(_, factor)| self.0 != 0 && self.0.is_multiple_of(*factor));
         match unit {
             Some((letter, factor)) => write!(f, "{}{letter}", self.0 / factor),
             None => write!(f, "{}", self.0),
@@ -51,7 +52,9 @@ pub enum SizeError {
     #[error("`{0}` is not a whole number of bytes: write for example `512M`, `1G` or `1536M`")]
     NotWhole(String),
     /// The text after the number is not a known unit.
-    #[error("`{text}` has an unknown unit `{unit}`: it is one of K, M, G, T (each 1024 of the one before)")]
+    #[error(
+        "`{text}` has an unknown unit `{unit}`: it is one of K, M, G, T (each 1024 of the one before)"
+    )]
     UnknownUnit {
         /// The whole text that was parsed.
         text: String,
@@ -78,8 +81,10 @@ impl FromStr for Size {
         if digits.is_empty() || unit.starts_with(['.', ',']) {
             return Err(SizeError::NotWhole(text.to_owned()));
         }
-        let factor = factor(unit)
-            .ok_or_else(|| SizeError::UnknownUnit { text: text.to_owned(), unit: unit.trim().to_owned() })?;
+        let factor = factor(unit).ok_or_else(|| SizeError::UnknownUnit {
+            text: text.to_owned(),
+            unit: unit.trim().to_owned(),
+        })?;
         let number: Option<u64> = digits.parse().ok();
         number
             .and_then(|number| number.checked_mul(factor))
@@ -101,7 +106,10 @@ fn factor(unit: &str) -> Option<u64> {
     matches!(&unit[1..], "" | "B" | "IB").then_some(factor)
 }
 
-crate::policy::text::serde_as_text!(Size, "a size such as `512M`, `1G` or `4096` (K, M, G and T are powers of 1024)");
+crate::policy::text::serde_as_text!(
+    Size,
+    "a size such as `512M`, `1G` or `4096` (K, M, G and T are powers of 1024)"
+);
 
 #[cfg(test)]
 mod tests {
@@ -111,7 +119,11 @@ mod tests {
     fn check(text: &str, bytes: u64, shown: &str) {
         let size: Size = text.parse().unwrap();
         assert_eq!((size.bytes(), size.to_string().as_str()), (bytes, shown));
-        assert_eq!(size.to_string().parse::<Size>().unwrap(), size, "what is shown must parse to the same size");
+        assert_eq!(
+            size.to_string().parse::<Size>().unwrap(),
+            size,
+            "what is shown must parse to the same size"
+        );
     }
 
     #[track_caller]
@@ -140,11 +152,26 @@ mod tests {
     fn each_wrong_size_is_refused_with_its_own_message() {
         refuse("", "a size cannot be empty: write for example `512M`");
         refuse("-1M", "`-1M` is negative: a size is 0 or more");
-        refuse("M", "`M` is not a whole number of bytes: write for example `512M`, `1G` or `1536M`");
-        refuse("1.5G", "`1.5G` is not a whole number of bytes: write for example `512M`, `1G` or `1536M`");
-        refuse("1Q", "`1Q` has an unknown unit `Q`: it is one of K, M, G, T (each 1024 of the one before)");
-        refuse("1 é", "`1 é` has an unknown unit `é`: it is one of K, M, G, T (each 1024 of the one before)");
+        refuse(
+            "M",
+            "`M` is not a whole number of bytes: write for example `512M`, `1G` or `1536M`",
+        );
+        refuse(
+            "1.5G",
+            "`1.5G` is not a whole number of bytes: write for example `512M`, `1G` or `1536M`",
+        );
+        refuse(
+            "1Q",
+            "`1Q` has an unknown unit `Q`: it is one of K, M, G, T (each 1024 of the one before)",
+        );
+        refuse(
+            "1 é",
+            "`1 é` has an unknown unit `é`: it is one of K, M, G, T (each 1024 of the one before)",
+        );
         refuse("16777216T", "`16777216T` is too large: a size is less than 16777216T");
-        refuse("99999999999999999999", "`99999999999999999999` is too large: a size is less than 16777216T");
+        refuse(
+            "99999999999999999999",
+            "`99999999999999999999` is too large: a size is less than 16777216T",
+        );
     }
 }

@@ -11,7 +11,8 @@ pub struct Span {
 }
 
 /// Units with their number of milliseconds, in the order in which a span is written.
-const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+const UNITS: [(&str, u64); 5] =
+    [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
 impl Span {
     /// Creates a span from a number of seconds. Zero becomes one millisecond.
@@ -64,7 +65,9 @@ pub enum SpanError {
     #[error("`{0}` needs a unit: write for example `{0}s` or `{0}m`")]
     NoUnit(String),
     /// A part of the text does not start with a digit, or has a fraction.
-    #[error("`{0}` is not made of whole numbers and units: write for example `30s`, `1500ms` or `1h30m`")]
+    #[error(
+        "`{0}` is not made of whole numbers and units: write for example `30s`, `1500ms` or `1h30m`"
+    )]
     NotWhole(String),
     /// The text after a number is not a known unit.
     #[error("`{text}` has an unknown unit `{unit}`: it is one of ms, s, m, h, d")]
@@ -75,7 +78,9 @@ pub enum SpanError {
         unit: String,
     },
     /// A unit repeats, or a larger unit follows a smaller one.
-    #[error("`{0}` has its units out of order: write the largest first and each once, such as `1h30m`")]
+    #[error(
+        "`{0}` has its units out of order: write the largest first and each once, such as `1h30m`"
+    )]
     OutOfOrder(String),
     /// The number of milliseconds does not fit in 64 bits.
     #[error("`{0}` is too long")]
@@ -105,7 +110,10 @@ impl FromStr for Span {
                 return Err(SpanError::NoUnit(text.to_owned()));
             }
             let Some((_, factor)) = UNITS.into_iter().find(|(name, _)| *name == unit) else {
-                return Err(SpanError::UnknownUnit { text: text.to_owned(), unit: unit.to_owned() });
+                return Err(SpanError::UnknownUnit {
+                    text: text.to_owned(),
+                    unit: unit.to_owned(),
+                });
             };
             let Some(place) = units.iter().position(|(name, _)| *name == unit) else {
                 return Err(SpanError::OutOfOrder(text.to_owned()));
@@ -141,8 +149,15 @@ mod tests {
     #[track_caller]
     fn check(text: &str, milliseconds: u64, shown: &str) {
         let span: Span = text.parse().unwrap();
-        assert_eq!((span.duration(), span.to_string().as_str()), (Duration::from_millis(milliseconds), shown));
-        assert_eq!(span.to_string().parse::<Span>().unwrap(), span, "what is shown must parse to the same span");
+        assert_eq!(
+            (span.duration(), span.to_string().as_str()),
+            (Duration::from_millis(milliseconds), shown)
+        );
+        assert_eq!(
+            span.to_string().parse::<Span>().unwrap(),
+            span,
+            "what is shown must parse to the same span"
+        );
     }
 
     #[track_caller]
@@ -165,14 +180,19 @@ mod tests {
     fn each_wrong_span_is_refused_with_its_own_message() {
         refuse("", "a duration cannot be empty: write for example `30s`");
         refuse("-3s", "`-3s` is negative: a duration is more than 0");
-        refuse("0s", "`0s` is no time at all: a duration is more than 0; leave it out for no limit");
+        refuse(
+            "0s",
+            "`0s` is no time at all: a duration is more than 0; leave it out for no limit",
+        );
         refuse("30", "`30` needs a unit: write for example `30s` or `30m`");
-        let not_whole = "is not made of whole numbers and units: write for example `30s`, `1500ms` or `1h30m`";
+        let not_whole =
+            "is not made of whole numbers and units: write for example `30s`, `1500ms` or `1h30m`";
         refuse("1.5s", &format!("`1.5s` {not_whole}"));
         refuse("1 h", &format!("`1 h` {not_whole}"));
         refuse("s", &format!("`s` {not_whole}"));
         refuse("3weeks", "`3weeks` has an unknown unit `weeks`: it is one of ms, s, m, h, d");
-        let order = "has its units out of order: write the largest first and each once, such as `1h30m`";
+        let order =
+            "has its units out of order: write the largest first and each once, such as `1h30m`";
         refuse("30m1h", &format!("`30m1h` {order}"));
         refuse("1s1s", &format!("`1s1s` {order}"));
         refuse("99999999999999999999s", "`99999999999999999999s` is too long");

@@ -70,7 +70,10 @@ impl<T: FromStr<Err: Display>> Visitor<'_> for Text<T> {
 ///
 /// A document cannot hold such bytes, and serialization must not fail, because every policy must
 /// have a hash.
-pub(crate) fn paths<S: Serializer>(paths: &Option<Vec<PathBuf>>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn paths<S: Serializer>(
+    paths: &Option<Vec<PathBuf>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     let Some(paths) = paths else { return serializer.serialize_none() };
     let mut sequence = serializer.serialize_seq(Some(paths.len()))?;
     for path in paths {

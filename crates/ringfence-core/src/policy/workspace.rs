@@ -44,10 +44,14 @@ pub enum WorkspaceError {
     #[error("a workspace cannot be empty: write a directory such as `.`")]
     Empty,
     /// The text has more than one colon that is not escaped.
-    #[error("`{0}` has more than one `:`: write SOURCE:DESTINATION, and a colon within a path as `\\:`")]
+    #[error(
+        "`{0}` has more than one `:`: write SOURCE:DESTINATION, and a colon within a path as `\\:`"
+    )]
     TooManyParts(String),
     /// The destination is relative or empty.
-    #[error("the destination `{0}` is not absolute: write SOURCE:/DESTINATION, and a colon within a path as `\\:`")]
+    #[error(
+        "the destination `{0}` is not absolute: write SOURCE:/DESTINATION, and a colon within a path as `\\:`"
+    )]
     RelativeDestination(String),
     /// The destination contains `..`.
     #[error("the destination `{0}` contains `..`: write the path it stands for")]
@@ -62,7 +66,8 @@ impl FromStr for Workspace {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut parts = split(text).into_iter();
-        let source = parts.next().filter(|source| !source.is_empty()).ok_or(WorkspaceError::Empty)?;
+        let source =
+            parts.next().filter(|source| !source.is_empty()).ok_or(WorkspaceError::Empty)?;
         let destination = parts.next();
         if parts.next().is_some() {
             return Err(WorkspaceError::TooManyParts(text.to_owned()));
@@ -77,11 +82,18 @@ fn split(text: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut characters = text.chars().peekable();
     while let Some(character) = characters.next() {
-        let escaped = if character == '\\' { characters.next_if(|next| matches!(next, ':' | '\\')) } else { None };
+        let escaped = if character == '\\' {
+            characters.next_if(|next| matches!(next, ':' | '\\'))
+        } else {
+            None
+        };
         match (character, escaped) {
             (':', _) => parts.push(String::new()),
             (_, literal) => {
-                parts.last_mut().expect("there is always a first part").push(literal.unwrap_or(character));
+                parts
+                    .last_mut()
+                    .expect("there is always a first part")
+                    .push(literal.unwrap_or(character));
             }
         }
     }
@@ -138,10 +150,14 @@ mod tests {
             "a:/b:/c",
             "`a:/b:/c` has more than one `:`: write SOURCE:DESTINATION, and a colon within a path as `\\:`",
         );
-        let relative = "is not absolute: write SOURCE:/DESTINATION, and a colon within a path as `\\:`";
+        let relative =
+            "is not absolute: write SOURCE:/DESTINATION, and a colon within a path as `\\:`";
         refuse("a:b", &format!("the destination `b` {relative}"));
         refuse("a:", &format!("the destination `` {relative}"));
-        refuse("a:/b/../c", "the destination `/b/../c` contains `..`: write the path it stands for");
+        refuse(
+            "a:/b/../c",
+            "the destination `/b/../c` contains `..`: write the path it stands for",
+        );
         refuse("a:/", "the destination cannot be `/`: the workspace would hide everything else");
     }
 }

@@ -28,7 +28,9 @@ impl Selection {
         match self {
             Selection::Only(backend) => Choice::Only(backend),
             Selection::TrustContainer => Choice::Only(Backend::Outer),
-            Selection::Auto | Selection::BwrapElseContainerElseBare | Selection::DockerElseAuto => Choice::Auto,
+            Selection::Auto | Selection::BwrapElseContainerElseBare | Selection::DockerElseAuto => {
+                Choice::Auto
+            }
         }
     }
 }
@@ -104,7 +106,9 @@ pub enum ChooseError {
         why: String,
     },
     /// Neither `native` nor `bwrap` works on this host, and no container was detected.
-    #[error("no backend can isolate here: native: {native}; bwrap: {bwrap}; no container was detected")]
+    #[error(
+        "no backend can isolate here: native: {native}; bwrap: {bwrap}; no container was detected"
+    )]
     NothingIsolates {
         /// Reason why `native` does not work.
         native: String,
@@ -154,7 +158,8 @@ pub fn resolve(
             (Ok(()), _) => chosen(Backend::Bwrap, "bwrap works here".to_owned()),
             (Err(_), Some(container)) => inside(container),
             (Err(why), None) => {
-                let because = format!("bwrap does not work here ({why}), and no container was detected");
+                let because =
+                    format!("bwrap does not work here ({why}), and no container was detected");
                 chosen(Backend::Local, because).with(Level::Warning, "No sandbox tool found")
             }
         }),
@@ -166,8 +171,10 @@ pub fn resolve(
             Ok(()) => Ok(chosen(Backend::Docker, format!("asked for by {source}"))),
             Err(why) => {
                 let fallback = auto(available, container)?;
-                let message =
-                    format!("SANDBOX_TYPE=docker but docker is not available ({why}), using {}", fallback.backend);
+                let message = format!(
+                    "SANDBOX_TYPE=docker but docker is not available ({why}), using {}",
+                    fallback.backend
+                );
                 Ok(fallback.with(Level::Warning, message))
             }
         },
@@ -198,14 +205,17 @@ fn only(
     match available(backend) {
         Ok(()) => Ok(chosen(backend, format!("asked for by {source}"))),
         // `bwrap` is the only backend that `SANDBOX_MODE` can name.
-        Err(why) if *source == Source::Variable("SANDBOX_MODE".into()) => Err(ChooseError::BwrapRequired { why }),
+        Err(why) if *source == Source::Variable("SANDBOX_MODE".into()) => {
+            Err(ChooseError::BwrapRequired { why })
+        }
         Err(why) => Err(ChooseError::Unavailable { backend, source_name: source.to_string(), why }),
     }
 }
 
 fn inside(container: &Container) -> Chosen {
     let message = format!("Running inside {}, container provides isolation", container.name);
-    let because = format!("inside {} ({}), which provides the isolation", container.name, container.evidence);
+    let because =
+        format!("inside {} ({}), which provides the isolation", container.name, container.evidence);
     chosen(Backend::Outer, because).with(Level::Info, message)
 }
 

@@ -99,13 +99,21 @@ impl Code {
     /// Returns the names of the languages whose suffix the file name has.
     pub fn languages_of(&self, path: &Path) -> Vec<&str> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let ends = |language: &Language| name.strip_suffix(&language.suffix).is_some_and(|rest| !rest.is_empty());
-        self.languages.iter().filter(|(_, language)| ends(language)).map(|(name, _)| name.as_str()).collect()
+        let ends = |language: &Language| {
+            name.strip_suffix(&language.suffix).is_some_and(|rest| !rest.is_empty())
+        };
+        self.languages
+            .iter()
+            .filter(|(_, language)| ends(language))
+            .map(|(name, _)| name.as_str())
+            .collect()
     }
 }
 
 /// Action of the lint of imports on a listed module, from the least to the most strict.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum BlockImports {
     /// The lint does not run.
@@ -186,10 +194,15 @@ impl FromStr for Module {
 
     fn from_str(text: &str) -> Result<Module, NoModule> {
         let is_identifier = |part: &str| {
-            let begins = part.chars().next().is_some_and(|first| first.is_alphabetic() || first == '_');
+            let begins =
+                part.chars().next().is_some_and(|first| first.is_alphabetic() || first == '_');
             begins && part.chars().all(|character| character.is_alphanumeric() || character == '_')
         };
-        if text.split('.').all(is_identifier) { Ok(Module(text.to_owned())) } else { Err(NoModule(text.to_owned())) }
+        if text.split('.').all(is_identifier) {
+            Ok(Module(text.to_owned()))
+        } else {
+            Err(NoModule(text.to_owned()))
+        }
     }
 }
 
@@ -252,16 +265,24 @@ impl Language {
 
     /// Returns the built-in languages, by name.
     pub(super) fn built_in() -> BTreeMap<String, Language> {
-        let shipped = [("python", "python3", Language::PYTHON), ("bash", "bash", ".sh"), ("javascript", "node", ".js")];
+        let shipped = [
+            ("python", "python3", Language::PYTHON),
+            ("bash", "bash", ".sh"),
+            ("javascript", "node", ".js"),
+        ];
         let language = |(name, program, suffix): (&str, &str, &str)| {
-            (name.to_owned(), Language { command: vec![program.to_owned()], suffix: suffix.to_owned() })
+            (
+                name.to_owned(),
+                Language { command: vec![program.to_owned()], suffix: suffix.to_owned() },
+            )
         };
         shipped.map(language).into()
     }
 
     /// Returns the program, which is never empty, and its arguments.
     pub fn command(&self) -> (&str, &[String]) {
-        let (program, arguments) = self.command.split_first().expect("a command without a program is refused");
+        let (program, arguments) =
+            self.command.split_first().expect("a command without a program is refused");
         (program, arguments)
     }
 
@@ -277,7 +298,9 @@ impl Language {
 
     /// Checks that a text can be the name of a language.
     fn check_name(name: &str) -> Result<(), LanguageError> {
-        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_+#".contains(&byte);
+        let is_plain = |byte: u8| {
+            byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_+#".contains(&byte)
+        };
         let is_sound = !name.is_empty() && name.bytes().all(is_plain);
         if is_sound { Ok(()) } else { Err(LanguageError::Name(name.to_owned())) }
     }
@@ -292,7 +315,9 @@ fn check_command(command: Vec<String>) -> Result<Vec<String>, LanguageError> {
 fn check_suffix(suffix: String) -> Result<String, LanguageError> {
     const LONGEST: usize = 16;
     let is_sound = suffix.strip_prefix('.').is_some_and(|rest| {
-        !rest.is_empty() && rest.len() <= LONGEST && rest.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        !rest.is_empty()
+            && rest.len() <= LONGEST
+            && rest.bytes().all(|byte| byte.is_ascii_alphanumeric())
     });
     if is_sound { Ok(suffix) } else { Err(LanguageError::Suffix(suffix)) }
 }
@@ -303,9 +328,14 @@ impl fmt::Display for Language {
     }
 }
 
-fn languages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Language>, D::Error> {
+fn languages<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, Language>, D::Error> {
     let languages = BTreeMap::<String, Language>::deserialize(deserializer)?;
-    languages.keys().try_for_each(|name| Language::check_name(name)).map_err(serde::de::Error::custom)?;
+    languages
+        .keys()
+        .try_for_each(|name| Language::check_name(name))
+        .map_err(serde::de::Error::custom)?;
     Ok(languages)
 }
 
@@ -328,20 +358,26 @@ mod tests {
 
     #[test]
     fn languages_that_could_not_be_run_are_refused() {
-        let wrong = "a language's command is a program and its arguments, and no word of it holds NUL";
+        let wrong =
+            "a language's command is a program and its arguments, and no word of it holds NUL";
         refuse("languages.r = { command = [], suffix = '.r' }", wrong);
         refuse("languages.r = { command = [''], suffix = '.r' }", wrong);
         refuse(r#"languages.r = { command = ["a\u0000"], suffix = '.r' }"#, wrong);
         for suffix in ["", ".", "r", ".a/b", ".a.b", "..", ".12345678901234567"] {
-            let message = format!("`{suffix}` is no suffix: it is a dot and a few letters or digits, such as `.py`");
+            let message = format!(
+                "`{suffix}` is no suffix: it is a dot and a few letters or digits, such as `.py`"
+            );
             refuse(&format!("languages.r = {{ command = ['r'], suffix = '{suffix}' }}"), &message);
         }
         for name in ["", "R", "a b", "../x"] {
-            let message = format!("`{name}` is no name of a language: it is made of a-z, 0-9, `-`, `_`, `+` and `#`");
+            let message = format!(
+                "`{name}` is no name of a language: it is made of a-z, 0-9, `-`, `_`, `+` and `#`"
+            );
             refuse(&format!("languages.'{name}' = {{ command = ['r'], suffix = '.r' }}"), &message);
         }
         let config: CodeConfig =
-            toml::from_str("languages.'c++' = { command = ['run', '-x'], suffix = '.cc' }").unwrap();
+            toml::from_str("languages.'c++' = { command = ['run', '-x'], suffix = '.cc' }")
+                .unwrap();
         assert_eq!(config.languages["c++"].to_string(), "run -x FILE.cc");
         assert_eq!(Language::new(["run", "-x"], ".cc").as_ref(), Ok(&config.languages["c++"]));
         assert_eq!(Language::new([""; 0], ".cc"), Err(LanguageError::Command));
@@ -364,7 +400,10 @@ mod tests {
         for degree in BlockImports::ALL {
             assert_eq!(degree.to_string().parse(), Ok(degree));
         }
-        refuse("block_imports = 'maybe'", "unknown variant `maybe`, expected one of `off`, `warn`, `block`");
+        refuse(
+            "block_imports = 'maybe'",
+            "unknown variant `maybe`, expected one of `off`, `warn`, `block`",
+        );
         assert_eq!(
             "maybe".parse::<BlockImports>().unwrap_err().to_string(),
             "unknown choice `maybe`: it is one of off, warn, block"

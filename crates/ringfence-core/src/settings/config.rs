@@ -23,7 +23,10 @@ pub struct Config {
     /// Files that the sandbox can read and write.
     pub filesystem: Filesystem,
     /// Network that the sandbox can reach; closed by default.
-    #[serde(skip_serializing_if = "NetworkTable::is_unsaid", deserialize_with = "NetworkTable::consistent")]
+    #[serde(
+        skip_serializing_if = "NetworkTable::is_unsaid",
+        deserialize_with = "NetworkTable::consistent"
+    )]
     pub network: NetworkTable,
     /// Limits on the resources that the sandbox may use.
     pub limits: Limits,
@@ -78,7 +81,15 @@ impl Config {
     /// Returns the policy that the configuration states.
     pub fn policy(self) -> Policy {
         let Config { backend, filesystem, network, limits, env, require, allow_weaker, .. } = self;
-        Policy { backend, filesystem, network: network.network(), limits, env, require, allow_weaker }
+        Policy {
+            backend,
+            filesystem,
+            network: network.network(),
+            limits,
+            env,
+            require,
+            allow_weaker,
+        }
     }
 
     /// Replaces a leading `~` in every path by the home directory.
@@ -90,13 +101,20 @@ impl Config {
         let files = &mut self.filesystem;
         let paths = (files.read.iter_mut().flatten().map(|path| ("filesystem.read", path)))
             .chain(files.write.iter_mut().flatten().map(|path| ("filesystem.write", path)))
-            .chain(files.workspace.iter_mut().map(|workspace| ("filesystem.workspace", &mut workspace.source)))
+            .chain(
+                files
+                    .workspace
+                    .iter_mut()
+                    .map(|workspace| ("filesystem.workspace", &mut workspace.source)),
+            )
             .chain(self.workspace_root.iter_mut().map(|path| ("workspace_root", path)))
             .chain(self.allow_workspace.iter_mut().map(|path| ("allow_workspace", path)))
-            .chain(self.credentials.iter_mut().filter_map(|credential| match &mut credential.origin {
-                SecretOrigin::File(path) => Some(("credentials", path)),
-                SecretOrigin::Command(_) | SecretOrigin::Variable(_) => None,
-            }))
+            .chain(self.credentials.iter_mut().filter_map(
+                |credential| match &mut credential.origin {
+                    SecretOrigin::File(path) => Some(("credentials", path)),
+                    SecretOrigin::Command(_) | SecretOrigin::Variable(_) => None,
+                },
+            ))
             .chain(self.audit.dir.iter_mut().map(|path| ("audit.dir", path)));
         for (key, path) in paths {
             if let Ok(rest) = path.strip_prefix("~") {
@@ -112,6 +130,15 @@ impl From<Policy> for Config {
     fn from(policy: Policy) -> Self {
         let Policy { backend, filesystem, network, limits, env, require, allow_weaker } = policy;
         let network = network.map(NetworkTable::from).unwrap_or_default();
-        Config { backend, filesystem, network, limits, env, require, allow_weaker, ..Config::default() }
+        Config {
+            backend,
+            filesystem,
+            network,
+            limits,
+            env,
+            require,
+            allow_weaker,
+            ..Config::default()
+        }
     }
 }

@@ -34,7 +34,9 @@ pub fn detect_container(host: &impl HostView) -> Option<Container> {
         return found("gitpod", "GITPOD_WORKSPACE_ID is set");
     }
     let cgroup = host.read(Path::new("/proc/1/cgroup")).unwrap_or_default();
-    if let Some(word) = ["docker", "kubepods", "containerd"].into_iter().find(|word| cgroup.contains(word)) {
+    if let Some(word) =
+        ["docker", "kubepods", "containerd"].into_iter().find(|word| cgroup.contains(word))
+    {
         return found("container", &format!("/proc/1/cgroup names {word}"));
     }
     if host.exists(Path::new("/run/.containerenv")) {
@@ -59,11 +61,17 @@ mod tests {
         }
 
         fn read(&self, path: &Path) -> Option<String> {
-            self.files.iter().find(|(name, _)| Path::new(name) == path).map(|(_, text)| (*text).to_owned())
+            self.files
+                .iter()
+                .find(|(name, _)| Path::new(name) == path)
+                .map(|(_, text)| (*text).to_owned())
         }
 
         fn variable(&self, name: &str) -> Option<String> {
-            self.variables.iter().find(|(own, _)| *own == name).map(|(_, value)| (*value).to_owned())
+            self.variables
+                .iter()
+                .find(|(own, _)| *own == name)
+                .map(|(_, value)| (*value).to_owned())
         }
     }
 
@@ -73,8 +81,12 @@ mod tests {
         variables: &[(&'static str, &'static str)],
         expected: Option<(&str, &str)>,
     ) {
-        let found = detect_container(&Host { files: files.to_vec(), variables: variables.to_vec() });
-        assert_eq!(found.as_ref().map(|container| (container.name, container.evidence.as_str())), expected);
+        let found =
+            detect_container(&Host { files: files.to_vec(), variables: variables.to_vec() });
+        assert_eq!(
+            found.as_ref().map(|container| (container.name, container.evidence.as_str())),
+            expected
+        );
     }
 
     const DOCKERENV: (&str, &str) = ("/.dockerenv", "");
@@ -85,7 +97,11 @@ mod tests {
     fn every_sign_is_recognised_by_itself() {
         check(&[DOCKERENV], &[], Some(("docker", "/.dockerenv exists")));
         check(&[], &[("CODESPACES", "true")], Some(("codespaces", "CODESPACES=true")));
-        check(&[], &[("GITPOD_WORKSPACE_ID", "x-1")], Some(("gitpod", "GITPOD_WORKSPACE_ID is set")));
+        check(
+            &[],
+            &[("GITPOD_WORKSPACE_ID", "x-1")],
+            Some(("gitpod", "GITPOD_WORKSPACE_ID is set")),
+        );
         check(&[DOCKER_CGROUP], &[], Some(("container", "/proc/1/cgroup names docker")));
         check(
             &[("/proc/1/cgroup", "1:name=systemd:/kubepods/besteffort/pod1")],

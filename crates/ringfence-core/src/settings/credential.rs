@@ -80,7 +80,9 @@ pub enum CredentialError {
     #[error("a secret comes from one place: write `file`, `command` or `variable`")]
     Origin,
     /// The command is an empty list.
-    #[error("`command` is empty: write the program and its arguments, as in [\"pass\", \"show\", \"api\"]")]
+    #[error(
+        "`command` is empty: write the program and its arguments, as in [\"pass\", \"show\", \"api\"]"
+    )]
     Command,
     /// The text of `variable` or `placeholder` is not a valid name of a variable.
     #[error(transparent)]
@@ -124,7 +126,11 @@ struct Table {
 
 impl Default for HeaderTemplate {
     fn default() -> HeaderTemplate {
-        HeaderTemplate { name: "Authorization".to_owned(), before: "Bearer ".to_owned(), after: String::new() }
+        HeaderTemplate {
+            name: "Authorization".to_owned(),
+            before: "Bearer ".to_owned(),
+            after: String::new(),
+        }
     }
 }
 
@@ -155,16 +161,25 @@ impl FromStr for HeaderTemplate {
         let (name, value) = text.split_once(':').ok_or_else(wrong)?;
         let (before, after) = value.trim().split_once(SECRET).ok_or_else(wrong)?;
         // RFC 9110, sections 5.1 and 5.6.2: the name of a header is a token of these bytes.
-        let is_token_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        let is_token_byte =
+            |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         let is_text = |part: &str| part.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
-        if name.is_empty() || !name.bytes().all(is_token_byte) || !is_text(value) || after.contains(SECRET) {
+        if name.is_empty()
+            || !name.bytes().all(is_token_byte)
+            || !is_text(value)
+            || after.contains(SECRET)
+        {
             return Err(wrong());
         }
         let folded = name.to_ascii_lowercase();
         if MEANT_FOR_THE_WAY.contains(&folded.as_str()) || folded.starts_with("proxy-") {
             return Err(CredentialError::Reserved(name.to_owned()));
         }
-        Ok(HeaderTemplate { name: name.to_owned(), before: before.to_owned(), after: after.to_owned() })
+        Ok(HeaderTemplate {
+            name: name.to_owned(),
+            before: before.to_owned(),
+            after: after.to_owned(),
+        })
     }
 }
 
@@ -184,7 +199,9 @@ impl TryFrom<Table> for Credential {
         match &host.host {
             Host::Network { .. } => return Err(CredentialError::Address(host)),
             // A company can give the names beneath its suffix to different owners.
-            Host::Beneath(parent) if parent.is_public_suffix() => return Err(CredentialError::ManyOwners(host)),
+            Host::Beneath(parent) if parent.is_public_suffix() => {
+                return Err(CredentialError::ManyOwners(host));
+            }
             Host::Beneath(_) | Host::Name(_) => {}
         }
         let origin = match (file, command, variable) {
@@ -205,7 +222,14 @@ impl TryFrom<Table> for Credential {
 impl From<Credential> for Table {
     fn from(credential: Credential) -> Table {
         let Credential { host, origin, header, placeholder } = credential;
-        let mut table = Table { host, file: None, command: None, variable: None, header: Some(header), placeholder };
+        let mut table = Table {
+            host,
+            file: None,
+            command: None,
+            variable: None,
+            header: Some(header),
+            placeholder,
+        };
         match origin {
             SecretOrigin::File(path) => table.file = Some(path),
             SecretOrigin::Command(words) => table.command = Some(words),
@@ -220,7 +244,9 @@ impl fmt::Display for SecretOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SecretOrigin::File(path) => write!(f, "file {}", path.display()),
-            SecretOrigin::Command(words) => write!(f, "command {}", words.first().map_or("", String::as_str)),
+            SecretOrigin::Command(words) => {
+                write!(f, "command {}", words.first().map_or("", String::as_str))
+            }
             SecretOrigin::Variable(name) => write!(f, "variable {name}"),
         }
     }
@@ -275,20 +301,41 @@ mod tests {
         let origin = "a secret comes from one place: write `file`, `command` or `variable`";
         refuse("host = 'a.org'", origin);
         refuse("host = 'a.org'\nfile = '/x'\nvariable = 'X'", origin);
-        assert!(read("host = 'a.org'\ncommand = []").unwrap_err().starts_with("`command` is empty"));
-        assert!(read("host = 'a.org'\nvariable = 'A=B'").unwrap_err().contains("is no name of a variable"));
-        assert!(read("host = 'a.org'\nfile = '/x'\nplaceholder = ''").unwrap_err().contains("no name of a variable"));
+        assert!(
+            read("host = 'a.org'\ncommand = []").unwrap_err().starts_with("`command` is empty")
+        );
+        assert!(
+            read("host = 'a.org'\nvariable = 'A=B'")
+                .unwrap_err()
+                .contains("is no name of a variable")
+        );
+        assert!(
+            read("host = 'a.org'\nfile = '/x'\nplaceholder = ''")
+                .unwrap_err()
+                .contains("no name of a variable")
+        );
     }
 
     #[test]
     fn a_header_has_one_place_for_the_secret_and_no_meaning_on_the_way() {
-        for wrong in
-            ["Authorization", "X: y", "X: {secret}{secret}", ": {secret}", "X Y: {secret}", "X: {secret}\u{e9}"]
-        {
-            assert_eq!(wrong.parse::<HeaderTemplate>(), Err(CredentialError::Header(wrong.to_owned())), "{wrong}");
+        for wrong in [
+            "Authorization",
+            "X: y",
+            "X: {secret}{secret}",
+            ": {secret}",
+            "X Y: {secret}",
+            "X: {secret}\u{e9}",
+        ] {
+            assert_eq!(
+                wrong.parse::<HeaderTemplate>(),
+                Err(CredentialError::Header(wrong.to_owned())),
+                "{wrong}"
+            );
         }
         assert!("X: \r\nY: {secret}".parse::<HeaderTemplate>().is_err());
-        for name in ["Host", "content-length", "Proxy-Authorization", "Transfer-Encoding", "Connection"] {
+        for name in
+            ["Host", "content-length", "Proxy-Authorization", "Transfer-Encoding", "Connection"]
+        {
             let error = format!("{name}: {{secret}}").parse::<HeaderTemplate>().unwrap_err();
             assert_eq!(error, CredentialError::Reserved(name.to_owned()));
         }

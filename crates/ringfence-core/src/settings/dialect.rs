@@ -102,7 +102,9 @@ const STORE_CODE: &str = "SANDBOX_STORE_CODE";
 
 impl Dialect {
     /// Reads the variables of existing deployments and ignores all other variables.
-    pub fn read(variables: impl IntoIterator<Item = (String, String)>) -> Result<Self, DialectError> {
+    pub fn read(
+        variables: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, DialectError> {
         let mut dialect = Dialect::default();
         let mut asked: Vec<(&'static str, String, Selection)> = Vec::new();
         for (name, value) in variables {
@@ -111,14 +113,18 @@ impl Dialect {
                 BLOCK_IMPORTS => dialect.block_dangerous_imports = Some(switch(&value)?),
                 STORE_CODE => dialect.store_code = Some(store(&value)?),
                 name => {
-                    let Some(selector) = SELECTORS.iter().find(|selector| selector.name == name) else { continue };
+                    let Some(selector) = SELECTORS.iter().find(|selector| selector.name == name)
+                    else {
+                        continue;
+                    };
                     asked.push((selector.name, value.clone(), selector.select(&value)?));
                 }
             }
         }
         // Sort by the order of `SELECTORS`, because the environment has no fixed order and the
         // result must always be the same.
-        asked.sort_by_key(|(name, ..)| SELECTORS.iter().position(|selector| selector.name == *name));
+        asked
+            .sort_by_key(|(name, ..)| SELECTORS.iter().position(|selector| selector.name == *name));
         if let Some((first, rest)) = asked.split_first() {
             if let Some(second) = rest.iter().find(|second| second.2 != first.2) {
                 return Err(DialectError::Disagreement {
@@ -139,7 +145,9 @@ impl Selector {
     fn select(&self, value: &str) -> Result<Selection, DialectError> {
         let named = self.values.iter().find(|(name, _)| value.eq_ignore_ascii_case(name));
         let list = || self.values.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-        named.map(|(_, selection)| *selection).ok_or_else(|| wrong(self.name, value, format!("one of {}", list())))
+        named
+            .map(|(_, selection)| *selection)
+            .ok_or_else(|| wrong(self.name, value, format!("one of {}", list())))
     }
 }
 
@@ -162,7 +170,10 @@ fn switch(value: &str) -> Result<bool, DialectError> {
 }
 
 fn store(value: &str) -> Result<Store, DialectError> {
-    value.to_ascii_lowercase().parse().map_err(|_| wrong(STORE_CODE, value, "one of on_error, always, never"))
+    value
+        .to_ascii_lowercase()
+        .parse()
+        .map_err(|_| wrong(STORE_CODE, value, "one of on_error, always, never"))
 }
 
 #[cfg(test)]
@@ -170,7 +181,9 @@ mod tests {
     use super::*;
 
     fn read(variables: &[(&str, &str)]) -> Result<Dialect, DialectError> {
-        Dialect::read(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+        Dialect::read(
+            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+        )
     }
 
     #[track_caller]
@@ -184,7 +197,10 @@ mod tests {
             for (value, selection) in selector.values {
                 for spelling in [(*value).to_owned(), value.to_uppercase()] {
                     let dialect = read(&[(selector.name, &spelling)]).unwrap();
-                    assert_eq!((dialect.selection, dialect.selected_by), (Some(*selection), Some(selector.name)));
+                    assert_eq!(
+                        (dialect.selection, dialect.selected_by),
+                        (Some(*selection), Some(selector.name))
+                    );
                 }
             }
         }
@@ -194,7 +210,8 @@ mod tests {
 
     #[test]
     fn the_other_variables_mean_what_they_are_called() {
-        let dialect = read(&[(TIMEOUT, "30"), (BLOCK_IMPORTS, "True"), (STORE_CODE, "always")]).unwrap();
+        let dialect =
+            read(&[(TIMEOUT, "30"), (BLOCK_IMPORTS, "True"), (STORE_CODE, "always")]).unwrap();
         assert_eq!(dialect.time, Some("30s".parse().unwrap()));
         assert_eq!(dialect.block_dangerous_imports, Some(true));
         assert_eq!(dialect.store_code, Some(Store::Always));
@@ -211,10 +228,14 @@ mod tests {
             &[("SANDBOX_METHOD", "auto")],
             "SANDBOX_METHOD=`auto` is not valid: it is one of bwrap, docker, podman, noop",
         );
-        refuse(&[("SANDBOX_TYPE", "")], "SANDBOX_TYPE=`` is not valid: it is one of local, docker, e2b");
+        refuse(
+            &[("SANDBOX_TYPE", "")],
+            "SANDBOX_TYPE=`` is not valid: it is one of local, docker, e2b",
+        );
         for wrong in ["0", "-1", "30s", ""] {
-            let message =
-                format!("SANDBOX_TIMEOUT_SEC=`{wrong}` is not valid: it is a whole number of seconds, 1 or more");
+            let message = format!(
+                "SANDBOX_TIMEOUT_SEC=`{wrong}` is not valid: it is a whole number of seconds, 1 or more"
+            );
             refuse(&[(TIMEOUT, wrong)], &message);
         }
         refuse(
@@ -238,7 +259,9 @@ mod tests {
     fn every_two_values_that_ask_for_different_things_are_an_error_naming_both() {
         let all: Vec<_> = SELECTORS
             .iter()
-            .flat_map(|selector| selector.values.iter().map(move |(value, asks)| (selector.name, *value, *asks)))
+            .flat_map(|selector| {
+                selector.values.iter().map(move |(value, asks)| (selector.name, *value, *asks))
+            })
             .collect();
         for (index, first) in all.iter().enumerate() {
             for second in all[index..].iter().filter(|second| second.0 != first.0) {
@@ -248,7 +271,8 @@ mod tests {
                     continue;
                 }
                 let message = read.unwrap_err().to_string();
-                let (one, other) = (format!("{}={}", first.0, first.1), format!("{}={}", second.0, second.1));
+                let (one, other) =
+                    (format!("{}={}", first.0, first.1), format!("{}={}", second.0, second.1));
                 assert!(message.starts_with(&format!("{one} and {other} disagree")), "{message}");
             }
         }

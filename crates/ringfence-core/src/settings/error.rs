@@ -54,7 +54,9 @@ pub enum SettingsError {
         path: PathBuf,
     },
     /// A path starts with `~`, but there is no home directory.
-    #[error("{source_name}: {key} starts with `~`, and there is no home directory to put in its place")]
+    #[error(
+        "{source_name}: {key} starts with `~`, and there is no home directory to put in its place"
+    )]
     NoHome {
         /// Source of the value, such as `config.toml:3`.
         source_name: String,
@@ -62,7 +64,9 @@ pub enum SettingsError {
         key: &'static str,
     },
     /// A layer other than the system's and the user's file sets credentials.
-    #[error("{source_name}: credentials are said in the user's or the system's own configuration alone")]
+    #[error(
+        "{source_name}: credentials are said in the user's or the system's own configuration alone"
+    )]
     Credentials {
         /// Source of the credentials, such as `ringfence.toml:1`.
         source_name: String,
@@ -85,13 +89,23 @@ impl SettingsError {
     pub fn hint(&self) -> Option<String> {
         match self {
             SettingsError::File { source, .. } => source.hint(),
-            SettingsError::Value { name, expected, .. } => Some(format!("set {name} to {expected}, or unset it")),
-            SettingsError::NotText(name) => Some(format!("unset {name}, and use the flag or a file instead")),
+            SettingsError::Value { name, expected, .. } => {
+                Some(format!("set {name} to {expected}, or unset it"))
+            }
+            SettingsError::NotText(name) => {
+                Some(format!("unset {name}, and use the flag or a file instead"))
+            }
             SettingsError::UnknownVariable { name, nearest: None } => Some(format!("unset {name}")),
-            SettingsError::UnknownVariable { nearest: Some(nearest), .. } => Some(format!("did you mean {nearest}?")),
-            SettingsError::Relative { .. } => Some("write the whole path, from `/` or from `~`".to_owned()),
+            SettingsError::UnknownVariable { nearest: Some(nearest), .. } => {
+                Some(format!("did you mean {nearest}?"))
+            }
+            SettingsError::Relative { .. } => {
+                Some("write the whole path, from `/` or from `~`".to_owned())
+            }
             SettingsError::NoHome { .. } => Some("set HOME, or write the whole path".to_owned()),
-            SettingsError::Credentials { .. } => Some("move them to ~/.config/ringfence/config.toml".to_owned()),
+            SettingsError::Credentials { .. } => {
+                Some("move them to ~/.config/ringfence/config.toml".to_owned())
+            }
             SettingsError::Widening(widening) => Some(widening.hint()),
             SettingsError::Dialect(error) => error.hint(),
         }

@@ -48,11 +48,16 @@ impl Settings {
             ("env.pass".to_owned(), list(policy.env.pass.iter().flatten())),
         ];
         // The value of a variable may be a secret; its name is not.
-        values.extend(policy.env.set.keys().map(|name| (format!("env.set.{name}"), "***".to_owned())));
+        values.extend(
+            policy.env.set.keys().map(|name| (format!("env.set.{name}"), "***".to_owned())),
+        );
         values.extend([
             ("require".to_owned(), list(&policy.require)),
             ("allow_weaker".to_owned(), list(&policy.allow_weaker)),
-            ("workspace_root".to_owned(), optional(self.workspace_root.as_ref().map(|path| path.display()))),
+            (
+                "workspace_root".to_owned(),
+                optional(self.workspace_root.as_ref().map(|path| path.display())),
+            ),
             ("allow_workspace".to_owned(), paths(&self.allow_workspace)),
             ("container.image".to_owned(), optional(self.image.as_ref())),
             ("credentials".to_owned(), list(&self.credentials)),
@@ -62,12 +67,21 @@ impl Settings {
             ("code.imports".to_owned(), list(&self.code.imports)),
             ("code.store_code".to_owned(), self.code.store_code.to_string()),
             ("code.warm".to_owned(), self.code.warm.to_string()),
-            ("code.preload".to_owned(), list(self.code.preload_line().split(' ').filter(|word| !word.is_empty()))),
+            (
+                "code.preload".to_owned(),
+                list(self.code.preload_line().split(' ').filter(|word| !word.is_empty())),
+            ),
         ]);
         let languages = self.code.languages.iter();
-        values.extend(languages.map(|(name, language)| (format!("code.languages.{name}"), language.to_string())));
-        let explained =
-            values.into_iter().map(|(key, value)| Explained { sources: self.sources.of(&key).to_vec(), key, value });
+        values.extend(
+            languages
+                .map(|(name, language)| (format!("code.languages.{name}"), language.to_string())),
+        );
+        let explained = values.into_iter().map(|(key, value)| Explained {
+            sources: self.sources.of(&key).to_vec(),
+            key,
+            value,
+        });
         explained.collect()
     }
 }

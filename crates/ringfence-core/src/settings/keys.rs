@@ -43,34 +43,62 @@ pub const KEYS: [Key; 34] = [
         "SOURCE or SOURCE:DESTINATION",
         |config, text| set(&mut config.filesystem.workspace, text),
     ),
-    key("filesystem.read", "--read", "RINGFENCE_READ", "paths with colons between", |config, text| {
-        set_list(&mut config.filesystem.read, text, ':')
-    }),
-    key("filesystem.write", "--write", "RINGFENCE_WRITE", "paths with colons between", |config, text| {
-        set_list(&mut config.filesystem.write, text, ':')
-    }),
-    key("filesystem.hide", "--hide", "RINGFENCE_HIDE", "patterns with commas between", |config, text| {
-        set_list(&mut config.filesystem.hide, text, ',')
-    }),
-    key("filesystem.protect", "--protect", "RINGFENCE_PROTECT", "patterns with commas between", |config, text| {
-        set_list(&mut config.filesystem.protect, text, ',')
-    }),
+    key(
+        "filesystem.read",
+        "--read",
+        "RINGFENCE_READ",
+        "paths with colons between",
+        |config, text| set_list(&mut config.filesystem.read, text, ':'),
+    ),
+    key(
+        "filesystem.write",
+        "--write",
+        "RINGFENCE_WRITE",
+        "paths with colons between",
+        |config, text| set_list(&mut config.filesystem.write, text, ':'),
+    ),
+    key(
+        "filesystem.hide",
+        "--hide",
+        "RINGFENCE_HIDE",
+        "patterns with commas between",
+        |config, text| set_list(&mut config.filesystem.hide, text, ','),
+    ),
+    key(
+        "filesystem.protect",
+        "--protect",
+        "RINGFENCE_PROTECT",
+        "patterns with commas between",
+        |config, text| set_list(&mut config.filesystem.protect, text, ','),
+    ),
     key("network.mode", "--net", "RINGFENCE_NET", "closed, allow or open", |config, text| {
         set(&mut config.network.mode, text)?;
         Ok(config.network.check()?)
     }),
-    key("network.allow", "--allow", "RINGFENCE_ALLOW", "hosts with commas between", |config, text| {
-        set_list(&mut config.network.allow, text, ',')?;
-        Ok(config.network.check()?)
-    }),
+    key(
+        "network.allow",
+        "--allow",
+        "RINGFENCE_ALLOW",
+        "hosts with commas between",
+        |config, text| {
+            set_list(&mut config.network.allow, text, ',')?;
+            Ok(config.network.check()?)
+        },
+    ),
     key("network.deny", "--deny", "RINGFENCE_DENY", "hosts with commas between", |config, text| {
         set_list(&mut config.network.deny, text, ',')?;
         Ok(config.network.check()?)
     }),
-    key("network.transparent", "--transparent", "RINGFENCE_TRANSPARENT", "true or false", |config, text| {
-        set(&mut config.network.transparent, text)?;
-        Ok(config.network.check()?)
-    }),
+    key(
+        "network.transparent",
+        "--transparent",
+        "RINGFENCE_TRANSPARENT",
+        "true or false",
+        |config, text| {
+            set(&mut config.network.transparent, text)?;
+            Ok(config.network.check()?)
+        },
+    ),
     key("network.observe", "--observe", "RINGFENCE_OBSERVE", "true or false", |config, text| {
         set(&mut config.network.observe, text)?;
         Ok(config.network.check()?)
@@ -85,14 +113,22 @@ pub const KEYS: [Key; 34] = [
         config.limits.cpus = Some(Limits::check_cpus(text.parse()?)?);
         Ok(())
     }),
-    key("limits.processes", "--processes", "RINGFENCE_PROCESSES", "a number such as 256", |config, text| {
-        config.limits.processes = Some(Limits::check_processes(text.parse()?)?);
-        Ok(())
-    }),
+    key(
+        "limits.processes",
+        "--processes",
+        "RINGFENCE_PROCESSES",
+        "a number such as 256",
+        |config, text| {
+            config.limits.processes = Some(Limits::check_processes(text.parse()?)?);
+            Ok(())
+        },
+    ),
     key("limits.output", "--output", "RINGFENCE_OUTPUT", "a size such as 10M", |config, text| {
         set(&mut config.limits.output, text)
     }),
-    key("limits.tmp", "--tmp", "RINGFENCE_TMP", "a size such as 1G", |config, text| set(&mut config.limits.tmp, text)),
+    key("limits.tmp", "--tmp", "RINGFENCE_TMP", "a size such as 1G", |config, text| {
+        set(&mut config.limits.tmp, text)
+    }),
     key("limits.disk", "--disk", "RINGFENCE_DISK", "a size such as 1G", |config, text| {
         set(&mut config.limits.disk, text)
     }),
@@ -103,14 +139,26 @@ pub const KEYS: [Key; 34] = [
         Ok(())
     }),
     Key { name: "env.set", flag: Some("--env"), variable: None },
-    key("require", "--require", "RINGFENCE_REQUIRE", "promises with commas between", |config, text| {
-        config.require = list(text, ',')?.into_iter().collect();
-        Ok(())
-    }),
-    key("allow_weaker", "--allow-weaker", "RINGFENCE_ALLOW_WEAKER", "promises with commas between", |config, text| {
-        config.allow_weaker = list(text, ',')?.into_iter().collect();
-        Ok(())
-    }),
+    key(
+        "require",
+        "--require",
+        "RINGFENCE_REQUIRE",
+        "promises with commas between",
+        |config, text| {
+            config.require = list(text, ',')?.into_iter().collect();
+            Ok(())
+        },
+    ),
+    key(
+        "allow_weaker",
+        "--allow-weaker",
+        "RINGFENCE_ALLOW_WEAKER",
+        "promises with commas between",
+        |config, text| {
+            config.allow_weaker = list(text, ',')?.into_iter().collect();
+            Ok(())
+        },
+    ),
     Key {
         name: "workspace_root",
         flag: None,
@@ -119,9 +167,13 @@ pub const KEYS: [Key; 34] = [
         }),
     },
     Key { name: "allow_workspace", flag: None, variable: None },
-    key("container.image", "--image", "RINGFENCE_IMAGE", "an image, for podman and docker", |config, text| {
-        set(&mut config.container.image, text)
-    }),
+    key(
+        "container.image",
+        "--image",
+        "RINGFENCE_IMAGE",
+        "an image, for podman and docker",
+        |config, text| set(&mut config.container.image, text),
+    ),
     Key { name: "credentials", flag: None, variable: None },
     Key {
         name: "audit.store",
@@ -133,11 +185,17 @@ pub const KEYS: [Key; 34] = [
     Key {
         name: "audit.dir",
         flag: None,
-        variable: variable("RINGFENCE_AUDIT_DIR", "a directory", |config, text| set(&mut config.audit.dir, text)),
+        variable: variable("RINGFENCE_AUDIT_DIR", "a directory", |config, text| {
+            set(&mut config.audit.dir, text)
+        }),
     },
-    key("code.block_imports", "--block-imports", "RINGFENCE_BLOCK_IMPORTS", "off, warn or block", |config, text| {
-        set(&mut config.code.block_imports, text)
-    }),
+    key(
+        "code.block_imports",
+        "--block-imports",
+        "RINGFENCE_BLOCK_IMPORTS",
+        "off, warn or block",
+        |config, text| set(&mut config.code.block_imports, text),
+    ),
     Key {
         name: "code.imports",
         flag: None,
@@ -192,7 +250,11 @@ fn set<T: FromStr<Err: Into<Wrong>>>(into: &mut Option<T>, text: &str) -> Result
     Ok(())
 }
 
-fn set_list<T: FromStr<Err: Into<Wrong>>>(into: &mut Option<Vec<T>>, text: &str, between: char) -> Result<(), Wrong> {
+fn set_list<T: FromStr<Err: Into<Wrong>>>(
+    into: &mut Option<Vec<T>>,
+    text: &str,
+    between: char,
+) -> Result<(), Wrong> {
     *into = Some(list(text, between)?);
     Ok(())
 }
@@ -236,9 +298,12 @@ mod tests {
         assert_eq!(network(&[hosts]).unwrap(), allowed);
         assert_eq!(network(&[hosts, allow]).unwrap(), allowed);
         assert_eq!(network(&[allow, hosts]).unwrap(), allowed);
-        for other in
-            [hosts, ("RINGFENCE_DENY", "a.org"), ("RINGFENCE_TRANSPARENT", "true"), ("RINGFENCE_OBSERVE", "true")]
-        {
+        for other in [
+            hosts,
+            ("RINGFENCE_DENY", "a.org"),
+            ("RINGFENCE_TRANSPARENT", "true"),
+            ("RINGFENCE_OBSERVE", "true"),
+        ] {
             assert!(network(&[open, other]).is_err());
             assert!(network(&[other, open]).is_err());
             assert!(network(&[other, ("RINGFENCE_NET", "closed")]).is_err());

@@ -83,8 +83,8 @@ impl Layer {
     }
 
     pub(super) fn file(file: &LayerText) -> Result<Layer, SettingsError> {
-        let config =
-            parse_toml(&file.text).map_err(|source| SettingsError::File { path: file.path.clone(), source })?;
+        let config = parse_toml(&file.text)
+            .map_err(|source| SettingsError::File { path: file.path.clone(), source })?;
         let place = Place::File { path: file.path.clone(), lines: Lines::of(&file.text) };
         Ok(Layer::new(file.origin.rank(), config, place))
     }
@@ -111,7 +111,9 @@ impl Layer {
                 foreign.push((name.to_owned(), value));
                 continue;
             }
-            let known = KEYS.iter().find_map(|key| Some((key, key.variable.filter(|own| own.name == name)?)));
+            let known = KEYS
+                .iter()
+                .find_map(|key| Some((key, key.variable.filter(|own| own.name == name)?)));
             let (key, variable) = known.ok_or_else(|| unknown(name))?;
             (variable.apply)(&mut config, &value).map_err(|source| SettingsError::Value {
                 name: variable.name,
@@ -132,7 +134,8 @@ impl Layer {
     }
 
     fn dialect(dialect: Dialect) -> Layer {
-        let mut config = Config { backend: dialect.selection.map(Selection::choice), ..Config::default() };
+        let mut config =
+            Config { backend: dialect.selection.map(Selection::choice), ..Config::default() };
         config.limits.time = dialect.time;
         config.code.block_imports = dialect.block_dangerous_imports.map(BlockImports::from_switch);
         config.code.store_code = dialect.store_code;
@@ -143,13 +146,18 @@ impl Layer {
             ("code.store_code", "SANDBOX_STORE_CODE"),
         ];
         let said = selected.into_iter().chain(rest).collect();
-        Layer { selection: dialect.selection, ..Layer::new(Rank::Dialect, config, Place::Variables(said)) }
+        Layer {
+            selection: dialect.selection,
+            ..Layer::new(Rank::Dialect, config, Place::Variables(said))
+        }
     }
 
     /// Returns the source of `key` in this layer. The layer must set `key`.
     pub(super) fn source(&self, key: &str) -> Source {
         match &self.place {
-            Place::File { path, lines } => Source::File { path: path.clone(), line: lines.line(key).unwrap_or(1) },
+            Place::File { path, lines } => {
+                Source::File { path: path.clone(), line: lines.line(key).unwrap_or(1) }
+            }
             Place::Variables(said) => {
                 let name = said.get(self.said(key));
                 Source::Variable(name.copied().unwrap_or_default().to_owned())
@@ -183,14 +191,17 @@ impl Layer {
         expanded.map_err(|key| SettingsError::no_home(&self.source(key), key))?;
         let root = self.config.workspace_root.iter().map(|path| ("workspace_root", path));
         let allowed = self.config.allow_workspace.iter().map(|path| ("allow_workspace", path));
-        let secrets = self.config.credentials.iter().filter_map(|credential| match &credential.origin {
-            SecretOrigin::File(path) => Some(("credentials", path)),
-            SecretOrigin::Command(_) | SecretOrigin::Variable(_) => None,
-        });
+        let secrets =
+            self.config.credentials.iter().filter_map(|credential| match &credential.origin {
+                SecretOrigin::File(path) => Some(("credentials", path)),
+                SecretOrigin::Command(_) | SecretOrigin::Variable(_) => None,
+            });
         // The author of credentials chooses which secret goes to which host. The code that is to be
         // confined may be the author of any other layer.
         if !self.config.credentials.is_empty() && self.rank > Rank::User {
-            return Err(SettingsError::Credentials { source_name: self.source("credentials").to_string() });
+            return Err(SettingsError::Credentials {
+                source_name: self.source("credentials").to_string(),
+            });
         }
         match root.chain(allowed).chain(secrets).find(|(_, path)| !path.is_absolute()) {
             None => Ok(()),
@@ -215,6 +226,7 @@ fn unknown(name: &str) -> SettingsError {
     let known = KEYS.iter().filter_map(|key| key.variable).map(|variable| variable.name.to_owned());
     // Compare without the prefix, because the common prefix would make all names look similar.
     let short = |name: &str| name.trim_start_matches("RINGFENCE_").to_owned();
-    let nearest = nearest(&short(name), known.map(|name| short(&name))).map(|name| format!("RINGFENCE_{name}"));
+    let nearest = nearest(&short(name), known.map(|name| short(&name)))
+        .map(|name| format!("RINGFENCE_{name}"));
     SettingsError::UnknownVariable { name: name.to_owned(), nearest }
 }

@@ -30,7 +30,11 @@ impl Merged {
         }
         onto.replace("backend", &mut own.backend, &from.backend);
 
-        onto.replace("filesystem.workspace", &mut own.filesystem.workspace, &from.filesystem.workspace);
+        onto.replace(
+            "filesystem.workspace",
+            &mut own.filesystem.workspace,
+            &from.filesystem.workspace,
+        );
         onto.unite("filesystem.read", &mut own.filesystem.read, &from.filesystem.read);
         onto.unite("filesystem.write", &mut own.filesystem.write, &from.filesystem.write);
         onto.unite("filesystem.hide", &mut own.filesystem.hide, &from.filesystem.hide);
@@ -45,7 +49,11 @@ impl Merged {
             onto.mark("network.allow");
         }
         onto.unite("network.deny", &mut own.network.deny, &from.network.deny);
-        onto.replace("network.transparent", &mut own.network.transparent, &from.network.transparent);
+        onto.replace(
+            "network.transparent",
+            &mut own.network.transparent,
+            &from.network.transparent,
+        );
         onto.replace("network.observe", &mut own.network.observe, &from.network.observe);
 
         onto.replace("limits.time", &mut own.limits.time, &from.limits.time);
@@ -63,9 +71,10 @@ impl Merged {
             onto.sources.replace(&key, layer.source(&key));
         }
 
-        for (key, own, from) in
-            [("require", &mut own.require, &from.require), ("allow_weaker", &mut own.allow_weaker, &from.allow_weaker)]
-        {
+        for (key, own, from) in [
+            ("require", &mut own.require, &from.require),
+            ("allow_weaker", &mut own.allow_weaker, &from.allow_weaker),
+        ] {
             if !from.is_empty() {
                 own.extend(from);
                 onto.sources.add(key, layer.source(key));
@@ -164,7 +173,12 @@ impl Onto<'_> {
     }
 
     /// Adds the items that a list does not have yet, and records the layer as one of its sources.
-    fn unite<T: Clone + PartialEq>(&mut self, key: &str, own: &mut Option<Vec<T>>, from: &Option<Vec<T>>) {
+    fn unite<T: Clone + PartialEq>(
+        &mut self,
+        key: &str,
+        own: &mut Option<Vec<T>>,
+        from: &Option<Vec<T>>,
+    ) {
         let Some(from) = from else { return };
         let own = own.get_or_insert_default();
         for item in from {

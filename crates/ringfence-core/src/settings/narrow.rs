@@ -8,7 +8,9 @@ use super::keys::KEYS;
 use super::layer::Layer;
 use super::merge::Merged;
 use super::{AuditConfig, CodeConfig, Config, ContainerConfig, Selection, Source};
-use crate::policy::{Egress, Environment, Filesystem, HostRule, Limits, Network, NetworkTable, Workspace};
+use crate::policy::{
+    Egress, Environment, Filesystem, HostRule, Limits, Network, NetworkTable, Workspace,
+};
 use crate::{Backend, Policy};
 
 /// Attempt of the project's file to widen the policy.
@@ -43,15 +45,22 @@ impl Widening {
     /// Returns a hint that tells the user how to allow the value or remove it.
     pub fn hint(&self) -> String {
         let flag = KEYS.iter().find(|key| self.key.starts_with(key.name)).and_then(|key| key.flag);
-        let or_flag = flag.map(|flag| format!(", or say it yourself with {flag}")).unwrap_or_default();
-        format!("a project may only narrow the policy: remove the line, move it to your own config.toml{or_flag}")
+        let or_flag =
+            flag.map(|flag| format!(", or say it yourself with {flag}")).unwrap_or_default();
+        format!(
+            "a project may only narrow the policy: remove the line, move it to your own config.toml{or_flag}"
+        )
     }
 }
 
 /// Checks the project's layer against the layers below it.
 ///
 /// Returns the layer without the keys whose values could only repeat those of the layers below.
-pub(super) fn narrow(below: &mut Merged, mut project: Layer, directory: &Path) -> Result<Layer, Box<Widening>> {
+pub(super) fn narrow(
+    below: &mut Merged,
+    mut project: Layer,
+    directory: &Path,
+) -> Result<Layer, Box<Widening>> {
     let check = Check { below, project: &project, directory };
     check.backend()?;
     check.network()?;
@@ -107,7 +116,12 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    fn widens(&self, key: &str, value: impl Display, below: impl Display) -> Result<(), Box<Widening>> {
+    fn widens(
+        &self,
+        key: &str,
+        value: impl Display,
+        below: impl Display,
+    ) -> Result<(), Box<Widening>> {
         self.widens_another(key, value, below, key)
     }
 
@@ -138,7 +152,11 @@ impl Check<'_> {
         let Some(asked) = self.project.selection else { return Ok(()) };
         let below = self.below.selection;
         let is_strongest = (below, asked) == (Selection::Auto, Selection::Only(Backend::Native));
-        if below == asked || is_strongest { Ok(()) } else { self.widens("backend", quoted(asked), below) }
+        if below == asked || is_strongest {
+            Ok(())
+        } else {
+            self.widens("backend", quoted(asked), below)
+        }
     }
 
     fn network(&self) -> Result<(), Box<Widening>> {
@@ -151,7 +169,9 @@ impl Check<'_> {
             ("network.observe", asked.observe, below.observe),
         ];
         let is_on = |switch| switch == Some(true);
-        if let Some((key, ..)) = switches.into_iter().find(|(_, asked, below)| is_on(*asked) && !is_on(*below)) {
+        if let Some((key, ..)) =
+            switches.into_iter().find(|(_, asked, below)| is_on(*asked) && !is_on(*below))
+        {
             return self.widens(key, true, false);
         }
         let Some(asked) = asked.network() else { return Ok(()) };
@@ -161,7 +181,8 @@ impl Check<'_> {
             // the proxy on for a host that has a credential.
             (below @ Network::Open, Network::Allow(Egress { allow, .. })) => {
                 let credentials = &self.below.config.credentials;
-                let has_secret = |rule: &&HostRule| credentials.iter().any(|own| rule.overlaps(&own.host));
+                let has_secret =
+                    |rule: &&HostRule| credentials.iter().any(|own| rule.overlaps(&own.host));
                 match allow.iter().find(has_secret) {
                     Some(rule) => self.widens("network.allow", quoted(rule), below),
                     None => Ok(()),
@@ -170,7 +191,9 @@ impl Check<'_> {
             (below, Network::Open) => self.widens("network.mode", quoted("open"), below),
             (below, Network::Allow(Egress { allow, .. })) => {
                 let own = below.rules();
-                let Some(wider) = allow.iter().find(|rule| !rule.is_covered_by(own)) else { return Ok(()) };
+                let Some(wider) = allow.iter().find(|rule| !rule.is_covered_by(own)) else {
+                    return Ok(());
+                };
                 let own: Vec<_> = own.iter().map(ToString::to_string).collect();
                 let own = if own.is_empty() { below.mode().to_owned() } else { own.join(", ") };
                 self.widens("network.allow", quoted(wider), own)
@@ -183,7 +206,9 @@ impl Check<'_> {
         self.limit("limits.time", own.time, below.time, quoted)?;
         self.limit("limits.memory", own.memory, below.memory, quoted)?;
         self.limit("limits.cpus", own.cpus, below.cpus, |cpus| cpus.to_string())?;
-        self.limit("limits.processes", own.processes, below.processes, |processes| processes.to_string())?;
+        self.limit("limits.processes", own.processes, below.processes, |processes| {
+            processes.to_string()
+        })?;
         self.limit("limits.output", own.output, below.output.or(Some(Policy::OUTPUT)), quoted)?;
         self.limit("limits.tmp", own.tmp, below.tmp.or(Some(Policy::TMP)), quoted)?;
         self.limit("limits.disk", own.disk, below.disk, quoted)
@@ -261,15 +286,26 @@ impl Check<'_> {
         // would make them match other files. A destination covers what the sandbox has at that
         // path, which may be programs of the system.
         let workspace = below.filesystem.workspace.clone().unwrap_or_else(|| Workspace::at("."));
-        if let Some(asked) = own.filesystem.workspace.as_ref().filter(|asked| **asked != workspace) {
+        if let Some(asked) = own.filesystem.workspace.as_ref().filter(|asked| **asked != workspace)
+        {
             return self.widens("filesystem.workspace", quoted(asked), workspace);
         }
-        let path = |path: &Option<PathBuf>| path.as_ref().map_or("unset".to_owned(), |path| path.display().to_string());
+        let path = |path: &Option<PathBuf>| {
+            path.as_ref().map_or("unset".to_owned(), |path| path.display().to_string())
+        };
         if own.workspace_root.is_some() {
-            return self.widens("workspace_root", quoted(path(&own.workspace_root)), path(&below.workspace_root));
+            return self.widens(
+                "workspace_root",
+                quoted(path(&own.workspace_root)),
+                path(&below.workspace_root),
+            );
         }
         if let Some(asked) = own.allow_workspace.first() {
-            return self.widens("allow_workspace", quoted(asked.display()), paths(&below.allow_workspace));
+            return self.widens(
+                "allow_workspace",
+                quoted(asked.display()),
+                paths(&below.allow_workspace),
+            );
         }
         // The user is responsible for the code in an image, and the image is everything that a
         // container has besides its workspace.
@@ -278,7 +314,11 @@ impl Check<'_> {
             return self.widens("container.image", quoted(image), below);
         }
         if let Some(store) = own.audit.store {
-            return self.widens("audit.store", quoted(store), below.audit.store.unwrap_or_default());
+            return self.widens(
+                "audit.store",
+                quoted(store),
+                below.audit.store.unwrap_or_default(),
+            );
         }
         if own.audit.dir.is_some() {
             return self.widens("audit.dir", quoted(path(&own.audit.dir)), path(&below.audit.dir));
@@ -300,7 +340,11 @@ impl Check<'_> {
             return self.widens("code.block_imports", quoted(asked), blocked);
         }
         if let Some(store) = own.store_code {
-            return self.widens("code.store_code", quoted(store), below.store_code.unwrap_or_default());
+            return self.widens(
+                "code.store_code",
+                quoted(store),
+                below.store_code.unwrap_or_default(),
+            );
         }
         // A waiting interpreter takes the caller's memory, and a preloaded module runs even if no
         // code is run.
@@ -308,7 +352,11 @@ impl Check<'_> {
             return self.widens("code.warm", warm, below.warm.unwrap_or(Code::WARM));
         }
         if let Some(preload) = &own.preload {
-            return self.widens("code.preload", listed(preload), listed(below.preload.iter().flatten()));
+            return self.widens(
+                "code.preload",
+                listed(preload),
+                listed(below.preload.iter().flatten()),
+            );
         }
         let languages = self.below.languages();
         for (name, language) in &own.languages {
@@ -320,7 +368,12 @@ impl Check<'_> {
             }
             let same = languages.iter().find(|(_, known)| known.suffix() == language.suffix());
             if let Some((other, known)) = same {
-                return self.widens_another(&key, quoted(language), known, &format!("code.languages.{other}"));
+                return self.widens_another(
+                    &key,
+                    quoted(language),
+                    known,
+                    &format!("code.languages.{other}"),
+                );
             }
         }
         Ok(())

@@ -6,10 +6,13 @@ use proptest::prelude::*;
 use proptest::{option, sample};
 use ringfence_core::plan::{Demand, demands};
 use ringfence_core::policy::{HostRule, Network, PathGlob, Size, Span, Workspace};
-use ringfence_core::{Backend, Capabilities, Clause, Defaults, Ground, Plan, Policy, Refusal, Support, plan};
+use ringfence_core::{
+    Backend, Capabilities, Clause, Defaults, Ground, Plan, Policy, Refusal, Support, plan,
+};
 
 fn clauses() -> impl Strategy<Value = BTreeSet<Clause>> {
-    sample::subsequence(Clause::ALL.to_vec(), 0..=4).prop_map(|clauses| clauses.into_iter().collect())
+    sample::subsequence(Clause::ALL.to_vec(), 0..=4)
+        .prop_map(|clauses| clauses.into_iter().collect())
 }
 
 fn texts(from: &'static [&'static str]) -> impl Strategy<Value = Option<Vec<&'static str>>> {
@@ -18,13 +21,16 @@ fn texts(from: &'static [&'static str]) -> impl Strategy<Value = Option<Vec<&'st
 
 fn network() -> impl Strategy<Value = Option<Network>> {
     let hosts = sample::subsequence(vec!["example.org", "*.example.net:443", "10.0.0.0/8"], 0..=3);
-    let allow =
-        hosts.prop_map(|hosts| Network::only(hosts.iter().map(|host| host.parse().expect("the host is well-formed"))));
+    let allow = hosts.prop_map(|hosts| {
+        Network::only(hosts.iter().map(|host| host.parse().expect("the host is well-formed")))
+    });
     option::of(prop_oneof![Just(Network::Closed), Just(Network::Open), allow])
 }
 
 fn globs(texts: Option<Vec<&str>>) -> Option<Vec<PathGlob>> {
-    texts.map(|texts| texts.iter().map(|text| text.parse().expect("the pattern is well-formed")).collect())
+    texts.map(|texts| {
+        texts.iter().map(|text| text.parse().expect("the pattern is well-formed")).collect()
+    })
 }
 
 prop_compose! {

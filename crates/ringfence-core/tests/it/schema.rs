@@ -10,14 +10,21 @@ use serde_json::Value;
 #[track_caller]
 fn check(name: &str, schema: &Value) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(name);
-    let generated = format!("{}\n", serde_json::to_string_pretty(schema).expect("a schema has only string keys"));
+    let generated = format!(
+        "{}\n",
+        serde_json::to_string_pretty(schema).expect("a schema has only string keys")
+    );
     if std::env::var_os("RINGFENCE_BLESS").is_some_and(|bless| bless == "1") {
         let directory = path.parent().expect("the file lies in a directory");
         fs_err::create_dir_all(directory).expect("docs/reference can be made");
         fs_err::write(&path, &generated).expect("the schema can be written");
     }
     let stored = fs_err::read_to_string(&path).unwrap_or_default();
-    assert!(stored == generated, "{} is out of date: run this test with RINGFENCE_BLESS=1", path.display());
+    assert!(
+        stored == generated,
+        "{} is out of date: run this test with RINGFENCE_BLESS=1",
+        path.display()
+    );
 }
 
 #[test]

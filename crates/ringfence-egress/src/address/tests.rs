@@ -1,4 +1,6 @@
-use AddressClass::{LinkLocal, Loopback, Metadata, Multicast, Private, Public, Reserved, Unspecified};
+use AddressClass::{
+    LinkLocal, Loopback, Metadata, Multicast, Private, Public, Reserved, Unspecified,
+};
 
 use super::*;
 
@@ -13,9 +15,27 @@ fn check(class: AddressClass, addresses: &[&str]) {
 fn every_ipv4_address_is_of_one_class() {
     check(
         Public,
-        &["1.1.1.1", "8.8.8.8", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "126.255.255.255"],
+        &[
+            "1.1.1.1",
+            "8.8.8.8",
+            "9.255.255.255",
+            "11.0.0.0",
+            "100.63.255.255",
+            "100.128.0.0",
+            "126.255.255.255",
+        ],
     );
-    check(Public, &["128.0.0.0", "168.63.129.15", "169.253.255.255", "169.255.0.0", "172.15.255.255", "172.32.0.0"]);
+    check(
+        Public,
+        &[
+            "128.0.0.0",
+            "168.63.129.15",
+            "169.253.255.255",
+            "169.255.0.0",
+            "172.15.255.255",
+            "172.32.0.0",
+        ],
+    );
     check(
         Public,
         &[
@@ -28,7 +48,17 @@ fn every_ipv4_address_is_of_one_class() {
             "223.255.255.255",
         ],
     );
-    check(Private, &["10.0.0.0", "10.255.255.255", "172.16.0.0", "172.31.255.255", "192.168.0.0", "192.168.255.255"]);
+    check(
+        Private,
+        &[
+            "10.0.0.0",
+            "10.255.255.255",
+            "172.16.0.0",
+            "172.31.255.255",
+            "192.168.0.0",
+            "192.168.255.255",
+        ],
+    );
     check(Private, &["100.64.0.0", "100.100.100.199", "100.127.255.255"]);
     check(Loopback, &["127.0.0.0", "127.0.0.1", "127.255.255.255"]);
     check(LinkLocal, &["169.254.0.0", "169.254.169.253", "169.254.255.255"]);
@@ -36,9 +66,20 @@ fn every_ipv4_address_is_of_one_class() {
     check(Unspecified, &["0.0.0.0"]);
     check(
         Reserved,
-        &["0.0.0.1", "0.255.255.255", "192.0.0.0", "192.0.0.255", "192.0.2.1", "192.88.99.1", "198.18.0.0"],
+        &[
+            "0.0.0.1",
+            "0.255.255.255",
+            "192.0.0.0",
+            "192.0.0.255",
+            "192.0.2.1",
+            "192.88.99.1",
+            "198.18.0.0",
+        ],
     );
-    check(Reserved, &["198.19.255.255", "198.51.100.1", "203.0.113.1", "240.0.0.0", "255.255.255.255"]);
+    check(
+        Reserved,
+        &["198.19.255.255", "198.51.100.1", "203.0.113.1", "240.0.0.0", "255.255.255.255"],
+    );
 }
 
 #[test]
@@ -49,16 +90,25 @@ fn every_ipv6_address_is_of_one_class() {
     check(LinkLocal, &["fe80::1", "febf::1"]);
     check(Multicast, &["ff02::1", "ffff::"]);
     check(Unspecified, &["::"]);
-    check(Reserved, &["2001:db8::1", "3fff::1", "3fff:fff::1", "100::1", "2001:2::1", "2001:20::1", "5f00::1"]);
+    check(
+        Reserved,
+        &["2001:db8::1", "3fff::1", "3fff:fff::1", "100::1", "2001:2::1", "2001:20::1", "5f00::1"],
+    );
     // A network's own NAT64 (RFC 8215), and what was never given out.
     check(Reserved, &["64:ff9b:1::1", "::2:0:0:0", "4000::1", "1fff::1", "fe00::1"]);
 }
 
 #[test]
 fn where_clouds_keep_credentials_is_known() {
-    check(Metadata, &["169.254.169.254", "169.254.170.2", "169.254.170.23", "169.254.0.23", "169.254.42.42"]);
+    check(
+        Metadata,
+        &["169.254.169.254", "169.254.170.2", "169.254.170.23", "169.254.0.23", "169.254.42.42"],
+    );
     check(Metadata, &["100.100.100.200", "168.63.129.16", "192.0.0.192"]);
-    check(Metadata, &["fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:42::42", "fe80::a9fe:a9fe"]);
+    check(
+        Metadata,
+        &["fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:42::42", "fe80::a9fe:a9fe"],
+    );
 }
 
 #[test]
@@ -72,8 +122,10 @@ fn an_address_is_no_more_public_than_what_it_carries() {
         |high, low| format!("2001:0:{high:x}:{low:x}::f7f7:f7f7"),
     ];
     // These are no longer used, or never left a network; not even a public address makes them public.
-    let relics: [fn(u16, u16) -> String; 2] =
-        [|high, low| format!("::{high:x}:{low:x}"), |high, low| format!("::ffff:0:{high:x}:{low:x}")];
+    let relics: [fn(u16, u16) -> String; 2] = [
+        |high, low| format!("::{high:x}:{low:x}"),
+        |high, low| format!("::ffff:0:{high:x}:{low:x}"),
+    ];
     for (address, class) in [
         ("127.0.0.1", Loopback),
         ("10.0.0.1", Private),
@@ -99,7 +151,8 @@ fn an_address_is_no_more_public_than_what_it_carries() {
 
 #[test]
 fn a_class_has_one_name_for_programs() {
-    for class in [Public, Private, Loopback, LinkLocal, Metadata, Multicast, Unspecified, Reserved] {
+    for class in [Public, Private, Loopback, LinkLocal, Metadata, Multicast, Unspecified, Reserved]
+    {
         assert_eq!(serde_json::to_string(&class).unwrap(), format!("\"{}\"", class.as_str()));
     }
 }

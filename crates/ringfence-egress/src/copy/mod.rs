@@ -158,7 +158,9 @@ impl Direction {
                     match ready!(Pin::new(&mut *writer).poll_shutdown(cx)) {
                         // `NotConnected` means that the other side is gone, so nobody needs to
                         // learn of the end.
-                        Err(error) if error.kind() != io::ErrorKind::NotConnected => return Poll::Ready(Err(error)),
+                        Err(error) if error.kind() != io::ErrorKind::NotConnected => {
+                            return Poll::Ready(Err(error));
+                        }
                         _ => self.stage = Stage::Ended,
                     }
                 }

@@ -53,7 +53,12 @@ impl Pipe {
 
     /// Moves the available bytes once. Returns zero at the end of `from`. While `poll` waits for
     /// `from`, the pipe is empty.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, from: &TcpStream, to: &TcpStream) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &TcpStream,
+        to: &TcpStream,
+    ) -> Poll<io::Result<usize>> {
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
         let mut moved = 0;
         // The pipe is empty here and has room, so a `WouldBlock` comes from `from`. In the loop

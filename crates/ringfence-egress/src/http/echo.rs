@@ -28,7 +28,8 @@ fn is_override(name: &[u8]) -> bool {
 /// Returns whether a word of `text` is an echo method. A dot is part of a word, because names with
 /// dots are not methods: `track.love` is a procedure.
 fn has_echo(text: &[u8]) -> bool {
-    let is_word_byte = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let is_word_byte =
+        |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let mut words = text.split(|byte| !is_word_byte(byte));
     words.any(|word| ECHOES.iter().any(|echo| echo.as_bytes().eq_ignore_ascii_case(word)))
 }

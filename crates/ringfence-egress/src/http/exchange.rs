@@ -55,7 +55,13 @@ impl Exchange {
                 _ = connection.with_upgrades() => {}
             }
         });
-        Ok(Exchange { pass: origin.pass, hop: origin.hop, sender, has_sent_body: false, _driver: driver })
+        Ok(Exchange {
+            pass: origin.pass,
+            hop: origin.hop,
+            sender,
+            has_sent_body: false,
+            _driver: driver,
+        })
     }
 
     /// Returns the pass under which the connection was made.
@@ -75,12 +81,16 @@ impl Exchange {
 
     /// Sends a request whose URI is in origin form. For an upstream proxy, makes the URI absolute
     /// and adds the authorization that the upstream needs.
-    pub(crate) async fn send(&mut self, mut request: Request<Incoming>) -> Result<Response<Incoming>, Unsent> {
+    pub(crate) async fn send(
+        &mut self,
+        mut request: Request<Incoming>,
+    ) -> Result<Response<Incoming>, Unsent> {
         if let Some(hop) = &self.hop {
             let mut parts = Parts::from(std::mem::take(request.uri_mut()));
             parts.scheme = Some(hyper::http::uri::Scheme::HTTP);
             parts.authority = self.pass.target.to_string().parse().ok();
-            *request.uri_mut() = Uri::from_parts(parts).expect("a target is an authority, and a path was there");
+            *request.uri_mut() =
+                Uri::from_parts(parts).expect("a target is an authority, and a path was there");
             if let Some(authorization) = hop.authorization() {
                 request.headers_mut().insert(PROXY_AUTHORIZATION, authorization.clone());
             }
@@ -89,9 +99,9 @@ impl Exchange {
             return Err(Unsent { request: Some(request), error });
         }
         self.has_sent_body |= !request.body().is_end_stream();
-        self.sender
-            .try_send_request(request)
-            .await
-            .map_err(|mut failed| Unsent { request: failed.take_message(), error: failed.into_error() })
+        self.sender.try_send_request(request).await.map_err(|mut failed| Unsent {
+            request: failed.take_message(),
+            error: failed.into_error(),
+        })
     }
 }

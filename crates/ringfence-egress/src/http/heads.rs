@@ -25,9 +25,13 @@ const LONGEST_SAID: usize = 300;
 pub(crate) enum HeadFault {
     #[error("the request's head is longer than {0} bytes")]
     TooLong(usize),
-    #[error("the request's head has a line that does not end with a carriage return and a line feed")]
+    #[error(
+        "the request's head has a line that does not end with a carriage return and a line feed"
+    )]
     LineEnd,
-    #[error("the request line is not a method, a target and HTTP/1.0 or HTTP/1.1 with one space between")]
+    #[error(
+        "the request line is not a method, a target and HTTP/1.0 or HTTP/1.1 with one space between"
+    )]
     RequestLine,
     #[error("the request's target is no URI")]
     Target,
@@ -67,11 +71,14 @@ pub(crate) fn ends_connection(headers: &hyper::HeaderMap) -> bool {
 /// Judges the lines of `head`, which lacks the line feed of its last line. Returns the body that
 /// follows.
 fn judge(head: &[u8]) -> Result<Body, HeadFault> {
-    let mut lines = head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").ok_or(HeadFault::LineEnd));
+    let mut lines = head
+        .split(|byte| *byte == b'\n')
+        .map(|line| line.strip_suffix(b"\r").ok_or(HeadFault::LineEnd));
     let request_line = lines.next().unwrap_or(Ok(b""))?;
     let mut words = request_line.split(|byte| *byte == b' ');
     let (method, target, version) = (words.next(), words.next(), words.next());
-    let (Some(method), Some(target), Some(version), None) = (method, target, version, words.next()) else {
+    let (Some(method), Some(target), Some(version), None) = (method, target, version, words.next())
+    else {
         return Err(HeadFault::RequestLine);
     };
     let is_visible = |byte: &u8| byte.is_ascii_graphic();
@@ -107,7 +114,10 @@ fn judge(head: &[u8]) -> Result<Body, HeadFault> {
             let number = decimal(value).filter(|_| length.is_none()).ok_or(HeadFault::Length)?;
             length = Some(number);
         } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
-            if encoding.is_some() || !value.eq_ignore_ascii_case(b"chunked") || version == b"HTTP/1.0" {
+            if encoding.is_some()
+                || !value.eq_ignore_ascii_case(b"chunked")
+                || version == b"HTTP/1.0"
+            {
                 return Err(HeadFault::Encoding);
             }
             encoding = Some(Body::Chunks);
@@ -131,7 +141,9 @@ fn is_token(text: &[u8]) -> bool {
 
 /// Parses a number that has only digits. Refuses a sign, which `parse` alone would accept.
 fn decimal(text: &[u8]) -> Option<u64> {
-    let digits = std::str::from_utf8(text).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
+    let digits = std::str::from_utf8(text)
+        .ok()
+        .filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
     digits.parse().ok()
 }
 
@@ -165,9 +177,11 @@ impl<S> StrictHeads<S> {
     ///
     /// Leaves out the path, the user and the password, because they may hold a secret.
     pub(crate) fn said(&self) -> String {
-        let line = self.buffer[..].split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
+        let line =
+            self.buffer[..].split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
         let target = line.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
-        let target = String::from_utf8_lossy(&target[..target.len().min(LONGEST_SAID)]).into_owned();
+        let target =
+            String::from_utf8_lossy(&target[..target.len().min(LONGEST_SAID)]).into_owned();
         let rest = target.split_once("://").map_or(target.as_str(), |(_, rest)| rest);
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         authority.rsplit('@').next().unwrap_or_default().to_owned()
@@ -193,7 +207,11 @@ impl<S> StrictHeads<S> {
         }
         // Input that does not begin like a request, such as TLS or SOCKS4, is refused at once,
         // because no end of a head would come.
-        if self.buffer.first().is_some_and(|byte| !matches!(byte, b'\r' | b'\n') && !is_token(&[*byte])) {
+        if self
+            .buffer
+            .first()
+            .is_some_and(|byte| !matches!(byte, b'\r' | b'\n') && !is_token(&[*byte]))
+        {
             return Err(HeadFault::RequestLine);
         }
         // The search includes `\n\n`, because a server that takes a bare line feed for the end of a
@@ -204,7 +222,11 @@ impl<S> StrictHeads<S> {
         });
         let Some(end) = end else {
             self.searched = self.buffer.len().saturating_sub(2);
-            return if self.buffer.len() > self.most { Err(HeadFault::TooLong(self.most)) } else { Ok(()) };
+            return if self.buffer.len() > self.most {
+                Err(HeadFault::TooLong(self.most))
+            } else {
+                Ok(())
+            };
         };
         if end > self.most {
             return Err(HeadFault::TooLong(self.most));
@@ -234,7 +256,11 @@ impl<S> StrictHeads<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for StrictHeads<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         loop {
             if this.cleared > 0 && !this.buffer.is_empty() {
@@ -251,7 +277,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for StrictHeads<S> {
                 if this.allowance(into.remaining()) == into.remaining() {
                     ready!(Pin::new(&mut this.inner).poll_read(cx, into))?;
                 } else {
-                    let mut part = ReadBuf::new(into.initialize_unfilled_to(this.allowance(into.remaining())));
+                    let mut part =
+                        ReadBuf::new(into.initialize_unfilled_to(this.allowance(into.remaining())));
                     ready!(Pin::new(&mut this.inner).poll_read(cx, &mut part))?;
                     let length = part.filled().len();
                     into.advance(length);
@@ -288,7 +315,11 @@ fn poll_read_more<S: AsyncRead + Unpin>(
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for StrictHeads<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.inner).poll_write(cx, bytes)
     }
 

@@ -2,8 +2,8 @@
 
 use hyper::body::Body;
 use hyper::header::{
-    CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
-    TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use hyper::http::uri::{PathAndQuery, Uri};
 use hyper::{Request, Response, Version};
@@ -27,8 +27,13 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 ///
 /// If the request has a body, the proxy tells the host to close the connection after the answer, so
 /// that a host that ignores the body does not read a request from the body's bytes.
-pub(crate) fn prepare_request<B: Body>(request: &mut Request<B>, target: &Target, scheme: Scheme) -> Upgrade {
-    let path = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+pub(crate) fn prepare_request<B: Body>(
+    request: &mut Request<B>,
+    target: &Target,
+    scheme: Scheme,
+) -> Upgrade {
+    let path =
+        request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     *request.uri_mut() = Uri::from(path);
     *request.version_mut() = Version::HTTP_11;
 
@@ -41,7 +46,8 @@ pub(crate) fn prepare_request<B: Body>(request: &mut Request<B>, target: &Target
         headers.insert(TE, HeaderValue::from_static("trailers"));
         headers.append(CONNECTION, HeaderValue::from_static("TE"));
     }
-    let host = if target.port == scheme.port() { target.host.to_string() } else { target.to_string() };
+    let host =
+        if target.port == scheme.port() { target.host.to_string() } else { target.to_string() };
     headers.insert(HOST, HeaderValue::try_from(host).expect("a host has no control characters"));
     if has_body {
         headers.append(CONNECTION, HeaderValue::from_static("close"));
@@ -78,7 +84,9 @@ pub(crate) fn prepare_response<B>(response: &mut Response<B>) {
 /// each request, and TLS names one in its first message.
 fn is_judgeable(protocol: &HeaderValue) -> bool {
     let protocol = protocol.as_bytes().to_ascii_lowercase();
-    !["h2", "http/", "tls/"].iter().any(|part| protocol.windows(part.len()).any(|window| window == part.as_bytes()))
+    !["h2", "http/", "tls/"]
+        .iter()
+        .any(|part| protocol.windows(part.len()).any(|window| window == part.as_bytes()))
 }
 
 /// Removes the headers that are for one hop only: those that `Connection` names, and a fixed list.
@@ -93,11 +101,20 @@ fn remove_hop_headers(headers: &mut HeaderMap) {
         .filter_map(|name| name.trim().parse::<HeaderName>().ok())
         .filter(|name| !matches!(name.as_str(), "content-length" | "transfer-encoding" | "host"))
         .collect();
-    let always = [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, UPGRADE];
+    let always = [
+        CONNECTION,
+        KEEP_ALIVE,
+        PROXY_CONNECTION,
+        PROXY_AUTHENTICATE,
+        PROXY_AUTHORIZATION,
+        TE,
+        UPGRADE,
+    ];
     for name in named.iter().chain(&always) {
         headers.remove(name);
     }
-    let proxies: Vec<HeaderName> = headers.keys().filter(|name| name.as_str().starts_with("proxy-")).cloned().collect();
+    let proxies: Vec<HeaderName> =
+        headers.keys().filter(|name| name.as_str().starts_with("proxy-")).cloned().collect();
     for name in proxies {
         headers.remove(name);
     }
@@ -105,5 +122,7 @@ fn remove_hop_headers(headers: &mut HeaderMap) {
 
 fn has_word(value: &HeaderValue, word: &str) -> bool {
     let words = value.to_str().unwrap_or_default().split(',');
-    words.map(|word| word.split(';').next().unwrap_or_default().trim()).any(|own| own.eq_ignore_ascii_case(word))
+    words
+        .map(|word| word.split(';').next().unwrap_or_default().trim())
+        .any(|own| own.eq_ignore_ascii_case(word))
 }

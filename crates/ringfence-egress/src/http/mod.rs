@@ -47,14 +47,21 @@ pub(crate) async fn serve<S: Stream>(proxy: &Proxy, client: Rewound<S>) {
     let session = Session::new(proxy, Scope::Anywhere);
     // Boxed, because a tunnel lasts much longer than the conversation that asks for the tunnel, and
     // would otherwise keep space for the conversation's future.
-    if let Some((client, Next::Tunnel(connection, target))) = Box::pin(converse(client, session)).await {
+    if let Some((client, Next::Tunnel(connection, target))) =
+        Box::pin(converse(client, session)).await
+    {
         tunnel::run(proxy, client, connection, &target).await;
     }
 }
 
 /// Serves a client whose tunnel turns out to carry plain HTTP requests. `server` is the connection
 /// to the tunnel's target.
-pub(crate) async fn serve_within<S: Stream>(proxy: &Proxy, client: Rewound<S>, server: TcpStream, pass: Pass) {
+pub(crate) async fn serve_within<S: Stream>(
+    proxy: &Proxy,
+    client: Rewound<S>,
+    server: TcpStream,
+    pass: Pass,
+) {
     let session = Session::new(proxy, Scope::Within(pass.target.clone(), Scheme::Http));
     let origin = Origin { stream: Way::Clear(server), pass, hop: None };
     // If the exchange cannot begin, the first request connects again, and its client gets the
@@ -69,7 +76,12 @@ pub(crate) async fn serve_within<S: Stream>(proxy: &Proxy, client: Rewound<S>, s
 
 /// Serves a client whose tunnel carries HTTP requests in TLS, to which the proxy adds credentials.
 /// `server` is the connection to the tunnel's target.
-pub(crate) async fn serve_secured<S: Stream>(proxy: &Proxy, client: Rewound<S>, server: TcpStream, pass: Pass) {
+pub(crate) async fn serve_secured<S: Stream>(
+    proxy: &Proxy,
+    client: Rewound<S>,
+    server: TcpStream,
+    pass: Pass,
+) {
     let target = pass.target.clone();
     // A host that the rules have just ceased to allow has no credentials.
     let Some(credentials) = proxy.credentials_for(&target) else { return };
@@ -100,7 +112,10 @@ async fn converse<S: Stream>(client: Rewound<S>, session: Session) -> Option<(Re
         .half_close(true)
         .preserve_header_case(true)
         .auto_date_header(false)
-        .serve_connection(client, service_fn(|request| Box::pin(Arc::clone(&session).respond(request))));
+        .serve_connection(
+            client,
+            service_fn(|request| Box::pin(Arc::clone(&session).respond(request))),
+        );
     // An error of hyper harms only this client. The code below reports the errors that the owner
     // must know.
     let served = poll_fn(|cx| connection.poll_without_shutdown(cx)).await;
@@ -136,7 +151,9 @@ async fn converse<S: Stream>(client: Rewound<S>, session: Session) -> Option<(Re
         Some(Next::Upgrade(upgrade, pass)) => {
             if let Ok(upgraded) = upgrade.await {
                 // The bytes that hyper read past the head come first.
-                let Ok(Parts { io, read_buf, .. }) = upgraded.downcast::<TokioIo<Way>>() else { return None };
+                let Ok(Parts { io, read_buf, .. }) = upgraded.downcast::<TokioIo<Way>>() else {
+                    return None;
+                };
                 let carried = async {
                     match io.into_inner() {
                         Way::Clear(server) => carry(client, Rewound::new(read_buf, server)).await,
@@ -161,7 +178,9 @@ async fn converse<S: Stream>(client: Rewound<S>, session: Session) -> Option<(Re
 
 async fn carry<S: Stream, T: Stream>(mut client: Rewound<S>, mut server: Rewound<T>) {
     // The result is dropped, because after an error of either side there is nothing left to carry.
-    let _ = copy::both(&mut client, &mut server, &mut Direction::default(), &mut Direction::default()).await;
+    let _ =
+        copy::both(&mut client, &mut server, &mut Direction::default(), &mut Direction::default())
+            .await;
 }
 
 /// Scope of the requests that a session answers.
@@ -232,7 +251,10 @@ impl Session {
     }
 
     /// Answers a request with the host's answer or with a refusal.
-    async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    async fn respond(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Infallible> {
         let is_last = heads::ends_connection(request.headers());
         let mut response = match self.answer(request).await {
             Ok(response) => response,
@@ -277,7 +299,9 @@ impl Session {
             Some(mut exchange) => match exchange.send(request).await {
                 Ok(response) => (response, self.keep(exchange)),
                 // The host had closed the kept connection before anything of this request was sent.
-                Err(Unsent { request: Some(request), .. }) => self.send_anew(request, &target).await?,
+                Err(Unsent { request: Some(request), .. }) => {
+                    self.send_anew(request, &target).await?
+                }
                 Err(Unsent { error, .. }) => return Err(self.unanswered(exchange.pass(), error)),
             },
             None => self.send_anew(request, &target).await?,
@@ -307,7 +331,9 @@ impl Session {
         let mut exchange = Exchange::begin(&self.proxy, origin).await.map_err(garbled)?;
         let sent = exchange.send(request).await;
         let response = sent.map_err(|unsent| self.unanswered(exchange.pass(), unsent.error))?;
-        if exchange.is_through_upstream() && response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+        if exchange.is_through_upstream()
+            && response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED
+        {
             // The machine's administrator sets the upstream's password, so the client has none to
             // answer with.
             let source = UpstreamError::Refused(response.status().to_string());
@@ -329,7 +355,9 @@ impl Session {
     /// host.
     fn tell_of_end(&self) {
         let exchange = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(denial) = exchange.as_ref().and_then(|exchange| self.proxy.objection(exchange.pass())) {
+        if let Some(denial) =
+            exchange.as_ref().and_then(|exchange| self.proxy.objection(exchange.pass()))
+        {
             self.proxy.deny(denial);
         }
     }
@@ -355,12 +383,16 @@ impl Session {
     }
 
     /// Refuses a request that would reveal a credential to anyone other than the credential's host.
-    fn check_for_secret(&self, request: &Request<Incoming>, target: &Target) -> Result<(), Refusal> {
+    fn check_for_secret(
+        &self,
+        request: &Request<Incoming>,
+        target: &Target,
+    ) -> Result<(), Refusal> {
         let reason = match self.scheme() {
             Scheme::Http => Reason::Unencrypted,
-            Scheme::Https if echo::is_asked_for(request) => {
-                Reason::Malformed { fault: "a TRACE or TRACK brings back the credential that was sent".to_owned() }
-            }
+            Scheme::Https if echo::is_asked_for(request) => Reason::Malformed {
+                fault: "a TRACE or TRACK brings back the credential that was sent".to_owned(),
+            },
             Scheme::Https => return Ok(()),
         };
         Err(self.proxy.deny(Denial::of(target, Via::Http, reason)))
@@ -371,7 +403,8 @@ impl Session {
     fn destination(&self, request: &Request<Incoming>) -> Result<Destination, Refusal> {
         let uri = request.uri();
         let via = if request.method() == Method::CONNECT { Via::Connect } else { Via::Http };
-        let malformed = |fault: &str| self.proxy.deny(Denial::malformed(&said(request), via, fault));
+        let malformed =
+            |fault: &str| self.proxy.deny(Denial::malformed(&said(request), via, fault));
         let read = |text: &str, port: Option<u16>| {
             Target::from_authority(text, port).map_err(|fault| malformed(&fault.to_string()))
         };
@@ -383,15 +416,21 @@ impl Session {
             (Scope::Anywhere, None, Some(authority)) if request.method() == Method::CONNECT => {
                 return read(authority.as_str(), None).map(Destination::from);
             }
-            (Scope::Anywhere, Some("http"), Some(authority)) => (read(authority.as_str(), Some(80))?, 80),
+            (Scope::Anywhere, Some("http"), Some(authority)) => {
+                (read(authority.as_str(), Some(80))?, 80)
+            }
             (Scope::Anywhere, Some(_), _) => {
                 return Err(malformed("only http:// is forwarded; https:// goes through CONNECT"));
             }
             (Scope::Anywhere, ..) => {
-                return Err(malformed("this is a proxy: a request names its host, as in GET http://host/"));
+                return Err(malformed(
+                    "this is a proxy: a request names its host, as in GET http://host/",
+                ));
             }
             (Scope::Within(target, _), None, None) => (target.clone(), target.port),
-            (Scope::Within(target, scheme), Some(said), Some(authority)) if said == scheme.name() => {
+            (Scope::Within(target, scheme), Some(said), Some(authority))
+                if said == scheme.name() =>
+            {
                 named = Some(read(authority.as_str(), Some(target.port))?);
                 (target.clone(), target.port)
             }
@@ -416,9 +455,12 @@ impl Session {
         if target == named {
             return Ok(());
         }
-        let is_at_address = matches!(&self.scope, Scope::Within(Target { host: TargetHost::Address(_), .. }, _));
+        let is_at_address =
+            matches!(&self.scope, Scope::Within(Target { host: TargetHost::Address(_), .. }, _));
         let denial = match self.proxy.rules().judge(named) {
-            Verdict::Denied(reason @ Reason::Listed { .. }) if is_at_address => Denial::of(named, Via::Http, reason),
+            Verdict::Denied(reason @ Reason::Listed { .. }) if is_at_address => {
+                Denial::of(named, Via::Http, reason)
+            }
             _ if is_at_address => return Ok(()),
             _ => Denial::of(target, Via::Http, Reason::OtherName { name: named.to_string() }),
         };

@@ -95,7 +95,9 @@ pub(crate) fn read_line(line: &[u8]) -> RequestLine {
     }
     let readings = SEPARATORS.map(|separates| {
         let mut words = split_words(line, separates);
-        let (Some(first), Some(second)) = (words.next(), words.next()) else { return RequestLine::None };
+        let (Some(first), Some(second)) = (words.next(), words.next()) else {
+            return RequestLine::None;
+        };
         // The CONNECT command of NATS has a JSON object as its argument, and the object may hold a
         // URL.
         let is_nats = first.eq_ignore_ascii_case(b"CONNECT") && second[0] == b'{';
@@ -103,8 +105,12 @@ pub(crate) fn read_line(line: &[u8]) -> RequestLine {
         let begins_request = is_known || second[0] == b'/' || second == b"*";
         // The `put` command of beanstalkd has only numbers, and the job follows in the next line.
         let is_number = |word: &[u8]| word.iter().all(u8::is_ascii_digit);
-        let are_numbers = words.clone().count() == 3 && split_words(line, separates).skip(1).all(is_number);
-        if first == b"PROXY" || has_scheme(second) && !is_nats || begins_request && has_version(line) {
+        let are_numbers =
+            words.clone().count() == 3 && split_words(line, separates).skip(1).all(is_number);
+        if first == b"PROXY"
+            || has_scheme(second) && !is_nats
+            || begins_request && has_version(line)
+        {
             RequestLine::Whole
         } else if words.next().is_some_and(|third| third.starts_with(b"SIP/")) {
             RequestLine::Sip
@@ -195,14 +201,19 @@ pub(crate) fn names_host(line: &[u8]) -> bool {
 /// Returns whether the second word of a line, which may be incomplete, is a URL. The first word may
 /// be any word.
 pub(crate) fn has_url_target(line: &[u8]) -> bool {
-    let begins_url = |word: &[u8]| scheme_of(word).is_some_and(|scheme| word[scheme.len()..].starts_with(b"://"));
-    FIRST_LINE_SEPARATORS.into_iter().any(|separates| split_words(line, separates).nth(1).is_some_and(begins_url))
+    let begins_url = |word: &[u8]| {
+        scheme_of(word).is_some_and(|scheme| word[scheme.len()..].starts_with(b"://"))
+    };
+    FIRST_LINE_SEPARATORS
+        .into_iter()
+        .any(|separates| split_words(line, separates).nth(1).is_some_and(begins_url))
 }
 
 /// Returns the scheme of a word that is a URL with a path: the bytes before the first `:/`.
 fn scheme_of(word: &[u8]) -> Option<&[u8]> {
     let scheme = &word[..word.windows(2).position(|part| part == b":/")?];
-    let is_scheme_byte = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+    let is_scheme_byte =
+        |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
     (!scheme.is_empty() && scheme.iter().all(is_scheme_byte)).then_some(scheme)
 }
 

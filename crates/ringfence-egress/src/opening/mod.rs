@@ -144,8 +144,8 @@ impl Opening {
             }
             let reader = self.hello.get_or_insert_default();
             if let Some(hello) = reader.read(&self.bytes) {
-                let is_request =
-                    self.other_names == OtherNames::Judged && hides_request(&self.bytes[..reader.length()]);
+                let is_request = self.other_names == OtherNames::Judged
+                    && hides_request(&self.bytes[..reader.length()]);
                 let fault = "the client's hello can be read as a request of HTTP";
                 let hello = if is_request { Hello::Unreadable(fault.to_owned()) } else { hello };
                 return Some(OpeningKind::Tls(hello));
@@ -170,8 +170,12 @@ impl Opening {
             && self.versionless_end.is_none()
             && read_line(&self.bytes[self.lead..]) != RequestLine::None;
         match (begins_tls, is_request) {
-            (true, _) => OpeningKind::Tls(Hello::Unreadable("the client ended within its hello".to_owned())),
-            (_, true) => OpeningKind::Undecided("the client ended within a line that may begin a request"),
+            (true, _) => {
+                OpeningKind::Tls(Hello::Unreadable("the client ended within its hello".to_owned()))
+            }
+            (_, true) => {
+                OpeningKind::Undecided("the client ended within a line that may begin a request")
+            }
             _ => OpeningKind::Other,
         }
     }
@@ -185,20 +189,28 @@ impl Opening {
     /// such as `IAC DO ECHO` of telnet, pass as well, because such a hello names no host and an
     /// answer in TLS is cut.
     pub(crate) fn kind_after_pause(&self) -> Option<OpeningKind> {
-        let is_line_end = self.bytes.ends_with(b"\n") && self.bytes.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
-        let begins_text =
-            BYTE_ORDER_MARK.starts_with(&self.bytes) || self.bytes.first().is_some_and(|first| is_blank(*first));
+        let is_line_end = self.bytes.ends_with(b"\n")
+            && self.bytes.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
+        let begins_text = BYTE_ORDER_MARK.starts_with(&self.bytes)
+            || self.bytes.first().is_some_and(|first| is_blank(*first));
         let may_be_record = self.bytes.get(1).is_none_or(|second| *second == hello::MAJOR_VERSION);
         let may_be_ssl2 = !begins_text && !may_be_record && is_ssl2(&self.bytes).is_none();
         let is_lead = self.has_control_lead && self.lead == self.bytes.len();
-        let is_binary = |byte: u8| byte != hello::HANDSHAKE && byte != b'\n' && !is_blank(byte) && !is_token_byte(byte);
+        let is_binary = |byte: u8| {
+            byte != hello::HANDSHAKE && byte != b'\n' && !is_blank(byte) && !is_token_byte(byte)
+        };
         let is_byte = matches!(self.bytes[..], [byte] if is_binary(byte));
         let word = &self.bytes[self.lead..];
         let is_word = self.lead == 0
             && word.len() >= SHORTEST_METHOD
             && word.iter().all(u8::is_ascii_alphanumeric)
             && !may_begin_method(word);
-        let is_released = self.versionless_end.is_some() || is_lead || is_line_end || is_byte || is_word || may_be_ssl2;
+        let is_released = self.versionless_end.is_some()
+            || is_lead
+            || is_line_end
+            || is_byte
+            || is_word
+            || may_be_ssl2;
         is_released.then_some(OpeningKind::Other)
     }
 
@@ -231,20 +243,30 @@ impl Opening {
             if self.has_control_lead && self.lead >= LONGEST_CONTROL_LEAD {
                 return Some(OpeningKind::Other);
             }
-            return is_too_long.then_some(OpeningKind::Undecided("no protocol begins with so many blanks"));
+            return is_too_long
+                .then_some(OpeningKind::Undecided("no protocol begins with so many blanks"));
         }
         let fresh = self.searched.max(self.lead);
-        let feed = self.bytes[fresh..].iter().position(|byte| *byte == b'\n').map(|feed| fresh + feed);
+        let feed =
+            self.bytes[fresh..].iter().position(|byte| *byte == b'\n').map(|feed| fresh + feed);
         let is_text = self.is_text(fresh, feed.unwrap_or(self.bytes.len()));
         let Some(end) = feed else {
             self.searched = self.bytes.len();
             // Classify a long line as HTTP, because the code that reads request heads refuses the
             // request for its length.
-            return if is_text { is_too_long.then_some(OpeningKind::Http) } else { Some(OpeningKind::Other) };
+            return if is_text {
+                is_too_long.then_some(OpeningKind::Http)
+            } else {
+                Some(OpeningKind::Other)
+            };
         };
         let line = &self.bytes[self.lead..end];
         if !is_text {
-            return Some(if has_version_word(line) { OpeningKind::Http } else { OpeningKind::Other });
+            return Some(if has_version_word(line) {
+                OpeningKind::Http
+            } else {
+                OpeningKind::Other
+            });
         }
         let reading = read_line(line);
         match reading {
@@ -253,7 +275,11 @@ impl Opening {
             _ => self.versionless_line = reading,
         }
         self.versionless_end = Some(end);
-        if reading == RequestLine::Versionless { self.kind_by_next_line(end) } else { Some(OpeningKind::Other) }
+        if reading == RequestLine::Versionless {
+            self.kind_by_next_line(end)
+        } else {
+            Some(OpeningKind::Other)
+        }
     }
 
     /// Distinguishes an HTTP/0.9 request from a command by the line after it. HTTP/0.9 has no
@@ -296,7 +322,8 @@ impl Opening {
     fn has_control_in_line(&self, fresh: usize) -> bool {
         let is_name_byte = |byte: &u8| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_');
         let rest = &self.bytes[self.lead..];
-        let letters = rest.iter().take(LONGEST_METHOD).take_while(|byte| is_name_byte(byte)).count();
+        let letters =
+            rest.iter().take(LONGEST_METHOD).take_while(|byte| is_name_byte(byte)).count();
         let is_method = letters >= SHORTEST_METHOD
             && may_begin_method(&rest[..letters])
             && rest.get(letters).is_none_or(|byte| !byte.is_ascii_graphic());

@@ -74,7 +74,10 @@ fn whatever_a_lenient_server_reads_as_a_request_is_http() {
     for length in [8 * 1024, 16 * 1024, 63 * 1024, LONGEST_LINE, 70 * 1024] {
         let long = [b"GET /".to_vec(), vec![b'a'; length], b" HTTP/1.1\r\n".to_vec()].concat();
         check(&[&long, &[b" \0", &long[..]].concat()], Some(OpeningKind::Http));
-        check(&[&[vec![b'A'; length], b" / HTTP/1.1\r\n".to_vec()].concat()], Some(OpeningKind::Http));
+        check(
+            &[&[vec![b'A'; length], b" / HTTP/1.1\r\n".to_vec()].concat()],
+            Some(OpeningKind::Http),
+        );
     }
 }
 
@@ -107,7 +110,9 @@ fn a_request_that_comes_at_once_is_http_with_any_bytes_in_its_line() {
     ] {
         assert_eq!(kind_at_once(line), Some(OpeningKind::Http), "{}", line.escape_ascii());
     }
-    for line in [&b"<14>1 web: \"GET / HTTP/1.1\" 200\n"[..], b"{\"protocol\": \"HTTP/1.1\", \"a\": 1}\n"] {
+    for line in
+        [&b"<14>1 web: \"GET / HTTP/1.1\" 200\n"[..], b"{\"protocol\": \"HTTP/1.1\", \"a\": 1}\n"]
+    {
         assert_eq!(kind_at_once(line), Some(OpeningKind::Other), "{}", line.escape_ascii());
     }
 }
@@ -131,7 +136,12 @@ fn a_client_that_waits_behind_a_command_or_a_byte_is_let_through() {
         let mut opening = Opening::new(OtherNames::Judged);
         opening.bytes = bytes.to_vec();
         assert_eq!(opening.kind(), None, "{}", bytes.escape_ascii());
-        assert_eq!(opening.kind_after_pause(), Some(OpeningKind::Other), "{}", bytes.escape_ascii());
+        assert_eq!(
+            opening.kind_after_pause(),
+            Some(OpeningKind::Other),
+            "{}",
+            bytes.escape_ascii()
+        );
         assert_eq!(opening.line_rule(), rule, "{}", bytes.escape_ascii());
     }
     for bytes in [
@@ -228,7 +238,11 @@ fn an_opening_whose_protocol_is_open_is_held_back() {
 
 #[test]
 fn whatever_begins_like_tls_or_ssl_and_is_no_hello_is_unreadable() {
-    let hello = [&[22, 3, 1, 0, 50, 1, 0, 0, 46, 3, 3][..], &[7; 32], &[0, 0, 2, 0x13, 1, 1, 0, 0, 5, 0, 0, 0, 1, 0]];
+    let hello = [
+        &[22, 3, 1, 0, 50, 1, 0, 0, 46, 3, 3][..],
+        &[7; 32],
+        &[0, 0, 2, 0x13, 1, 1, 0, 0, 5, 0, 0, 0, 1, 0],
+    ];
     let hello = hello.concat();
     let after = |first: &[u8]| [first, &hello].concat();
     let openings = [
@@ -253,7 +267,10 @@ fn whatever_begins_like_tls_or_ssl_and_is_no_hello_is_unreadable() {
     ];
     for bytes in openings {
         let found = kind(&bytes);
-        assert!(matches!(&found, Some(OpeningKind::Tls(Hello::Unreadable(_)))), "{bytes:?}: {found:?}");
+        assert!(
+            matches!(&found, Some(OpeningKind::Tls(Hello::Unreadable(_)))),
+            "{bytes:?}: {found:?}"
+        );
     }
 }
 
@@ -262,7 +279,8 @@ fn whatever_begins_like_tls_or_ssl_and_is_no_hello_is_unreadable() {
 fn hello_with(random: [u8; 32], extension: &[u8]) -> Vec<u8> {
     let number = |length: usize| u16::try_from(length).unwrap().to_be_bytes();
     let unknown = [&[0x7a, 0x7a], &number(extension.len())[..], extension].concat();
-    let name = [0, 0, 0, 16, 0, 14, 0, 0, 11].into_iter().chain(*b"origin.test").collect::<Vec<u8>>();
+    let name =
+        [0, 0, 0, 16, 0, 14, 0, 0, 11].into_iter().chain(*b"origin.test").collect::<Vec<u8>>();
     let rest = [0, 10, 0, 4, 0, 2, 0, 29, 0, 13, 0, 4, 0, 2, 8, 4, 0, 43, 0, 3, 2, 3, 4];
     let share = [&[0, 51, 0, 38, 0, 36, 0, 29, 0, 32][..], &random].concat();
     let extensions = [&unknown[..], &name, &rest, &share].concat();
@@ -325,7 +343,9 @@ fn an_opening_that_ends_is_judged_by_what_it_may_have_begun() {
         opening.bytes = bytes.to_vec();
         opening.kind_at_end()
     };
-    for bytes in [&b"GET / HTTP/1.1"[..], b"\0GET /", b"get http://front.test/\r", b"GET\0/ HTTP/1.0"] {
+    for bytes in
+        [&b"GET / HTTP/1.1"[..], b"\0GET /", b"get http://front.test/\r", b"GET\0/ HTTP/1.0"]
+    {
         assert!(matches!(at_end(bytes), OpeningKind::Undecided(_)), "{}", bytes.escape_ascii());
     }
     assert!(matches!(at_end(&[22, 3, 1, 0, 9, 1]), OpeningKind::Tls(Hello::Unreadable(_))));
@@ -336,9 +356,13 @@ fn an_opening_that_ends_is_judged_by_what_it_may_have_begun() {
 
 #[test]
 fn to_an_address_any_protocol_but_unreadable_tls_passes_at_once() {
-    for (bytes, passes) in
-        [(&b"G"[..], true), (b"\0", true), (&[99, 3, 1], true), (&[21, 3, 1], false), (&[22, 9], false)]
-    {
+    for (bytes, passes) in [
+        (&b"G"[..], true),
+        (b"\0", true),
+        (&[99, 3, 1], true),
+        (&[21, 3, 1], false),
+        (&[22, 9], false),
+    ] {
         let mut opening = Opening::new(OtherNames::Ignored);
         opening.bytes = bytes.to_vec();
         assert_eq!(opening.kind() == Some(OpeningKind::Other), passes, "{bytes:?}");

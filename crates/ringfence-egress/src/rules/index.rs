@@ -123,7 +123,9 @@ impl Index {
     pub(super) fn network(&self, address: IpAddr, port: u16) -> Option<HostRule> {
         let (network, port) = self.networks(address, port)?;
         let address = match address {
-            IpAddr::V4(_) => IpAddr::V4(u32::try_from(network.first).expect("networks of IPv4 have 32 bits").into()),
+            IpAddr::V4(_) => IpAddr::V4(
+                u32::try_from(network.first).expect("networks of IPv4 have 32 bits").into(),
+            ),
             IpAddr::V6(_) => IpAddr::V6(network.first.into()),
         };
         Some(HostRule { host: Host::Network { address, prefix: network.prefix }, port })
@@ -171,7 +173,9 @@ impl Networks {
         networks.sort_unstable_by_key(|network| (network.first, network.prefix));
         for place in 1..networks.len() {
             let mut around = Some(place - 1);
-            while let Some(outer) = around.filter(|outer| networks[*outer].last < networks[place].last) {
+            while let Some(outer) =
+                around.filter(|outer| networks[*outer].last < networks[place].last)
+            {
                 around = networks[outer].around;
             }
             networks[place].around = around;

@@ -23,7 +23,14 @@ const UNLISTED: &str = "no rule of the policy allows it";
 #[test]
 fn a_target_is_judged_by_what_it_is_called() {
     let rules = Rules::new(
-        &list(&["example.org", "*.example.net:8443", "8.8.8.0/24", "10.1.2.3:22", "[fd00::/16]:80", "bücher.example"]),
+        &list(&[
+            "example.org",
+            "*.example.net:8443",
+            "8.8.8.0/24",
+            "10.1.2.3:22",
+            "[fd00::/16]:80",
+            "bücher.example",
+        ]),
         &list(&["bad.example.net:8443", "*.worse.example.net:8443", "8.8.8.8"]),
     );
     for (text, expected) in [
@@ -51,10 +58,16 @@ fn a_target_is_judged_by_what_it_is_called() {
         ("10.1.2.3:22", "allowed"),
         ("[::ffff:10.1.2.3]:22", "allowed"),
         ("10.1.2.3:80", "10.1.2.3 is not public (private), and no rule allows it by address"),
-        ("[64:ff9b::10.1.2.3]:22", "64:ff9b::a01:203 is not public (private), and no rule allows it by address"),
+        (
+            "[64:ff9b::10.1.2.3]:22",
+            "64:ff9b::a01:203 is not public (private), and no rule allows it by address",
+        ),
         ("[fd00:0:1::1]:80", "allowed"),
         ("[fd01::1]:80", "fd01::1 is not public (private), and no rule allows it by address"),
-        ("169.254.169.254:80", "169.254.169.254 is not public (metadata), and no rule allows it by address"),
+        (
+            "169.254.169.254:80",
+            "169.254.169.254 is not public (metadata), and no rule allows it by address",
+        ),
     ] {
         assert_eq!(shown(&rules.judge(&target(text))), expected, "{text}");
     }
@@ -62,20 +75,39 @@ fn a_target_is_judged_by_what_it_is_called() {
 
 #[test]
 fn a_name_leads_to_no_internal_address_that_no_rule_names() {
-    let rules = Rules::new(&list(&["example.org", "10.0.0.0/8", "127.0.0.1:8080"]), &list(&["10.1.0.0/16", "1.2.3.4"]));
+    let rules = Rules::new(
+        &list(&["example.org", "10.0.0.0/8", "127.0.0.1:8080"]),
+        &list(&["10.1.0.0/16", "1.2.3.4"]),
+    );
     for (text, address, expected) in [
         ("example.org:443", "93.184.216.34", "allowed"),
         ("example.org:443", "2606:4700::1111", "allowed"),
         ("example.org:443", "10.0.0.1", "allowed"),
-        ("example.org:22", "10.0.0.1", "10.0.0.1 is not public (private), and no rule allows it by address"),
+        (
+            "example.org:22",
+            "10.0.0.1",
+            "10.0.0.1 is not public (private), and no rule allows it by address",
+        ),
         ("example.org:443", "10.1.0.1", "the policy denies `10.1.0.0/16`"),
         ("example.org:443", "::ffff:10.1.0.1", "the policy denies `10.1.0.0/16`"),
         ("example.org:443", "1.2.3.4", "the policy denies `1.2.3.4`"),
         ("example.org:443", "2002:102:304::1", "the policy denies `1.2.3.4`"),
-        ("example.org:443", "127.0.0.1", "127.0.0.1 is not public (loopback), and no rule allows it by address"),
+        (
+            "example.org:443",
+            "127.0.0.1",
+            "127.0.0.1 is not public (loopback), and no rule allows it by address",
+        ),
         ("localhost:8080", "127.0.0.1", "allowed"),
-        ("example.org:443", "::1", "::1 is not public (loopback), and no rule allows it by address"),
-        ("example.org:443", "::", ":: is not public (unspecified), and no rule allows it by address"),
+        (
+            "example.org:443",
+            "::1",
+            "::1 is not public (loopback), and no rule allows it by address",
+        ),
+        (
+            "example.org:443",
+            "::",
+            ":: is not public (unspecified), and no rule allows it by address",
+        ),
     ] {
         let verdict = rules.judge_address(&target(text), address.parse().unwrap());
         assert_eq!(shown(&verdict), expected, "{text} at {address}");
@@ -139,13 +171,16 @@ fn judge_slowly(allow: &[HostRule], deny: &[HostRule], target: &Target) -> Verdi
 
 /// Generates names from few labels, so that rules and targets often match.
 fn name() -> impl Strategy<Value = String> {
-    proptest::collection::vec(select(vec!["a", "b", "c"]), 1..5).prop_map(|labels| labels.join(".") + ".example")
+    proptest::collection::vec(select(vec!["a", "b", "c"]), 1..5)
+        .prop_map(|labels| labels.join(".") + ".example")
 }
 
 fn address() -> impl Strategy<Value = IpAddr> {
     let ipv4 = select(vec![0x0a00_0000u32, 0x0808_0800, 0x7f00_0000]);
-    let ipv4 = (ipv4, any::<u8>()).prop_map(|(network, host)| IpAddr::from((network | u32::from(host)).to_be_bytes()));
-    let ipv6 = select(vec!["fd00::", "2606::", "64:ff9b::800:0", "64:ff9b::808:800", "2002:808:800::"]);
+    let ipv4 = (ipv4, any::<u8>())
+        .prop_map(|(network, host)| IpAddr::from((network | u32::from(host)).to_be_bytes()));
+    let ipv6 =
+        select(vec!["fd00::", "2606::", "64:ff9b::800:0", "64:ff9b::808:800", "2002:808:800::"]);
     let ipv6 = (ipv6, any::<u8>()).prop_map(|(network, host)| {
         let network: std::net::Ipv6Addr = network.parse().expect("it is an address");
         IpAddr::from((network.to_bits() | u128::from(host)).to_be_bytes())

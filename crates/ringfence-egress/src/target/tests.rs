@@ -4,8 +4,15 @@ use super::*;
 fn check(text: &str, shown: &str) {
     let target = Target::from_authority(text, Some(80)).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(target.to_string(), shown);
-    assert_eq!(Target::from_authority(shown, None).as_ref(), Ok(&target), "what is shown is read as the same");
-    assert!(matches!(target.host, TargetHost::Name(_)) || target.rule().to_string().parse() == Ok(target.rule()));
+    assert_eq!(
+        Target::from_authority(shown, None).as_ref(),
+        Ok(&target),
+        "what is shown is read as the same"
+    );
+    assert!(
+        matches!(target.host, TargetHost::Name(_))
+            || target.rule().to_string().parse() == Ok(target.rule())
+    );
 }
 
 #[track_caller]
@@ -85,7 +92,17 @@ fn what_nobody_would_read_as_an_address_is_none() {
     ] {
         refuse(text, &format!("`{text}` is no IP address"));
     }
-    for text in ["[::1", "[]", "[example.org]", "[127.0.0.1]", "[::1]x", "[::1]80", "[v1.a]", "[:::1]", "[[::1]]"] {
+    for text in [
+        "[::1",
+        "[]",
+        "[example.org]",
+        "[127.0.0.1]",
+        "[::1]x",
+        "[::1]80",
+        "[v1.a]",
+        "[:::1]",
+        "[[::1]]",
+    ] {
         let error = Target::from_authority(text, Some(80)).unwrap_err();
         assert!(matches!(error, TargetError::Address(_)), "{text}: {error}");
     }
@@ -100,18 +117,36 @@ fn what_two_readers_could_read_in_two_ways_is_refused() {
         "allowed.example:80@evil.example",
         "`allowed.example:80@evil.example` names a user, which is no part of a host",
     );
-    refuse("user:secret@[::1]:80", "`user:secret@[::1]:80` names a user, which is no part of a host");
-    refuse("example.org:80:443", "`example.org:80:443` has more than one colon: an IPv6 address stands in brackets");
+    refuse(
+        "user:secret@[::1]:80",
+        "`user:secret@[::1]:80` names a user, which is no part of a host",
+    );
+    refuse(
+        "example.org:80:443",
+        "`example.org:80:443` has more than one colon: an IPv6 address stands in brackets",
+    );
     refuse("::1", "`::1` has more than one colon: an IPv6 address stands in brackets");
-    refuse("[fe80::1%eth0]:80", "`fe80::1%eth0` names an interface of a machine, which means nothing outside it");
-    refuse("[fe80::1%25eth0]", "`fe80::1%25eth0` names an interface of a machine, which means nothing outside it");
-    refuse("example.org\0.evil.example", "`example.org\\0.evil.example` has `\\0`, which no host name has");
+    refuse(
+        "[fe80::1%eth0]:80",
+        "`fe80::1%eth0` names an interface of a machine, which means nothing outside it",
+    );
+    refuse(
+        "[fe80::1%25eth0]",
+        "`fe80::1%25eth0` names an interface of a machine, which means nothing outside it",
+    );
+    refuse(
+        "example.org\0.evil.example",
+        "`example.org\\0.evil.example` has `\\0`, which no host name has",
+    );
     refuse("127.0.0.1\0", "`127.0.0.1\\0` has `\\0`, which no host name has");
     refuse("127.0.0.1 ", "`127.0.0.1 ` has ` `, which no host name has");
     refuse(" example.org", "` example.org` has ` `, which no host name has");
     refuse("example.org\r\nx: y", "`example.org\\r\\nx` has `\\r`, which no host name has");
     refuse("%31%32%37.0.0.1", "`%31%32%37.0.0.1` has `%`, which no host name has");
-    refuse("example.org%2eevil.example", "`example.org%2eevil.example` has `%`, which no host name has");
+    refuse(
+        "example.org%2eevil.example",
+        "`example.org%2eevil.example` has `%`, which no host name has",
+    );
     refuse("example.org/path", "`example.org/path` has `/`, which no host name has");
     refuse("example.org\\path", "`example.org\\\\path` has `\\\\`, which no host name has");
     refuse("example.org?x", "`example.org?x` has `?`, which no host name has");
@@ -125,7 +160,10 @@ fn what_two_readers_could_read_in_two_ways_is_refused() {
         "`xn--example-.org` is a name in no script: it has characters that names may not have, or a wrong `xn--` label",
     );
     let long = format!("{}.org", "a".repeat(64));
-    refuse(&long, &format!("`{long}` is too long: a label has at most 63 characters, a name at most 253"));
+    refuse(
+        &long,
+        &format!("`{long}` is too long: a label has at most 63 characters, a name at most 253"),
+    );
 }
 
 #[test]
@@ -136,7 +174,10 @@ fn a_port_is_a_number_from_1_to_65535() {
             &format!("`example.org:{port}` has port `{port}`: a port is a number from 1 to 65535"),
         );
     }
-    assert_eq!(Target::from_authority("example.org", None).unwrap_err().to_string(), "`example.org` has no port");
+    assert_eq!(
+        Target::from_authority("example.org", None).unwrap_err().to_string(),
+        "`example.org` has no port"
+    );
     assert_eq!(
         Target::from_parts("example.org", 0).unwrap_err().to_string(),
         "`example.org:0` has port `0`: a port is a number from 1 to 65535"
@@ -153,7 +194,9 @@ fn a_host_apart_from_its_port_is_read_the_same_way() {
     ] {
         assert_eq!(Target::from_parts(host, 443).unwrap().to_string(), shown);
     }
-    for host in ["", "example.org:80", "[::1]", "fe80::1%1", "u@example.org", "example.org\0", "a b"] {
+    for host in
+        ["", "example.org:80", "[::1]", "fe80::1%1", "u@example.org", "example.org\0", "a b"]
+    {
         assert!(Target::from_parts(host, 443).is_err(), "{host}");
     }
     let mapped = Target::from_address("::ffff:10.0.0.1".parse().unwrap(), 80).unwrap();

@@ -58,7 +58,9 @@ impl Conversation {
                     socket.register_send_waker(cx.waker());
                     Poll::Pending
                 }
-                State::Closed | State::Listen => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+                State::Closed | State::Listen => {
+                    Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+                }
                 _ => Poll::Ready(Ok(())),
             }
         })
@@ -67,7 +69,11 @@ impl Conversation {
 }
 
 impl AsyncRead for Conversation {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let mut stack = self.shared.stack();
         let socket = stack.socket(self.handle);
         match socket.recv_slice(into.initialize_unfilled()) {
@@ -77,7 +83,9 @@ impl AsyncRead for Conversation {
             }
             Ok(read) => into.advance(read),
             Err(RecvError::Finished) => return Poll::Ready(Ok(())),
-            Err(RecvError::InvalidState) => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+            Err(RecvError::InvalidState) => {
+                return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+            }
         }
         drop(stack);
         self.shared.moved.notify_one(); // the receive buffer has room again
@@ -86,7 +94,11 @@ impl AsyncRead for Conversation {
 }
 
 impl AsyncWrite for Conversation {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let mut stack = self.shared.stack();
         let socket = stack.socket(self.handle);
         match socket.send_slice(bytes) {

@@ -6,7 +6,9 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use hickory_resolver::proto::op::{Edns, Message, MessageType, Metadata, OpCode, Query, ResponseCode};
+use hickory_resolver::proto::op::{
+    Edns, Message, MessageType, Metadata, OpCode, Query, ResponseCode,
+};
 use hickory_resolver::proto::rr::rdata::{A, PTR};
 use hickory_resolver::proto::rr::{DNSClass, Name, RData, Record, RecordType};
 use ringfence_core::policy::HostName;
@@ -79,7 +81,8 @@ impl Carrier {
         }
         match self.know(query)? {
             Known::Pointer(name) => {
-                let name = Name::from_ascii(format!("{name}.")).map_err(|_| ResponseCode::ServFail)?;
+                let name =
+                    Name::from_ascii(format!("{name}.")).map_err(|_| ResponseCode::ServFail)?;
                 Ok(Some(RData::PTR(PTR(name))))
             }
             Known::Address(address) => Ok(address.map(|address| RData::A(A(address)))),
@@ -90,9 +93,15 @@ impl Carrier {
         // A client that asks for the name of an address already has the address, so the question is
         // not an attempt to reach a host.
         if query.query_type() == RecordType::PTR {
-            let address = query.name().parse_arpa_name().map_err(|_| ResponseCode::NXDomain)?.addr();
+            let address =
+                query.name().parse_arpa_name().map_err(|_| ResponseCode::NXDomain)?.addr();
             let IpAddr::V4(address) = address else { return Err(ResponseCode::NXDomain) };
-            return self.names().name(address).cloned().map(Known::Pointer).ok_or(ResponseCode::NXDomain);
+            return self
+                .names()
+                .name(address)
+                .cloned()
+                .map(Known::Pointer)
+                .ok_or(ResponseCode::NXDomain);
         }
         let said = query.name().to_ascii();
         let name: HostName = said.parse().map_err(|fault| {
@@ -108,7 +117,12 @@ impl Carrier {
             }
         }
         match query.query_type() {
-            RecordType::A => self.names().address(&name).map(Some).map(Known::Address).ok_or(ResponseCode::ServFail),
+            RecordType::A => self
+                .names()
+                .address(&name)
+                .map(Some)
+                .map(Known::Address)
+                .ok_or(ResponseCode::ServFail),
             _ => Ok(Known::Address(None)),
         }
     }

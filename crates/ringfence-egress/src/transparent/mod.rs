@@ -104,7 +104,10 @@ impl Proxy {
     }
 }
 
-#[expect(deprecated, reason = "its successor is unsafe, for types that lie about their descriptor: `OwnedFd` does not")]
+#[expect(
+    deprecated,
+    reason = "its successor is unsafe, for types that lie about their descriptor: `OwnedFd` does not"
+)]
 fn watch(device: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(device, Interest::READABLE)
 }
@@ -112,7 +115,9 @@ fn watch(device: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 /// Returns whether the device no longer exists, because its network is gone together with the
 /// sandbox.
 fn is_gone(error: &io::Error) -> bool {
-    [Errno::BADFD, Errno::IO, Errno::NODEV].into_iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+    [Errno::BADFD, Errno::IO, Errno::NODEV]
+        .into_iter()
+        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 /// State that all connections of one tunnel share.
@@ -170,7 +175,9 @@ impl Carrier {
             return;
         }
         let asked = match self.target(flow.to) {
-            Ok(target) => self.proxy.connect(&target, Via::Transparent).await.ok().map(|made| (target, made)),
+            Ok(target) => {
+                self.proxy.connect(&target, Via::Transparent).await.ok().map(|made| (target, made))
+            }
             Err(_) => None,
         };
         let Some((target, connection)) = asked else {

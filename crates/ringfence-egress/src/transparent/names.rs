@@ -78,7 +78,9 @@ mod tests {
     fn there_are_only_so_many() {
         let mut names = Names::default();
         let first = names.address(&name("n0.a.org"));
-        let given = (0..2 * MOST).filter_map(|number| names.address(&name(&format!("n{number}.a.org")))).count();
+        let given = (0..2 * MOST)
+            .filter_map(|number| names.address(&name(&format!("n{number}.a.org"))))
+            .count();
         assert_eq!(given, MOST);
         assert_eq!(names.address(&name("n0.a.org")), first);
     }

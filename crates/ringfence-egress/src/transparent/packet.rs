@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
-    IPV4_HEADER_LEN, Icmpv4DstUnreachable, Icmpv4Message, Icmpv4Packet, Icmpv4Repr, IpAddress, IpProtocol, Ipv4Packet,
-    Ipv4Repr, TcpPacket, UDP_HEADER_LEN, UdpPacket, UdpRepr,
+    IPV4_HEADER_LEN, Icmpv4DstUnreachable, Icmpv4Message, Icmpv4Packet, Icmpv4Repr, IpAddress,
+    IpProtocol, Ipv4Packet, Ipv4Repr, TcpPacket, UDP_HEADER_LEN, UdpPacket, UdpRepr,
 };
 
 /// Port of DNS questions.
@@ -61,7 +61,8 @@ fn recognise(bytes: &[u8], resolver: Ipv4Addr) -> Option<Packet<'_>> {
     if packet.more_frags() || !is_one_host(from) || !is_one_host(to) {
         return undeliverable(&packet);
     }
-    let ends = |source, destination| (SocketAddrV4::new(from, source), SocketAddrV4::new(to, destination));
+    let ends =
+        |source, destination| (SocketAddrV4::new(from, source), SocketAddrV4::new(to, destination));
     Some(match packet.next_header() {
         IpProtocol::Tcp => {
             let segment = TcpPacket::new_checked(packet.payload()).ok()?;
@@ -102,8 +103,12 @@ fn recognise(bytes: &[u8], resolver: Ipv4Addr) -> Option<Packet<'_>> {
 /// Other protocols are ignored, because the kernel itself sends such packets to groups (IGMP).
 fn undeliverable<'a>(packet: &Ipv4Packet<&[u8]>) -> Option<Packet<'a>> {
     let (protocol, port) = match packet.next_header() {
-        IpProtocol::Udp => ("UDP", Some(u16::from_be_bytes(*packet.payload().get(2..)?.first_chunk()?))),
-        IpProtocol::Icmp if *packet.payload().first()? == u8::from(Icmpv4Message::EchoRequest) => ("ICMP", None),
+        IpProtocol::Udp => {
+            ("UDP", Some(u16::from_be_bytes(*packet.payload().get(2..)?.first_chunk()?)))
+        }
+        IpProtocol::Icmp if *packet.payload().first()? == u8::from(Icmpv4Message::EchoRequest) => {
+            ("ICMP", None)
+        }
         _ => return None,
     };
     Some(Packet::Unwanted { protocol, to: packet.dst_addr(), port })
@@ -136,14 +141,34 @@ pub(super) fn forbidden(bytes: &[u8]) -> Option<Vec<u8>> {
     }
     let header = Ipv4Repr::parse(&packet, &sums).ok()?;
     let data = &packet.payload()[..packet.payload().len().min(REPEATED)];
-    let message = Icmpv4Repr::DstUnreachable { reason: Icmpv4DstUnreachable::CommProhibited, header, data };
-    Some(around(header.dst_addr, header.src_addr, IpProtocol::Icmp, message.buffer_len(), |payload| {
-        message.emit(&mut Icmpv4Packet::new_unchecked(payload), &ChecksumCapabilities::default());
-    }))
+    let message =
+        Icmpv4Repr::DstUnreachable { reason: Icmpv4DstUnreachable::CommProhibited, header, data };
+    Some(around(
+        header.dst_addr,
+        header.src_addr,
+        IpProtocol::Icmp,
+        message.buffer_len(),
+        |payload| {
+            message
+                .emit(&mut Icmpv4Packet::new_unchecked(payload), &ChecksumCapabilities::default());
+        },
+    ))
 }
 
-fn around(from: Ipv4Addr, to: Ipv4Addr, protocol: IpProtocol, length: usize, write: impl FnOnce(&mut [u8])) -> Vec<u8> {
-    let header = Ipv4Repr { src_addr: from, dst_addr: to, next_header: protocol, payload_len: length, hop_limit: HOPS };
+fn around(
+    from: Ipv4Addr,
+    to: Ipv4Addr,
+    protocol: IpProtocol,
+    length: usize,
+    write: impl FnOnce(&mut [u8]),
+) -> Vec<u8> {
+    let header = Ipv4Repr {
+        src_addr: from,
+        dst_addr: to,
+        next_header: protocol,
+        payload_len: length,
+        hop_limit: HOPS,
+    };
     let mut bytes = vec![0; IPV4_HEADER_LEN + length];
     header.emit(&mut Ipv4Packet::new_unchecked(&mut bytes[..]), &ChecksumCapabilities::default());
     write(&mut bytes[IPV4_HEADER_LEN..]);

@@ -94,7 +94,8 @@ mod tests {
     fn denials_are_told_again_after_a_while() {
         let mut recent = RecentDenials::default();
         assert_eq!(recent.add("a"), Telling::Denial);
-        recent.since = recent.since.checked_sub(REPEAT_INTERVAL * 2).expect("the clock has run for that long");
+        recent.since =
+            recent.since.checked_sub(REPEAT_INTERVAL * 2).expect("the clock has run for that long");
         assert_eq!(recent.add("a"), Telling::Denial);
     }
 }

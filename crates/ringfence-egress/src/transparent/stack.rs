@@ -57,7 +57,8 @@ impl Stack {
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = u64::from_ne_bytes(seed);
         let (began, start) = (Instant::now(), smoltcp::time::Instant::ZERO);
-        let mut interface = Interface::new(config, &mut Passing { arrived: None, wire: &mut wire }, start);
+        let mut interface =
+            Interface::new(config, &mut Passing { arrived: None, wire: &mut wire }, start);
         interface.set_any_ip(true);
         interface.update_ip_addrs(|addresses| {
             addresses.push(IpCidr::new(address.into(), 32)).expect("the list has room for one");
@@ -142,11 +143,17 @@ impl Stack {
     pub(super) fn pump(&mut self) -> Option<Duration> {
         let now = self.now();
         let mut passing = Passing { arrived: None, wire: &mut self.wire };
-        while self.interface.poll_egress(now, &mut passing, &mut self.sockets) == PollResult::SocketStateChanged {}
+        while self.interface.poll_egress(now, &mut passing, &mut self.sockets)
+            == PollResult::SocketStateChanged
+        {}
         self.sweep();
         let delay = self.interface.poll_delay(now, &self.sockets).map(Duration::from);
         // Released connections must be checked again even if no packet arrives any more.
-        let swept = self.left.iter().map(|(_, _, until)| until.saturating_duration_since(Instant::now())).min();
+        let swept = self
+            .left
+            .iter()
+            .map(|(_, _, until)| until.saturating_duration_since(Instant::now()))
+            .min();
         delay.into_iter().chain(swept).min()
     }
 

@@ -8,8 +8,8 @@ use hickory_resolver::proto::rr::{Name, RData, RecordType};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
-    IPV4_HEADER_LEN, Icmpv4DstUnreachable, Icmpv4Packet, IpProtocol, Ipv4Packet, Ipv4Repr, TcpControl, TcpPacket,
-    TcpRepr, TcpSeqNumber, UdpPacket,
+    IPV4_HEADER_LEN, Icmpv4DstUnreachable, Icmpv4Packet, IpProtocol, Ipv4Packet, Ipv4Repr,
+    TcpControl, TcpPacket, TcpRepr, TcpSeqNumber, UdpPacket,
 };
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -36,7 +36,9 @@ impl Sandbox {
 
     fn with_limits(allow: &[&str], limits: Limits) -> Sandbox {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+                .unwrap();
         let allow: Vec<_> = allow.iter().map(|rule| rule.parse().unwrap()).collect();
         let nobody: SocketAddr = ([127, 0, 0, 1], 9).into();
         let rules = Rules::new(&allow, &[]);
@@ -82,7 +84,8 @@ impl Sandbox {
         let wait = async {
             loop {
                 let mut ready = self.device.readable().await.unwrap();
-                let read = ready.try_io(|device| Ok(rustix::io::read(device.get_ref(), &mut space[..])?));
+                let read =
+                    ready.try_io(|device| Ok(rustix::io::read(device.get_ref(), &mut space[..])?));
                 if let Ok(length) = read {
                     return length.unwrap();
                 }
@@ -98,7 +101,8 @@ impl Sandbox {
     async fn ask(&self, name: &str, kind: RecordType) -> (ResponseCode, Vec<RData>) {
         let mut question = Message::new(7, MessageType::Query, OpCode::Query);
         question.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
-        let (from, to) = (SocketAddrV4::new(INSIDE, 40000), SocketAddrV4::new(RESOLVER, packet::DNS));
+        let (from, to) =
+            (SocketAddrV4::new(INSIDE, 40000), SocketAddrV4::new(RESOLVER, packet::DNS));
         self.send(&packet::datagram(from, to, &question.to_vec().unwrap())).await;
         let bytes = self.receive_for(IpProtocol::Udp, from.port()).await;
         let bytes = Ipv4Packet::new_checked(&bytes[..]).unwrap();
@@ -106,7 +110,10 @@ impl Sandbox {
         assert!(datagram.verify_checksum(&RESOLVER.into(), &INSIDE.into()));
         let answer = Message::from_vec(datagram.payload()).unwrap();
         assert_eq!((answer.metadata.id, answer.metadata.message_type), (7, MessageType::Response));
-        (answer.metadata.response_code, answer.answers.into_iter().map(|record| record.data).collect())
+        (
+            answer.metadata.response_code,
+            answer.answers.into_iter().map(|record| record.data).collect(),
+        )
     }
 
     /// Asks for a connection, and returns the control flag and the sequence number of the answer.
@@ -123,7 +130,9 @@ impl Sandbox {
         let answer = TcpPacket::new_checked(bytes.payload()).unwrap();
         assert_eq!(answer.src_port(), to.port());
         let (source, destination) = ((*to.ip()).into(), INSIDE.into());
-        let answer = TcpRepr::parse(&answer, &source, &destination, &ChecksumCapabilities::default()).unwrap();
+        let answer =
+            TcpRepr::parse(&answer, &source, &destination, &ChecksumCapabilities::default())
+                .unwrap();
         (answer.control, answer.seq_number)
     }
 
@@ -131,7 +140,9 @@ impl Sandbox {
     fn denied(&self) -> Vec<(String, &'static str, Via)> {
         let events = self.events.lock().unwrap();
         let denials = events.iter().filter_map(|event| match event {
-            Event::Denied(denial) => Some((denial.target.clone(), denial.reason.code(), denial.via)),
+            Event::Denied(denial) => {
+                Some((denial.target.clone(), denial.reason.code(), denial.via))
+            }
             _ => None,
         });
         denials.collect()
@@ -144,7 +155,12 @@ impl Drop for Sandbox {
     }
 }
 
-fn segment(from: u16, to: SocketAddrV4, control: TcpControl, ack_number: Option<TcpSeqNumber>) -> Vec<u8> {
+fn segment(
+    from: u16,
+    to: SocketAddrV4,
+    control: TcpControl,
+    ack_number: Option<TcpSeqNumber>,
+) -> Vec<u8> {
     let segment = TcpRepr {
         src_port: from,
         dst_port: to.port(),
@@ -177,7 +193,9 @@ fn segment(from: u16, to: SocketAddrV4, control: TcpControl, ack_number: Option<
 
 async fn server() -> (TcpListener, SocketAddrV4) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let SocketAddr::V4(address) = listener.local_addr().unwrap() else { panic!("an address of IPv4 was asked for") };
+    let SocketAddr::V4(address) = listener.local_addr().unwrap() else {
+        panic!("an address of IPv4 was asked for")
+    };
     (listener, address)
 }
 
@@ -190,7 +208,10 @@ async fn an_allowed_name_has_one_address_and_others_do_not_exist() {
     assert_eq!(address.octets()[..2], [198, 18]);
     assert_eq!(sandbox.ask("x.A.org.", RecordType::A).await.1, found);
     assert_ne!(sandbox.ask("b.org.", RecordType::A).await.1, found);
-    assert_eq!(sandbox.ask("x.a.org.", RecordType::AAAA).await, (ResponseCode::NoError, Vec::new()));
+    assert_eq!(
+        sandbox.ask("x.a.org.", RecordType::AAAA).await,
+        (ResponseCode::NoError, Vec::new())
+    );
     let backwards = Name::from(IpAddr::V4(address.0)).to_ascii();
     assert!(matches!(&sandbox.ask(&backwards, RecordType::PTR).await.1[..], [RData::PTR(name)] if
         name.0.to_ascii() == "x.a.org."));
@@ -218,7 +239,10 @@ async fn a_connection_that_no_rule_allows_is_reset_and_one_that_a_rule_allows_is
     allowed.send(&segment(40000, address, TcpControl::None, Some(number + 1))).await;
     allowed.send(&segment(40000, address, TcpControl::Rst, Some(number + 1))).await;
     let gone = async {
-        while server.try_read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+        while server
+            .try_read(&mut [0])
+            .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        {
             server.readable().await.unwrap();
         }
     };
@@ -263,14 +287,18 @@ async fn an_address_that_stands_for_no_name_leads_nowhere() {
 #[tokio::test]
 async fn datagrams_are_refused_at_once_and_told_of_once() {
     let sandbox = Sandbox::new(&["1.1.1.1", "1.1.1.1:53"]);
-    let (from, to) = (SocketAddrV4::new(INSIDE, 40000), SocketAddrV4::new(Ipv4Addr::new(1, 1, 1, 1), 53));
+    let (from, to) =
+        (SocketAddrV4::new(INSIDE, 40000), SocketAddrV4::new(Ipv4Addr::new(1, 1, 1, 1), 53));
     for _ in 0..3 {
         sandbox.send(&packet::datagram(from, to, b"who is it")).await;
         let bytes = sandbox.receive().await;
         let bytes = Ipv4Packet::new_checked(&bytes[..]).unwrap();
         assert_eq!((bytes.next_header(), bytes.dst_addr()), (IpProtocol::Icmp, INSIDE));
         let refusal = Icmpv4Packet::new_checked(bytes.payload()).unwrap();
-        assert_eq!(Icmpv4DstUnreachable::from(refusal.msg_code()), Icmpv4DstUnreachable::CommProhibited);
+        assert_eq!(
+            Icmpv4DstUnreachable::from(refusal.msg_code()),
+            Icmpv4DstUnreachable::CommProhibited
+        );
     }
     assert_eq!(sandbox.denied(), [("1.1.1.1:53".to_owned(), "protocol", Via::Transparent)]);
 }
@@ -279,7 +307,9 @@ async fn datagrams_are_refused_at_once_and_told_of_once() {
 async fn fragments_and_datagrams_to_groups_are_told_of() {
     let sandbox = Sandbox::new(&["1.1.1.1"]);
     let from = SocketAddrV4::new(INSIDE, 40000);
-    let datagram = |to: [u8; 4], port: u16| packet::datagram(from, SocketAddrV4::new(to.into(), port), &[0; 3000]);
+    let datagram = |to: [u8; 4], port: u16| {
+        packet::datagram(from, SocketAddrV4::new(to.into(), port), &[0; 3000])
+    };
     let fragment = |packet: &[u8], offset: u16, has_more: bool| {
         let start = IPV4_HEADER_LEN + usize::from(offset);
         let mut bytes = [&packet[..IPV4_HEADER_LEN], &packet[start..start + 1000]].concat();
@@ -345,10 +375,13 @@ async fn no_packet_breaks_the_tunnel() {
     let sandbox = Sandbox::new(&["a.org", &address.to_string()]);
     let from = SocketAddrV4::new(INSIDE, 40000);
     let question = packet::datagram(from, SocketAddrV4::new(RESOLVER, packet::DNS), &[0; 40]);
-    let controls = [TcpControl::Syn, TcpControl::None, TcpControl::Psh, TcpControl::Fin, TcpControl::Rst];
+    let controls =
+        [TcpControl::Syn, TcpControl::None, TcpControl::Psh, TcpControl::Fin, TcpControl::Rst];
     let seeds: Vec<Vec<u8>> = controls
         .iter()
-        .flat_map(|control| [None, Some(TcpSeqNumber(1))].map(|number| segment(40000, address, *control, number)))
+        .flat_map(|control| {
+            [None, Some(TcpSeqNumber(1))].map(|number| segment(40000, address, *control, number))
+        })
         .chain([question, vec![0x60; 60], vec![0x45; 40], Vec::from([0x45])])
         .collect();
     // xorshift64 generates the same packets in each run.
@@ -379,7 +412,13 @@ async fn no_packet_breaks_the_tunnel() {
         let mut question = Message::new(9, MessageType::Query, OpCode::Query);
         question.add_query(Query::query(Name::from_ascii("a.org.").unwrap(), RecordType::A));
         let to = SocketAddrV4::new(RESOLVER, packet::DNS);
-        sandbox.send(&packet::datagram(SocketAddrV4::new(INSIDE, 50000), to, &question.to_vec().unwrap())).await;
+        sandbox
+            .send(&packet::datagram(
+                SocketAddrV4::new(INSIDE, 50000),
+                to,
+                &question.to_vec().unwrap(),
+            ))
+            .await;
         loop {
             let bytes = sandbox.receive().await;
             let Ok(bytes) = Ipv4Packet::new_checked(&bytes[..]) else { continue };

@@ -13,7 +13,10 @@
 use memchr::memchr_iter;
 
 use super::Finding;
-use crate::hello::{self, CLIENT_HELLO, HANDSHAKE, Hello, LONGEST_RECORD, MESSAGE_HEADER, RECORD_HEADER, SERVER_NAME};
+use crate::hello::{
+    self, CLIENT_HELLO, HANDSHAKE, Hello, LONGEST_RECORD, MESSAGE_HEADER, RECORD_HEADER,
+    SERVER_NAME,
+};
 
 /// Most bytes that encryption adds to a record, RFC 5246, 6.2.3.
 const LONGEST_RECORD_EXPANSION: usize = 2048;
@@ -80,7 +83,8 @@ fn may_begin_hello(bytes: &[u8]) -> bool {
 /// hello in small records, some bytes begin another message by chance, and other bytes stand in the
 /// place of a name.
 fn may_be_name(names: &[u8]) -> bool {
-    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
+    let is_part =
+        |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
     names.windows(3).any(|part| part.iter().all(is_part))
 }
 
@@ -121,7 +125,8 @@ impl Candidate {
     fn goes_on(&mut self, mut bytes: &[u8], findings: &mut Vec<Finding>) -> bool {
         while !bytes.is_empty() {
             if self.rest == 0 {
-                let (part, others) = bytes.split_at(bytes.len().min(RECORD_HEADER - self.header.len()));
+                let (part, others) =
+                    bytes.split_at(bytes.len().min(RECORD_HEADER - self.header.len()));
                 self.header.extend_from_slice(part);
                 bytes = others;
                 if !self.is_record() {
@@ -177,7 +182,11 @@ impl Candidate {
         }
         let is_alone = self.message.len() == total && self.rest == 0;
         let fault = "another message follows in the last TLS record of the client's hello";
-        let hello = if is_alone { hello::read_hello(&self.message) } else { Hello::Unreadable(fault.to_owned()) };
+        let hello = if is_alone {
+            hello::read_hello(&self.message)
+        } else {
+            Hello::Unreadable(fault.to_owned())
+        };
         Some(Some(hello))
     }
 

@@ -8,8 +8,9 @@
 use memchr::memchr;
 
 use crate::opening::{
-    LONGEST_LINE, LineRule, PROXY_SIGNATURE, RequestLine, ends_header, has_host_header, has_url_target,
-    has_version_word, is_blank, is_lead, may_begin_host_header, names_host, read_first_line, read_long_first_line,
+    LONGEST_LINE, LineRule, PROXY_SIGNATURE, RequestLine, ends_header, has_host_header,
+    has_url_target, has_version_word, is_blank, is_lead, may_begin_host_header, names_host,
+    read_first_line, read_long_first_line,
 };
 
 /// Longest unfinished line, in bytes, that is read again with each new piece. A longer line is read
@@ -97,7 +98,9 @@ impl LineScanner {
             LineRule::First => return self.ends_first_line(),
             _ if self.is_long => has_host_header(&self.line),
             LineRule::NoHostUntilAnswered => names_host(&self.line),
-            LineRule::UntilAnswered | LineRule::Every => names_host(&self.line) || has_version_word(&self.line),
+            LineRule::UntilAnswered | LineRule::Every => {
+                names_host(&self.line) || has_version_word(&self.line)
+            }
         };
         self.line.clear();
         self.is_long = false;
@@ -154,7 +157,8 @@ impl LineScanner {
     /// Adds bytes to the first line, without the bytes that servers skip before a request.
     fn extend_first_line(&mut self, mut bytes: &[u8]) {
         if self.line.is_empty() {
-            let (lead, rest) = bytes.split_at(bytes.iter().take_while(|byte| is_lead(**byte)).count());
+            let (lead, rest) =
+                bytes.split_at(bytes.iter().take_while(|byte| is_lead(**byte)).count());
             self.extend_lead(lead);
             bytes = rest;
         }
@@ -179,8 +183,10 @@ impl LineScanner {
             let (part, rest) = bytes.split_at(LONGEST_LINE - self.line.len());
             bytes = rest;
             self.line.extend_from_slice(part);
-            let names_host = if self.is_long { has_host_header(&self.line) } else { names_host(&self.line) };
-            let start = self.line.iter().rposition(|byte| ends_header(*byte)).map_or(0, |end| end + 1);
+            let names_host =
+                if self.is_long { has_host_header(&self.line) } else { names_host(&self.line) };
+            let start =
+                self.line.iter().rposition(|byte| ends_header(*byte)).map_or(0, |end| end + 1);
             let is_header_long = self.line.len() - start > LONGEST_LINE / 2;
             if names_host || is_header_long && may_begin_host_header(&self.line[start..]) {
                 return true;
@@ -202,7 +208,8 @@ mod tests {
     fn check(rule: LineRule, bytes: &[u8], expected: bool) {
         let shown = bytes[..bytes.len().min(200)].escape_ascii();
         // Skip small pieces for long streams, because they would take too long.
-        for size in [1, 5, 4096, bytes.len()].into_iter().filter(|size| bytes.len() / size < 10_000) {
+        for size in [1, 5, 4096, bytes.len()].into_iter().filter(|size| bytes.len() / size < 10_000)
+        {
             let mut scanner = LineScanner::new(rule);
             let found = bytes.chunks(size).any(|piece| scanner.finds_request(piece));
             assert_eq!(found, expected, "{rule:?} {size} {shown}");
@@ -213,7 +220,8 @@ mod tests {
     fn check_end(rule: LineRule, bytes: &[u8], expected: bool) {
         for size in [1, bytes.len().max(1)] {
             let mut scanner = LineScanner::new(rule);
-            let found = bytes.chunks(size).any(|piece| scanner.finds_request(piece)) || scanner.finds_request_at_end();
+            let found = bytes.chunks(size).any(|piece| scanner.finds_request(piece))
+                || scanner.finds_request_at_end();
             assert_eq!(found, expected, "{rule:?} {size} {}", bytes.escape_ascii());
         }
     }
@@ -264,7 +272,11 @@ mod tests {
             b"{\"a\":1} /up",
             b"\0\x01GET up",
         ] {
-            for header in [&b"Host: front.test\r\n"[..], b"A: b\r\nhost:front.test\r\n", b"a b c HTTP/1.1\r\n"] {
+            for header in [
+                &b"Host: front.test\r\n"[..],
+                b"A: b\r\nhost:front.test\r\n",
+                b"a b c HTTP/1.1\r\n",
+            ] {
                 check(LineRule::First, &[line, b"\r\n", header].concat(), true);
             }
             check(LineRule::First, &[line, b"\r\nA: b\r\n\r\nbody"].concat(), false);
@@ -291,10 +303,16 @@ mod tests {
                 check(LineRule::First, &after(b"A: b\r\n\r\nbody\r\nhost\t:"), true);
                 check(LineRule::First, &after(b"\r\nFETCH http://front.test/ x\r\n"), true);
                 // Lines of a log may contain a version, and other headers may follow.
-                check(LineRule::First, &after(b"A: b\n{\"message\":\"GET / HTTP/1.1\"}\nhostname: a\n"), false);
+                check(
+                    LineRule::First,
+                    &after(b"A: b\n{\"message\":\"GET / HTTP/1.1\"}\nhostname: a\n"),
+                    false,
+                );
             }
         }
-        for line in [&b"\"POST foo:///up x\r\n"[..], b"{\"a\":1} ftp://z/up x\r\n", b"FETCH svn+ssh://a/"] {
+        for line in
+            [&b"\"POST foo:///up x\r\n"[..], b"{\"a\":1} ftp://z/up x\r\n", b"FETCH svn+ssh://a/"]
+        {
             check(LineRule::First, line, true);
         }
         // STOMP sends a host header after a first line of one word.
@@ -314,7 +332,12 @@ mod tests {
 
     #[test]
     fn the_end_of_the_stream_ends_a_line() {
-        for bytes in [&b"@GET / HTTP/1.1"[..], b"\0\x01GET / HTTP/1.1\r", b"\"GET\nhttp://front.test/ x", b"PROXY a"] {
+        for bytes in [
+            &b"@GET / HTTP/1.1"[..],
+            b"\0\x01GET / HTTP/1.1\r",
+            b"\"GET\nhttp://front.test/ x",
+            b"PROXY a",
+        ] {
             check(LineRule::First, bytes, false);
             check_end(LineRule::First, bytes, true);
         }
@@ -322,7 +345,14 @@ mod tests {
             check_end(LineRule::UntilAnswered, bytes, true);
             check_end(LineRule::Every, bytes, true);
         }
-        for bytes in [&b""[..], b"@RSYNCD: 31.0", b"\"POST /up x\r\nA: b", b"\"POST /up x\r\nHost", b"PING", b"\0\0"] {
+        for bytes in [
+            &b""[..],
+            b"@RSYNCD: 31.0",
+            b"\"POST /up x\r\nA: b",
+            b"\"POST /up x\r\nHost",
+            b"PING",
+            b"\0\0",
+        ] {
             check_end(LineRule::First, bytes, false);
         }
     }
@@ -358,7 +388,9 @@ mod tests {
 
     #[test]
     fn a_server_that_speaks_has_read_the_first_line() {
-        for (rule, expected) in [(LineRule::First, false), (LineRule::UntilAnswered, false), (LineRule::Every, true)] {
+        for (rule, expected) in
+            [(LineRule::First, false), (LineRule::UntilAnswered, false), (LineRule::Every, true)]
+        {
             let mut scanner = LineScanner::new(rule);
             assert!(!scanner.finds_request(b"\0\0GET / HT"));
             scanner.hear_server();

@@ -17,7 +17,9 @@ const NONE: [&str; 0] = [];
 /// Sends bytes through a tunnel to an echo host, and returns whether they came back.
 async fn echoes(client: &mut TcpStream, said: &[u8]) -> bool {
     let mut heard = vec![0; said.len()];
-    client.write_all(said).await.is_ok() && client.read_exact(&mut heard).await.is_ok() && heard == said
+    client.write_all(said).await.is_ok()
+        && client.read_exact(&mut heard).await.is_ok()
+        && heard == said
 }
 
 /// Writes bytes to a tunnel, and returns after the write has woken the proxy and before the proxy
@@ -92,7 +94,9 @@ async fn what_was_said_before_a_change_and_is_not_carried_yet_is_not_carried_aft
         let dns = Dns::loopback().await;
         let host = Host::new(|mut stream, heard| async move {
             let mut said = [0; 4];
-            while stream.read_exact(&mut said).await.is_ok() && stream.write_all(&said).await.is_ok() {
+            while stream.read_exact(&mut said).await.is_ok()
+                && stream.write_all(&said).await.is_ok()
+            {
                 heard.lock().unwrap().extend_from_slice(&said);
             }
             heard.lock().unwrap().extend_from_slice(b"over");
@@ -155,7 +159,9 @@ async fn a_tunnel_to_an_address_is_cut_when_the_name_inside_it_is_denied() {
             async move {
                 let mut stream = acceptor.accept(stream).await.unwrap();
                 let mut said = [0; 4];
-                while stream.read_exact(&mut said).await.is_ok() && stream.write_all(&said).await.is_ok() {}
+                while stream.read_exact(&mut said).await.is_ok()
+                    && stream.write_all(&said).await.is_ok()
+                {}
             }
         })
         .await;
@@ -182,8 +188,10 @@ async fn a_tunnel_to_an_address_is_cut_when_the_name_inside_it_is_denied() {
 async fn a_busy_tunnel_is_cut_in_the_middle() {
     in_time(async {
         let dns = Dns::loopback().await;
-        let host =
-            Host::new(|mut stream, _| async move { while stream.write_all(&[1; 64 * 1024]).await.is_ok() {} }).await;
+        let host = Host::new(|mut stream, _| async move {
+            while stream.write_all(&[1; 64 * 1024]).await.is_ok() {}
+        })
+        .await;
         let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
         let mut client = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
         client.read_exact(&mut vec![0; 4 << 20]).await.unwrap();
@@ -202,7 +210,8 @@ async fn each_request_on_a_kept_connection_is_judged_by_the_rules_that_hold_now(
         let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
         for in_tunnel in [false, true] {
-            let mut client = if in_tunnel { proxy.tunnel(&authority).await } else { proxy.client().await };
+            let mut client =
+                if in_tunnel { proxy.tunnel(&authority).await } else { proxy.client().await };
             let form = if in_tunnel { String::new() } else { format!("http://{authority}") };
             let request = format!("GET {form}/ HTTP/1.1\r\nHost: {authority}\r\n\r\n");
             client.write_all(request.as_bytes()).await.unwrap();
@@ -231,7 +240,10 @@ async fn an_answer_that_is_under_way_is_broken_off_and_one_that_is_waited_for_is
             let asked = head(&mut stream).await;
             heard.lock().unwrap().extend_from_slice(asked.as_bytes());
             if asked.contains("/begun") {
-                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello").await.unwrap();
+                stream
+                    .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello")
+                    .await
+                    .unwrap();
             }
             let _ = stream.read(&mut [0; 1]).await; // blocks until the proxy cuts the connection
         })
@@ -240,7 +252,8 @@ async fn an_answer_that_is_under_way_is_broken_off_and_one_that_is_waited_for_is
         let authority = format!("origin.test:{}", host.port());
         let ask = async |path: &str| {
             let mut client = proxy.client().await;
-            let request = format!("GET http://{authority}{path} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
+            let request =
+                format!("GET http://{authority}{path} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
             client.write_all(request.as_bytes()).await.unwrap();
             while !host.heard().contains(path) {
                 tokio::task::yield_now().await;
@@ -281,7 +294,10 @@ async fn a_connection_that_is_still_being_made_is_judged_again() {
         let (silent, host) = (Dns::silent().await, Host::web().await);
         let proxy = Stage::allowing(host.rules("origin.test")).start(&silent).await;
         let mut client = proxy.client().await;
-        client.write_all(format!("CONNECT origin.test:{} HTTP/1.1\r\n\r\n", host.port()).as_bytes()).await.unwrap();
+        client
+            .write_all(format!("CONNECT origin.test:{} HTTP/1.1\r\n\r\n", host.port()).as_bytes())
+            .await
+            .unwrap();
         while silent.asked().is_empty() {
             tokio::task::yield_now().await;
         }

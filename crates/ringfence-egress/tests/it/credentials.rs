@@ -42,7 +42,9 @@ impl World {
     /// Returns credentials with [`SECRET`] for each of `hosts`.
     fn credentials(&self, hosts: &[String]) -> Option<Credentials> {
         let template = "Authorization: Bearer {secret}".parse().unwrap();
-        let credential = |host: &String| Credential::new(host.parse().unwrap(), &template, SECRET.as_bytes()).unwrap();
+        let credential = |host: &String| {
+            Credential::new(host.parse().unwrap(), &template, SECRET.as_bytes()).unwrap()
+        };
         let list = hosts.iter().map(credential).collect();
         Some(Credentials::new(list, Arc::clone(&self.authority), self.pem().as_bytes()).unwrap())
     }
@@ -54,7 +56,9 @@ impl World {
             roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let client = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap();
         client.with_root_certificates(roots).with_no_client_auth()
     }
 
@@ -71,7 +75,9 @@ impl World {
 async fn serve(certificate: CertificateDer<'static>, key: &KeyPair) -> Host {
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let server = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let server = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap();
     let server = server.with_no_client_auth().with_single_cert(vec![certificate], key).unwrap();
     let acceptor = TlsAcceptor::from(Arc::new(server));
     Host::new(move |stream, heard| {
@@ -101,14 +107,20 @@ async fn serve(certificate: CertificateDer<'static>, key: &KeyPair) -> Host {
 
 /// Answers TRACE with the request, and other methods by path: `/moved` with a redirect to another
 /// host, `/echo` with the body, `/socket` with another protocol.
-async fn answer(stream: &mut tokio_rustls::server::TlsStream<TcpStream>, request: &str) -> io::Result<()> {
+async fn answer(
+    stream: &mut tokio_rustls::server::TlsStream<TcpStream>,
+    request: &str,
+) -> io::Result<()> {
     let path = request.split(' ').nth(1).unwrap();
     let length = request.lines().find_map(|line| line.strip_prefix("Content-Length: "));
     match path {
         _ if request.starts_with("TRACE ") => {
             let length = request.len();
             stream
-                .write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{request}").as_bytes())
+                .write_all(
+                    format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{request}")
+                        .as_bytes(),
+                )
                 .await?;
         }
         "/moved" => {
@@ -117,7 +129,11 @@ async fn answer(stream: &mut tokio_rustls::server::TlsStream<TcpStream>, request
         }
         "/echo" => {
             let length: usize = length.unwrap().parse().unwrap();
-            stream.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").as_bytes()).await?;
+            stream
+                .write_all(
+                    format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").as_bytes(),
+                )
+                .await?;
             let mut body = vec![0; length];
             stream.read_exact(&mut body).await?;
             stream.write_all(&body).await?;
@@ -135,16 +151,30 @@ async fn answer(stream: &mut tokio_rustls::server::TlsStream<TcpStream>, request
     stream.flush().await
 }
 
-async fn connect(proxy: &Running, world: &World, name: &str, port: u16) -> io::Result<TlsStream<TcpStream>> {
+async fn connect(
+    proxy: &Running,
+    world: &World,
+    name: &str,
+    port: u16,
+) -> io::Result<TlsStream<TcpStream>> {
     let tunnel = proxy.tunnel(&format!("{name}:{port}")).await;
     let name = ServerName::try_from(name.to_owned()).unwrap();
     TlsConnector::from(Arc::new(world.client())).connect(name, tunnel).await
 }
 
 /// Sends a request in TLS whose headers end with `rest`, and returns the answer.
-async fn ask(proxy: &Running, world: &World, name: &str, port: u16, line: &str, rest: &str) -> String {
+async fn ask(
+    proxy: &Running,
+    world: &World,
+    name: &str,
+    port: u16,
+    line: &str,
+    rest: &str,
+) -> String {
     let mut stream = connect(proxy, world, name, port).await.unwrap();
-    let request = format!("{line} HTTP/1.1\r\nHost: {name}:{port}\r\nConnection: close, authorization\r\n{rest}\r\n");
+    let request = format!(
+        "{line} HTTP/1.1\r\nHost: {name}:{port}\r\nConnection: close, authorization\r\n{rest}\r\n"
+    );
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer).await; // a host may close without a TLS alert
@@ -173,7 +203,11 @@ async fn the_host_is_shown_the_secret_in_place_of_what_the_client_sent() {
             assert!(answer.ends_with("hello") && !answer.contains(SECRET), "{answer}");
         }
         let heard = host.heard().to_ascii_lowercase();
-        assert_eq!(heard.matches(&format!("authorization: bearer {SECRET}\r\n")).count(), 2, "{heard}");
+        assert_eq!(
+            heard.matches(&format!("authorization: bearer {SECRET}\r\n")).count(),
+            2,
+            "{heard}"
+        );
         assert_eq!(heard.matches("authorization").count(), 2, "{heard}");
         assert!(!heard.contains("placeholder"), "{heard}");
         assert!(heard.contains(&format!("host: api.test:{}\r\n", host.port())), "{heard}");
@@ -185,16 +219,26 @@ async fn the_host_is_shown_the_secret_in_place_of_what_the_client_sent() {
 async fn another_host_is_shown_nothing_also_where_a_redirect_leads_to_it() {
     in_time(async {
         let world = World::new();
-        let (dns, api, other) =
-            (Dns::loopback().await, world.host("api.test", |_| {}).await, world.host("other.test", |_| {}).await);
+        let (dns, api, other) = (
+            Dns::loopback().await,
+            world.host("api.test", |_| {}).await,
+            world.host("other.test", |_| {}).await,
+        );
         let rules = [api.rules("api.test"), other.rules("other.test")].concat();
         let credentials = world.credentials(&api.rules("api.test")[..1]);
         let proxy = Stage { credentials, ..Stage::allowing(rules) }.start(&dns).await;
         let moved = get(&proxy, &world, "api.test", api.port(), "/moved").await;
-        assert!(moved.to_ascii_lowercase().contains("\r\nlocation: https://other.test/next\r\n"), "{moved}");
+        assert!(
+            moved.to_ascii_lowercase().contains("\r\nlocation: https://other.test/next\r\n"),
+            "{moved}"
+        );
         assert!(get(&proxy, &world, "other.test", other.port(), "/next").await.ends_with("hello"));
         assert!(api.heard().contains(SECRET));
-        assert!(other.heard().starts_with("GET /next ") && !other.heard().contains(SECRET), "{}", other.heard());
+        assert!(
+            other.heard().starts_with("GET /next ") && !other.heard().contains(SECRET),
+            "{}",
+            other.heard()
+        );
         // A request inside the tunnel that names another host is refused.
         let line = "GET https://other.test/";
         let answer = ask(&proxy, &world, "api.test", api.port(), line, "").await;
@@ -231,7 +275,8 @@ async fn a_host_that_does_not_prove_its_name_is_shown_nothing() {
     in_time(async {
         let world = World::new();
         let key = KeyPair::generate().unwrap();
-        let own = CertificateParams::new(["api.test".to_owned()]).unwrap().self_signed(&key).unwrap();
+        let own =
+            CertificateParams::new(["api.test".to_owned()]).unwrap().self_signed(&key).unwrap();
         let past = |params: &mut CertificateParams| params.not_after = date_time_ymd(2020, 1, 1);
         let cases = [
             ("its own word", serve(own.der().clone(), &key).await),
@@ -242,7 +287,8 @@ async fn a_host_that_does_not_prove_its_name_is_shown_nothing() {
         for (what, host) in cases {
             let dns = Dns::loopback().await;
             let credentials = world.credentials(&host.rules("api.test")[..1]);
-            let proxy = Stage { credentials, ..Stage::allowing(host.rules("api.test")) }.start(&dns).await;
+            let proxy =
+                Stage { credentials, ..Stage::allowing(host.rules("api.test")) }.start(&dns).await;
             let answer = get(&proxy, &world, "api.test", host.port(), "/").await;
             assert!(answer.starts_with("HTTP/1.1 502 "), "{what}: {answer}");
             assert_eq!(explanation(&answer)["reason"], "unverified", "{what}: {answer}");
@@ -262,7 +308,8 @@ async fn bodies_and_other_protocols_pass_as_they_are() {
         // Send the request twice on one connection.
         for _ in 0..2 {
             let (name, length) = (format!("api.test:{}", host.port()), body.len());
-            let request = format!("POST /echo HTTP/1.1\r\nHost: {name}\r\nContent-Length: {length}\r\n\r\n");
+            let request =
+                format!("POST /echo HTTP/1.1\r\nHost: {name}\r\nContent-Length: {length}\r\n\r\n");
             stream.write_all(request.as_bytes()).await.unwrap();
             let (mut reader, mut writer) = tokio::io::split(&mut stream);
             let read = async {
@@ -287,7 +334,9 @@ async fn bodies_and_other_protocols_pass_as_they_are() {
 
         let mut stream = connect(&proxy, &world, "api.test", host.port()).await.unwrap();
         let name = format!("api.test:{}", host.port());
-        let request = format!("GET /socket HTTP/1.1\r\nHost: {name}\r\nConnection: Upgrade\r\nUpgrade: words\r\n\r\n");
+        let request = format!(
+            "GET /socket HTTP/1.1\r\nHost: {name}\r\nConnection: Upgrade\r\nUpgrade: words\r\n\r\n"
+        );
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -333,7 +382,9 @@ async fn a_request_that_would_bring_the_secret_back_is_refused() {
         }
         let overridden = "X-HTTP-Method-Override: PATCH\r\nMax-Forwards: 9\r\n";
         assert!(
-            ask(&proxy, &world, "api.test", host.port(), "tracer /?method=PUT", overridden).await.ends_with("hello")
+            ask(&proxy, &world, "api.test", host.port(), "tracer /?method=PUT", overridden)
+                .await
+                .ends_with("hello")
         );
         assert!(host.heard().contains(SECRET));
     })
@@ -342,12 +393,19 @@ async fn a_request_that_would_bring_the_secret_back_is_refused() {
 
 /// Sends a request whose body begins a TRACE request, and then a second request, on one connection.
 /// Returns all answers.
-async fn ask_with_trace<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, method: &str, name: &str) -> String {
+async fn ask_with_trace<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    method: &str,
+    name: &str,
+) -> String {
     let body = "TRACE / HTTP/1.1\r\nX-Rest: ";
     let length = body.len();
-    let first = format!("{method} /one HTTP/1.1\r\nHost: {name}\r\nContent-Length: {length}\r\n\r\n{body}");
+    let first =
+        format!("{method} /one HTTP/1.1\r\nHost: {name}\r\nContent-Length: {length}\r\n\r\n{body}");
     let mut answers = String::new();
-    for request in [first, format!("GET /two HTTP/1.1\r\nHost: {name}\r\nAuthorization: own\r\n\r\n")] {
+    for request in
+        [first, format!("GET /two HTTP/1.1\r\nHost: {name}\r\nAuthorization: own\r\n\r\n")]
+    {
         stream.write_all(request.as_bytes()).await.unwrap();
         stream.flush().await.unwrap();
         let mut answer = Vec::new();
@@ -368,14 +426,18 @@ async fn a_body_that_the_host_does_not_read_brings_no_secret_back() {
         // Without the proxy, the host takes the body for a request that the next request completes.
         let stream = TcpStream::connect(host.address).await.unwrap();
         let server = ServerName::try_from("api.test").unwrap();
-        let mut stream = TlsConnector::from(Arc::new(world.client())).connect(server, stream).await.unwrap();
+        let mut stream =
+            TlsConnector::from(Arc::new(world.client())).connect(server, stream).await.unwrap();
         let answers = ask_with_trace(&mut stream, "GET", &name).await;
         assert!(answers.contains("X-Rest: GET /two HTTP/1.1"), "{answers}");
         for method in ["GET", "DELETE", "POST", "PUT", "OPTIONS"] {
             host.heard.lock().unwrap().clear();
             let mut stream = connect(&proxy, &world, "api.test", host.port()).await.unwrap();
             let answers = ask_with_trace(&mut stream, method, &name).await;
-            assert!(!answers.contains(SECRET) && !answers.contains("X-Rest"), "{method}: {answers}");
+            assert!(
+                !answers.contains(SECRET) && !answers.contains("X-Rest"),
+                "{method}: {answers}"
+            );
             let heard = host.heard();
             assert!(heard.contains("GET /two ") && !heard.contains("TRACE"), "{method}: {heard}");
         }
@@ -396,7 +458,11 @@ async fn a_host_that_only_an_observer_lets_through_is_shown_nothing() {
         };
         let proxy = observing(vec![by_address.clone()]).start(&dns).await;
         assert!(get(&proxy, &world, "api.test", host.port(), "/").await.ends_with("hello"));
-        assert!(host.heard().contains("GET / ") && !host.heard().contains(SECRET), "{}", host.heard());
+        assert!(
+            host.heard().contains("GET / ") && !host.heard().contains(SECRET),
+            "{}",
+            host.heard()
+        );
         let proxy = observing(vec![by_address, by_name.clone()]).start(&dns).await;
         assert!(get(&proxy, &world, "api.test", host.port(), "/").await.ends_with("hello"));
         assert!(host.heard().contains(SECRET));
@@ -433,7 +499,11 @@ async fn an_upstream_proxy_carries_it_in_tls_and_sees_nothing() {
         let proxy = stage.start(&dns).await;
         assert!(get(&proxy, &world, "api.test", port, "/").await.ends_with("hello"));
         assert!(host.heard().contains(SECRET));
-        assert!(upstream.heard().starts_with(&format!("CONNECT api.test:{port} ")), "{}", upstream.heard());
+        assert!(
+            upstream.heard().starts_with(&format!("CONNECT api.test:{port} ")),
+            "{}",
+            upstream.heard()
+        );
         assert!(!upstream.heard().contains(SECRET));
     })
     .await;
@@ -446,7 +516,8 @@ async fn nothing_tells_the_secret() {
         let credentials = world.credentials(&["api.test".to_owned()]).unwrap();
         assert!(!format!("{credentials:?}").contains(SECRET));
         let template = "X-Key: {secret}".parse().unwrap();
-        let error = Credential::new("api.test".parse().unwrap(), &template, b"s3cret\r\nX: y").unwrap_err();
+        let error =
+            Credential::new("api.test".parse().unwrap(), &template, b"s3cret\r\nX: y").unwrap_err();
         assert!(!format!("{error} {error:?}").contains("s3cret"), "{error:?}");
 
         let (_dns, host, proxy) = staged(&world).await;
@@ -465,14 +536,16 @@ async fn nothing_tells_the_secret() {
 async fn other_rules_leave_a_secret_with_its_host() {
     in_time(async {
         let (world, dns) = (World::new(), Dns::loopback().await);
-        let (host, other) = (world.host("origin.test", |_| ()).await, world.host("other.test", |_| ()).await);
+        let (host, other) =
+            (world.host("origin.test", |_| ()).await, world.host("other.test", |_| ()).await);
         let secret_of = [format!("origin.test:{}", host.port())];
         let credentials = world.credentials(&secret_of);
         let stage = Stage { credentials, ..Stage::allowing(host.rules("origin.test")) };
         let proxy = stage.start(&dns).await;
         let both = [host.rules("origin.test"), other.rules("other.test")].concat();
         proxy.set_rules(&both, &[]);
-        for (host, name, is_shown) in [(&host, "origin.test", true), (&other, "other.test", false)] {
+        for (host, name, is_shown) in [(&host, "origin.test", true), (&other, "other.test", false)]
+        {
             ask(&proxy, &world, name, host.port(), "GET /", "").await;
             assert_eq!(host.heard().contains(SECRET), is_shown, "{name}: {}", host.heard());
         }
@@ -480,7 +553,8 @@ async fn other_rules_leave_a_secret_with_its_host() {
         let mut kept = connect(&proxy, &world, "origin.test", host.port()).await.unwrap();
         let heard = host.heard().len();
         proxy.set_rules(&other.rules("other.test"), &[]);
-        let request = format!("GET / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", secret_of[0]);
+        let request =
+            format!("GET / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", secret_of[0]);
         kept.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         let _ = kept.read_to_string(&mut answer).await; // the proxy may close without a TLS alert
@@ -506,7 +580,8 @@ async fn a_host_that_has_not_proved_its_name_yet_is_left_when_it_is_denied() {
         })
         .await;
         let credentials = world.credentials(&[format!("origin.test:{}", host.port())]);
-        let proxy = Stage { credentials, ..Stage::allowing(host.rules("origin.test")) }.start(&dns).await;
+        let proxy =
+            Stage { credentials, ..Stage::allowing(host.rules("origin.test")) }.start(&dns).await;
         let _client = connect(&proxy, &world, "origin.test", host.port()).await.unwrap();
         while host.heard() != "hello" {
             tokio::task::yield_now().await;

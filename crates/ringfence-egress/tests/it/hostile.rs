@@ -22,7 +22,11 @@ fn mutated(bytes: &[u8], seed: u64) -> Vec<u8> {
             0 => bytes.truncate(place),
             1 => bytes.insert(place, u8::try_from(next(256)).unwrap()),
             2 => drop(bytes.splice(place..place, b"\r\n".iter().copied())),
-            _ => bytes.iter_mut().skip(place).take(1).for_each(|byte| *byte = u8::try_from(next(256)).unwrap()),
+            _ => bytes
+                .iter_mut()
+                .skip(place)
+                .take(1)
+                .for_each(|byte| *byte = u8::try_from(next(256)).unwrap()),
         }
     }
     bytes
@@ -107,7 +111,11 @@ async fn a_request_with_more_headers_than_are_read_is_refused_and_recorded() {
             assert_eq!(answer.starts_with("HTTP/1.1 200 "), is_answered, "{count}: {answer}");
             assert_eq!(proxy.codes().len(), told + usize::from(!is_answered), "{count}");
         }
-        assert!(proxy.denials().iter().all(|denial| denial.target == authority), "{:?}", proxy.denials());
+        assert!(
+            proxy.denials().iter().all(|denial| denial.target == authority),
+            "{:?}",
+            proxy.denials()
+        );
     })
     .await;
 }

@@ -11,7 +11,9 @@ async fn a_listed_host_answers_and_an_unlisted_one_is_denied_with_what_would_all
     in_time(async {
         let (dns, host) = (Dns::loopback().await, Host::web().await);
         let authority = format!("origin.test:{}", host.port());
-        answered(&Stage::allowing(host.rules("origin.test")).start(&dns).await.get(&authority).await);
+        answered(
+            &Stage::allowing(host.rules("origin.test")).start(&dns).await.get(&authority).await,
+        );
         assert_eq!(host.connections(), 1);
 
         let proxy = Stage::allowing(["other.test"]).start(&dns).await;
@@ -40,11 +42,14 @@ async fn each_request_of_a_kept_connection_is_judged_on_its_own() {
         let port = host.port();
         let mut client = proxy.client().await;
         for (name, status) in [("origin", 200), ("origin", 200), ("denied", 403), ("origin", 200)] {
-            let request = format!("GET http://{name}.test:{port}/ HTTP/1.1\r\nHost: {name}.test:{port}\r\n\r\n");
+            let request = format!(
+                "GET http://{name}.test:{port}/ HTTP/1.1\r\nHost: {name}.test:{port}\r\n\r\n"
+            );
             client.write_all(request.as_bytes()).await.unwrap();
             let head = head(&mut client).await;
             assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
-            let length = head.to_ascii_lowercase().split("content-length: ").nth(1).unwrap().to_owned();
+            let length =
+                head.to_ascii_lowercase().split("content-length: ").nth(1).unwrap().to_owned();
             let length = length.split("\r\n").next().unwrap().parse().unwrap();
             client.read_exact(&mut vec![0; length]).await.unwrap();
         }
@@ -61,17 +66,25 @@ async fn the_host_header_agrees_with_the_target_or_the_request_is_denied() {
         let (dns, host) = (Dns::loopback().await, Host::web().await);
         let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
         let port = host.port();
-        let ask = |host: String| format!("GET http://origin.test:{port}/ HTTP/1.1\r\n{host}Connection: close\r\n\r\n");
+        let ask = |host: String| {
+            format!("GET http://origin.test:{port}/ HTTP/1.1\r\n{host}Connection: close\r\n\r\n")
+        };
         for same in ["origin.test", "ORIGIN.test", "origin.test."] {
             answered(&proxy.ask(ask(format!("Host: {same}:{port}\r\n"))).await);
         }
         answered(&proxy.ask(ask(String::new())).await);
-        for other in [format!("other.test:{port}"), "origin.test:81".to_owned(), "origin.test".to_owned()] {
+        for other in
+            [format!("other.test:{port}"), "origin.test:81".to_owned(), "origin.test".to_owned()]
+        {
             refused(&proxy.ask(ask(format!("Host: {other}\r\n"))).await, 403, "other_name");
         }
         // The host gets its name always in the same spelling.
         let heard = host.heard().replace("\r\nHost: ", "\r\nhost: ");
-        assert_eq!(heard.matches(&format!("\r\nhost: origin.test:{port}\r\n")).count(), 4, "{heard}");
+        assert_eq!(
+            heard.matches(&format!("\r\nhost: origin.test:{port}\r\n")).count(),
+            4,
+            "{heard}"
+        );
     })
     .await;
 }
@@ -112,7 +125,9 @@ async fn forms_that_no_proxy_forwards_are_refused() {
             "CONNECT origin.test HTTP/1.1".to_owned(),
             format!("CONNECT user@{authority} HTTP/1.1"),
         ] {
-            let answer = proxy.ask(format!("{line}\r\nHost: {authority}\r\nConnection: close\r\n\r\n")).await;
+            let answer = proxy
+                .ask(format!("{line}\r\nHost: {authority}\r\nConnection: close\r\n\r\n"))
+                .await;
             assert!(answer.starts_with("HTTP/1.1 400 "), "{line}: {answer}");
         }
         answered(&proxy.get(&authority).await);
@@ -303,7 +318,8 @@ async fn a_client_that_sends_a_long_body_first_still_reads_that_it_was_denied() 
         let proxy = Stage::default().start(&dns).await;
         let mut client = proxy.client().await;
         let body = vec![b'x'; 4_000_000];
-        let request = format!("POST http://origin.test/ HTTP/1.1\r\nContent-Length: {}\r\n\r\n", body.len());
+        let request =
+            format!("POST http://origin.test/ HTTP/1.1\r\nContent-Length: {}\r\n\r\n", body.len());
         client.write_all(request.as_bytes()).await.unwrap();
         client.write_all(&body).await.unwrap();
         let answer = head(&mut client).await;
@@ -342,7 +358,9 @@ async fn the_head_alone_is_answered_with_the_length_that_a_body_would_have() {
         .await;
         let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
-        let answer = proxy.ask(format!("HEAD http://{authority}/ HTTP/1.1\r\nConnection: close\r\n\r\n")).await;
+        let answer = proxy
+            .ask(format!("HEAD http://{authority}/ HTTP/1.1\r\nConnection: close\r\n\r\n"))
+            .await;
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\nContent-Length: 12345\r\n"), "{answer}");
     })
     .await;

@@ -94,7 +94,10 @@ async fn a_thousand_connections_are_held_and_one_more_is_turned_away() {
         drop(clients.pop());
         loop {
             let mut client = proxy.client().await;
-            client.write_all(format!("CONNECT {authority} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
+            client
+                .write_all(format!("CONNECT {authority} HTTP/1.1\r\n\r\n").as_bytes())
+                .await
+                .unwrap();
             let mut status = [0; 12];
             client.read_exact(&mut status).await.unwrap();
             if &status == b"HTTP/1.1 200" {

@@ -2,7 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::stage::{Dns, Host, LOOPBACK, Stage, answered, explanation, in_time, refused, serve_hello};
+use crate::stage::{
+    Dns, Host, LOOPBACK, Stage, answered, explanation, in_time, refused, serve_hello,
+};
 
 const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
@@ -16,7 +18,9 @@ async fn a_name_that_leads_inside_is_refused_unless_a_rule_names_the_address() {
         refused(&answer, 403, "internal");
         assert_eq!(explanation(&answer)["allow"], format!("allow = [\"{}\"]", host.address));
         assert_eq!(host.connections(), 0);
-        answered(&Stage::allowing(host.rules("origin.test")).start(&dns).await.get(&authority).await);
+        answered(
+            &Stage::allowing(host.rules("origin.test")).start(&dns).await.get(&authority).await,
+        );
     })
     .await;
 }
@@ -26,7 +30,8 @@ async fn a_name_that_changes_its_address_is_judged_by_the_address_that_is_used()
     in_time(async {
         // DNS rebinding: the first answer is an address that a rule names, and later answers are
         // not.
-        let dns = Dns::new(|_, before| if before == 0 { vec![LOOPBACK] } else { vec![OTHER] }).await;
+        let dns =
+            Dns::new(|_, before| if before == 0 { vec![LOOPBACK] } else { vec![OTHER] }).await;
         let host = Host::web().await;
         let inside = Host::at((OTHER, host.port()).into(), serve_hello).await;
         let authority = format!("origin.test:{}", host.port());
@@ -66,13 +71,19 @@ async fn a_denied_address_is_denied_under_every_name() {
     in_time(async {
         let (dns, host) = (Dns::loopback().await, Host::web().await);
         let authority = format!("origin.test:{}", host.port());
-        let stage = Stage { deny: vec![host.address.to_string()], ..Stage::allowing(host.rules("origin.test")) };
+        let stage = Stage {
+            deny: vec![host.address.to_string()],
+            ..Stage::allowing(host.rules("origin.test"))
+        };
         let proxy = stage.start(&dns).await;
         let answer = proxy.get(&authority).await;
         refused(&answer, 403, "listed");
         assert!(explanation(&answer).get("allow").is_none(), "{answer}");
         refused(&proxy.get(&host.address.to_string()).await, 403, "listed");
-        let stage = Stage { deny: vec!["*.origin.test".to_owned()], ..Stage::allowing(host.rules("origin.test")) };
+        let stage = Stage {
+            deny: vec!["*.origin.test".to_owned()],
+            ..Stage::allowing(host.rules("origin.test"))
+        };
         answered(&stage.start(&dns).await.get(&authority).await);
     })
     .await;
@@ -84,7 +95,8 @@ async fn the_next_address_is_tried_when_one_does_not_answer() {
         let dead = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3));
         let dns = Dns::new(move |_, _| vec![dead, LOOPBACK]).await;
         let host = Host::web().await;
-        let rules = [host.rules("origin.test").to_vec(), vec![format!("{dead}:{}", host.port())]].concat();
+        let rules =
+            [host.rules("origin.test").to_vec(), vec![format!("{dead}:{}", host.port())]].concat();
         let proxy = Stage::allowing(rules).start(&dns).await;
         answered(&proxy.get(&format!("origin.test:{}", host.port())).await);
     })
@@ -110,10 +122,15 @@ async fn names_are_asked_for_as_they_were_judged() {
         let (dns, host) = (Dns::loopback().await, Host::web().await);
         let port = host.port();
         let proxy = Stage::allowing(host.rules("xn--bcher-kva.test")).start(&dns).await;
-        let request = format!("GET http://XN--BCHER-kva.Test.:{port}/ HTTP/1.1\r\nConnection: close\r\n\r\n");
+        let request =
+            format!("GET http://XN--BCHER-kva.Test.:{port}/ HTTP/1.1\r\nConnection: close\r\n\r\n");
         answered(&proxy.ask(request).await);
         assert_eq!(dns.asked(), ["xn--bcher-kva.test"]);
-        assert!(host.heard().contains(&format!("xn--bcher-kva.test:{port}\r\n")), "{}", host.heard());
+        assert!(
+            host.heard().contains(&format!("xn--bcher-kva.test:{port}\r\n")),
+            "{}",
+            host.heard()
+        );
     })
     .await;
 }

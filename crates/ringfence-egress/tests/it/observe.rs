@@ -24,7 +24,8 @@ async fn what_is_unlisted_passes_and_is_told_of_and_addresses_are_judged_as_ever
 
         let proxy = Stage { mode: Mode::Observe, ..Stage::default() }.start(&dns).await;
         refused(&proxy.get(&authority).await, 403, "internal");
-        let stage = Stage { mode: Mode::Observe, deny: vec![authority.clone()], ..Stage::allowing(&rules) };
+        let stage =
+            Stage { mode: Mode::Observe, deny: vec![authority.clone()], ..Stage::allowing(&rules) };
         refused(&stage.start(&dns).await.get(&authority).await, 403, "listed");
     })
     .await;

@@ -21,8 +21,8 @@ const CHANGE_CIPHER_SPEC: [u8; 6] = [20, 3, 3, 0, 1, 1];
 const WARNING: [u8; 7] = [21, 3, 1, 0, 2, 1, 0];
 /// Random value of a HelloRetryRequest, RFC 8446, 4.1.3.
 const RETRY_RANDOM: [u8; 32] = [
-    0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91, 0xc2, 0xa2, 0x11,
-    0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
+    0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91,
+    0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
 ];
 
 /// Returns the content of a message in records of `size` bytes.
@@ -123,7 +123,8 @@ async fn a_hello_behind_another_record_reaches_nobody() {
         let host = Host::echo().await;
         let (_dns, proxy, authority) = stage(&host).await;
         let (client, _) = configured();
-        let (own, front) = (first_message(&client, "origin.test"), first_message(&client, "front.test"));
+        let (own, front) =
+            (first_message(&client, "origin.test"), first_message(&client, "front.test"));
         for before in [
             &WARNING[..],
             &WARNING.repeat(4),
@@ -145,7 +146,11 @@ async fn a_hello_behind_another_record_reaches_nobody() {
         refused(&proxy, &host, &authority, &twice).await;
         let long = in_records(&[&[1, 2, 0, 0][..], &[0; 0x20000]].concat(), 1 << 14);
         refused(&proxy, &host, &authority, &long).await;
-        assert!(proxy.denials().iter().all(|denial| denial.via == Via::Tls), "{:?}", proxy.denials());
+        assert!(
+            proxy.denials().iter().all(|denial| denial.via == Via::Tls),
+            "{:?}",
+            proxy.denials()
+        );
         passes(&proxy, &authority, &own).await;
     })
     .await;
@@ -160,7 +165,8 @@ async fn a_hello_of_ssl_or_with_two_readings_reaches_nobody() {
         let own = first_message(&client, "origin.test");
         let ssl2 = [&[0x80, 0x2e, 1, 3, 1, 0, 0x15, 0, 0, 0, 0x10][..], &[7; 0x25]].concat();
         let ssl2_alone = [&[0x80, 0x2e, 1, 0, 2, 0, 0x15, 0, 0, 0, 0x10][..], &[7; 0x25]].concat();
-        let ssl3 = [&[22, 3, 0, 0, 43, 1, 0, 0, 39, 3, 0][..], &[7; 32], &[0, 0, 2, 0, 10, 1, 0]].concat();
+        let ssl3 =
+            [&[22, 3, 0, 0, 43, 1, 0, 0, 39, 3, 0][..], &[7; 32], &[0, 0, 2, 0, 10, 1, 0]].concat();
         for opening in [ssl2, ssl2_alone, ssl3] {
             refused(&proxy, &host, &authority, &opening).await;
         }
@@ -201,7 +207,9 @@ fn named(kind: u8, name: &[u8]) -> Vec<u8> {
 /// Returns a hello in which these lists of server names replace the original list.
 fn with_names(hello: &[u8], lists: &[Vec<u8>]) -> Vec<u8> {
     let number = |at: usize| usize::from(u16::from_be_bytes([hello[at], hello[at + 1]]));
-    let listed = |content: &[u8]| [&u16::try_from(content.len()).unwrap().to_be_bytes()[..], content].concat();
+    let listed = |content: &[u8]| {
+        [&u16::try_from(content.len()).unwrap().to_be_bytes()[..], content].concat()
+    };
     // The extensions follow the record header, the message header, the version, 32 random bytes,
     // and three lists that state their own length.
     let mut at = 5 + 4 + 2 + 32;
@@ -268,8 +276,15 @@ async fn a_second_hello_is_judged_like_the_first() {
                         // The proxy may refuse the hello before its end.
                         let _ = tunnel.write_all(&said).await;
                     }
-                    assert!(!is_heard(&host, &mut tunnel, b"front.test").await, "{code}, early: {is_early}");
-                    assert_eq!(host.heard.lock().unwrap().len(), own.len(), "{code}, early: {is_early}");
+                    assert!(
+                        !is_heard(&host, &mut tunnel, b"front.test").await,
+                        "{code}, early: {is_early}"
+                    );
+                    assert_eq!(
+                        host.heard.lock().unwrap().len(),
+                        own.len(),
+                        "{code}, early: {is_early}"
+                    );
                     assert_eq!(proxy.codes()[before..], [code], "early: {is_early}");
                 }
             }
@@ -327,9 +342,13 @@ async fn tls_with_a_retry_ends_in_a_connection() {
         let (client, mut server) = configured();
         // The client first offers a key of another group, so the server asks for a key of its own
         // group.
-        let provider = rustls::crypto::CryptoProvider { kx_groups: vec![kx_group::SECP384R1], ..default_provider() };
-        let made =
-            ServerConfig::builder_with_provider(Arc::new(provider)).with_safe_default_protocol_versions().unwrap();
+        let provider = rustls::crypto::CryptoProvider {
+            kx_groups: vec![kx_group::SECP384R1],
+            ..default_provider()
+        };
+        let made = ServerConfig::builder_with_provider(Arc::new(provider))
+            .with_safe_default_protocol_versions()
+            .unwrap();
         server = made.with_no_client_auth().with_cert_resolver(Arc::clone(&server.cert_resolver));
         let acceptor = TlsAcceptor::from(Arc::new(server));
         let host = Host::new(move |stream, _| {
@@ -352,7 +371,11 @@ async fn tls_with_a_retry_ends_in_a_connection() {
     .await;
 }
 
-async fn connect(proxy: &Running, authority: &str, client: ClientConfig) -> std::io::Result<String> {
+async fn connect(
+    proxy: &Running,
+    authority: &str,
+    client: ClientConfig,
+) -> std::io::Result<String> {
     let tunnel = proxy.tunnel(authority).await;
     let name = ServerName::try_from("origin.test").unwrap();
     let mut stream = TlsConnector::from(Arc::new(client)).connect(name, tunnel).await?;
@@ -413,7 +436,9 @@ async fn a_disguised_request_for_another_host_reaches_nobody() {
         ]
         .map(String::into_bytes)
         .into();
-        for blank in [" ", "\t", "\x0b", "\x0c", "\0", "\x01", "\x1c", "\x7f", "\r", "\n", " \0\r\n\t"] {
+        for blank in
+            [" ", "\t", "\x0b", "\x0c", "\0", "\x01", "\x1c", "\x7f", "\r", "\n", " \0\r\n\t"]
+        {
             openings.push(format!("{blank}GET / HTTP/1.1\r\n{front}").into_bytes());
             openings.push(format!("{blank}get / http/1.1\r\n{front}").into_bytes());
             openings.push(format!("{blank}BREW / HTTP/1.1\r\n{front}").into_bytes());
@@ -432,7 +457,9 @@ async fn a_disguised_request_for_another_host_reaches_nobody() {
         // long target.
         for target in ["/", &format!("/{long}")] {
             let mut tunnel = proxy.tunnel(&authority).await;
-            let request = format!("\r\nGET {target} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n");
+            let request = format!(
+                "\r\nGET {target} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n"
+            );
             tunnel.write_all(request.as_bytes()).await.unwrap();
             let mut answer = String::new();
             tunnel.read_to_string(&mut answer).await.unwrap();
@@ -447,10 +474,14 @@ async fn an_opening_that_nobody_can_place_is_refused_in_time_and_told() {
     in_time(async {
         let host = Host::echo().await;
         let dns = Dns::loopback().await;
-        let limits = Limits { greeting: std::time::Duration::from_millis(200), ..Limits::default() };
-        let proxy = Stage { limits, ..Stage::allowing(host.rules("origin.test")) }.start(&dns).await;
+        let limits =
+            Limits { greeting: std::time::Duration::from_millis(200), ..Limits::default() };
+        let proxy =
+            Stage { limits, ..Stage::allowing(host.rules("origin.test")) }.start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
-        for opening in [&b"GET / HTTP/1.1\rHost: front.test\r\r"[..], b"GE", b"\r\n", &[22, 3, 1, 0]] {
+        for opening in
+            [&b"GET / HTTP/1.1\rHost: front.test\r\r"[..], b"GE", b"\r\n", &[22, 3, 1, 0]]
+        {
             let before = proxy.denials().len();
             let mut tunnel = proxy.tunnel(&authority).await;
             tunnel.write_all(opening).await.unwrap();
@@ -524,7 +555,8 @@ async fn ordinary_protocols_pass_as_soon_as_they_wait_for_an_answer() {
 async fn acting_at_end() -> Host {
     Host::new(|mut stream, heard| async move {
         let mut said = Vec::new();
-        let end: &[u8] = if stream.read_to_end(&mut said).await.is_ok() { &said } else { b"(reset)" };
+        let end: &[u8] =
+            if stream.read_to_end(&mut said).await.is_ok() { &said } else { b"(reset)" };
         heard.lock().unwrap().extend_from_slice(end);
     })
     .await
@@ -558,7 +590,10 @@ async fn a_line_that_the_end_of_the_stream_completes_is_judged() {
         ] {
             let shown = format!("{}{}", first.escape_ascii(), rest.escape_ascii());
             let told = proxy.codes().len();
-            for mut tunnel in [proxy.tunnel(&authority).await, proxy.socks_tunnel("origin.test", host.port()).await] {
+            for mut tunnel in [
+                proxy.tunnel(&authority).await,
+                proxy.socks_tunnel("origin.test", host.port()).await,
+            ] {
                 host.heard.lock().unwrap().clear();
                 tunnel.write_all(first).await.unwrap();
                 // The proxy releases the first piece while the client waits.
@@ -567,7 +602,11 @@ async fn a_line_that_the_end_of_the_stream_completes_is_judged() {
                 let _ = tunnel.write_all(rest).await;
                 let _ = tunnel.shutdown().await;
                 let expected = if passes { [first, rest].concat() } else { b"(reset)".to_vec() };
-                assert_eq!(request_at_end(&host).await, String::from_utf8_lossy(&expected), "{shown}");
+                assert_eq!(
+                    request_at_end(&host).await,
+                    String::from_utf8_lossy(&expected),
+                    "{shown}"
+                );
             }
             let codes: &[&str] = if passes { &[] } else { &["malformed"; 2] };
             assert_eq!(proxy.codes()[told..], *codes, "{shown}");
@@ -650,7 +689,8 @@ async fn a_line_that_passed_in_pieces_becomes_no_request() {
             let _ = tunnel.write_all(rest).await; // the proxy may refuse the rest before its end
             assert!(!is_heard(&host, &mut tunnel, b"front.test").await, "{shown}");
             assert_eq!(proxy.codes()[told..], ["malformed"], "{shown}");
-            let heard = String::from_utf8_lossy(&std::mem::take(&mut *host.heard.lock().unwrap())).into_owned();
+            let heard = String::from_utf8_lossy(&std::mem::take(&mut *host.heard.lock().unwrap()))
+                .into_owned();
             assert!(!heard.contains("HTTP/") && !heard.contains("front.test"), "{shown}: {heard}");
         }
         // The same first pieces pass with other text after them.
@@ -664,7 +704,11 @@ async fn a_line_that_passed_in_pieces_becomes_no_request() {
             tunnel.write_all(first).await.unwrap();
             tokio::time::sleep(std::time::Duration::from_millis(400)).await;
             tunnel.write_all(rest).await.unwrap();
-            assert!(is_heard(&host, &mut tunnel, &[first, rest].concat()).await, "{}", first.escape_ascii());
+            assert!(
+                is_heard(&host, &mut tunnel, &[first, rest].concat()).await,
+                "{}",
+                first.escape_ascii()
+            );
         }
     })
     .await;
@@ -676,12 +720,16 @@ async fn text_of_requests_passes_once_the_server_has_spoken() {
         let host = mail().await;
         let (_dns, proxy, authority) = stage(&host).await;
         let mut tunnel = proxy.tunnel(&authority).await;
-        for words in [&b"\0\0\0\x08\0\x03\0\0"[..], b"Q\0\0\0\x40INSERT a HTTP/1.1\nGET / HTTP/1.1\n"] {
+        for words in
+            [&b"\0\0\0\x08\0\x03\0\0"[..], b"Q\0\0\0\x40INSERT a HTTP/1.1\nGET / HTTP/1.1\n"]
+        {
             tunnel.write_all(words).await.unwrap();
             assert!(is_answered(&host, &mut tunnel, words).await);
         }
         let mut tunnel = proxy.tunnel(&authority).await;
-        for words in [&b"get key\r\n"[..], b"set key 0 0 27\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n\r\n"] {
+        for words in
+            [&b"get key\r\n"[..], b"set key 0 0 27\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n\r\n"]
+        {
             tunnel.write_all(words).await.unwrap();
             assert!(is_answered(&host, &mut tunnel, words).await);
         }
@@ -705,9 +753,10 @@ async fn a_server_that_speaks_first_may_be_answered_in_any_protocol_but_tls_for_
         let (_dns, proxy, authority) = stage(&host).await;
         let (client, _) = configured();
         let mut banner = [0; 21];
-        for (opening, passes) in
-            [(b"EHLO client.test\r\n".to_vec(), true), (first_message(&client, "front.test"), false)]
-        {
+        for (opening, passes) in [
+            (b"EHLO client.test\r\n".to_vec(), true),
+            (first_message(&client, "front.test"), false),
+        ] {
             let mut tunnel = proxy.tunnel(&authority).await;
             tunnel.read_exact(&mut banner).await.unwrap();
             assert_eq!(&banner, b"220 mail.test ESMTP\r\n");
@@ -749,8 +798,11 @@ async fn a_protocol_that_becomes_tls_says_hello_to_its_own_host() {
             })
             .await;
             let (_dns, proxy, authority) = stage(&host).await;
-            let long: Vec<Vec<u8>> = (0..30).map(|_| [&b"NOOP "[..], &[b'x'; 9000], b"\r\n"].concat()).collect();
-            for before in [vec![ssl_request.clone()], [&long[..], &[b"STARTTLS\r\n".to_vec()]].concat()] {
+            let long: Vec<Vec<u8>> =
+                (0..30).map(|_| [&b"NOOP "[..], &[b'x'; 9000], b"\r\n"].concat()).collect();
+            for before in
+                [vec![ssl_request.clone()], [&long[..], &[b"STARTTLS\r\n".to_vec()]].concat()]
+            {
                 host.heard.lock().unwrap().clear();
                 let told = proxy.codes().len();
                 let mut tunnel = proxy.tunnel(&authority).await;
@@ -795,14 +847,16 @@ async fn mail() -> Host {
 async fn a_late_hello_is_judged_at_whatever_byte_it_begins() {
     in_time(async {
         let (client, _) = configured();
-        let (own, front) = (first_message(&client, "origin.test"), first_message(&client, "front.test"));
+        let (own, front) =
+            (first_message(&client, "origin.test"), first_message(&client, "front.test"));
         let minor = |hello: &[u8], minor: u8| [&hello[..2], &[minor], &hello[3..]].concat();
         let start = b"STARTTLS\r\n".to_vec();
         // The hello ends within an extension that is longer than all that follows. Without that
         // extension, random bytes of the next hello would be read as its lists, and some of them
         // as a name.
         let lists = b"\0\0\x02\x13\x01\x01\0\x3f\xc0\x5a\x5a\x3f\0";
-        let endless = [&b"\x16\x03\x01\x40\0\x01\0\x3f\xf0\x03\x03"[..], &[b'r'; 32], lists].concat();
+        let endless =
+            [&b"\x16\x03\x01\x40\0\x01\0\x3f\xf0\x03\x03"[..], &[b'r'; 32], lists].concat();
         let after = |before: &[u8], hello: &[u8]| [before, hello].concat();
         // Each conversation is a list of pieces. The client sends a piece after the answer to the
         // piece before.
@@ -814,16 +868,23 @@ async fn a_late_hello_is_judged_at_whatever_byte_it_begins() {
                 vec![start.clone(), after(b"\r\n", hello)],
                 vec![b"\x20\0\0\x01\x85\xae\xff\x09".to_vec(), after(b"\x01\0\0\x02", hello)],
                 // The hello is in a packet of TDS.
-                vec![b"\x12\x01\0\x2f\0\0\x01\0".to_vec(), after(b"\x12\x01\x02\x08\0\0\0\0", hello)],
+                vec![
+                    b"\x12\x01\0\x2f\0\0\x01\0".to_vec(),
+                    after(b"\x12\x01\x02\x08\0\0\0\0", hello),
+                ],
                 // The hello follows the start of a hello that never ends.
                 vec![after(&[b"NOOP ", &endless[..], b"\r\nSTARTTLS\r\n"].concat(), hello)],
                 // The hello follows a hello for the tunnel's own host.
                 vec![start.clone(), own.clone(), after(&start, hello)],
                 vec![start.clone(), own.clone(), start.clone(), hello.to_vec()],
             ];
-            for record in
-                [&[22, 3, 1, 0, 0][..], &[21, 3, 1, 0, 0], &WARNING, &CHANGE_CIPHER_SPEC, &[99, 3, 1, 0, 1, 0]]
-            {
+            for record in [
+                &[22, 3, 1, 0, 0][..],
+                &[21, 3, 1, 0, 0],
+                &WARNING,
+                &CHANGE_CIPHER_SPEC,
+                &[99, 3, 1, 0, 1, 0],
+            ] {
                 conversations.push(vec![start.clone(), after(record, hello)]);
             }
             for version in [0, 5, 0x7f, 0xff] {
@@ -858,7 +919,8 @@ async fn a_late_hello_is_judged_at_whatever_byte_it_begins() {
 async fn a_late_hello_that_is_ahead_of_the_servers_word_or_asked_for_again_is_judged() {
     in_time(async {
         let (client, _) = configured();
-        let (own, front) = (first_message(&client, "origin.test"), first_message(&client, "front.test"));
+        let (own, front) =
+            (first_message(&client, "origin.test"), first_message(&client, "front.test"));
         // A host that reads and sends nothing.
         let silent = || async {
             Host::new(|mut stream, heard| async move {
@@ -869,7 +931,10 @@ async fn a_late_hello_that_is_ahead_of_the_servers_word_or_asked_for_again_is_ju
             })
             .await
         };
-        let retry = answering([b"220 go\r\n".to_vec(), in_records(&server_hello(RETRY_RANDOM), 100)].concat(), 100);
+        let retry = answering(
+            [b"220 go\r\n".to_vec(), in_records(&server_hello(RETRY_RANDOM), 100)].concat(),
+            100,
+        );
         for (host, first) in [(silent().await, Vec::new()), (retry.await, own.clone())] {
             for (hello, passes) in [(&own, true), (&front, false)] {
                 host.heard.lock().unwrap().clear();
@@ -879,7 +944,10 @@ async fn a_late_hello_that_is_ahead_of_the_servers_word_or_asked_for_again_is_ju
                 tunnel.write_all(&before).await.unwrap();
                 assert!(is_heard(&host, &mut tunnel, &before).await);
                 tunnel.write_all(hello).await.unwrap();
-                assert_eq!(is_heard(&host, &mut tunnel, &[&before[..], hello].concat()).await, passes);
+                assert_eq!(
+                    is_heard(&host, &mut tunnel, &[&before[..], hello].concat()).await,
+                    passes
+                );
                 assert_eq!(proxy.codes().len(), usize::from(!passes));
             }
         }
@@ -931,13 +999,21 @@ async fn an_answer_to_a_hello_that_is_not_in_tls_is_not_passed_on() {
     in_time(async {
         let (client, _) = configured();
         let own = first_message(&client, "origin.test");
-        for answer in [&b"HTTP/1.1 200 OK\r\n\r\n"[..], b"220 mail.test ESMTP\r\n", b"<html>", &[22, 9, 0], &[23, 3, 3]]
-        {
+        for answer in [
+            &b"HTTP/1.1 200 OK\r\n\r\n"[..],
+            b"220 mail.test ESMTP\r\n",
+            b"<html>",
+            &[22, 9, 0],
+            &[23, 3, 3],
+        ] {
             for size in [1, 100] {
                 let host = answering(answer.to_vec(), size).await;
                 let (_dns, proxy, authority) = stage(&host).await;
                 let mut tunnel = proxy.tunnel(&authority).await;
-                tunnel.write_all(&[&own[..], b"GET / HTTP/1.1\r\nHost: front.test\r\n\r\n"].concat()).await.unwrap();
+                tunnel
+                    .write_all(&[&own[..], b"GET / HTTP/1.1\r\nHost: front.test\r\n\r\n"].concat())
+                    .await
+                    .unwrap();
                 let mut answered = Vec::new();
                 let _ = tunnel.read_to_end(&mut answered).await;
                 assert!(answered.len() < 2, "{}", answered.escape_ascii());
@@ -992,7 +1068,8 @@ async fn a_denied_name_is_not_reached_at_an_allowed_address() {
         // the name that the client sent.
         for name in ["origin.test", "127.0.0.1"] {
             let mut tunnel = proxy.tunnel(&address).await;
-            let request = format!("GET / HTTP/1.1\r\nHost: {name}:{port}\r\nConnection: close\r\n\r\n");
+            let request =
+                format!("GET / HTTP/1.1\r\nHost: {name}:{port}\r\nConnection: close\r\n\r\n");
             tunnel.write_all(request.as_bytes()).await.unwrap();
             let mut answer = String::new();
             tunnel.read_to_string(&mut answer).await.unwrap();
@@ -1011,7 +1088,12 @@ async fn a_name_that_is_denied_on_another_port_leaves_an_address_as_it_is() {
         let address = host.address.to_string();
         let deny = vec!["front.test:1".to_owned(), "10.0.0.0/8".to_owned()];
         let proxy = Stage { deny, ..Stage::allowing([&address]) }.start(&dns).await;
-        for opening in [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], b"GE", b"\r\n", b"DESCRIBE rtsp://a/ RTSP/1.0\r\n"] {
+        for opening in [
+            &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
+            b"GE",
+            b"\r\n",
+            b"DESCRIBE rtsp://a/ RTSP/1.0\r\n",
+        ] {
             passes(&proxy, &address, opening).await;
         }
         assert_eq!(proxy.codes(), [""; 0]);

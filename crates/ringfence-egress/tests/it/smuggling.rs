@@ -124,7 +124,8 @@ async fn ignoring_bodies() -> Host {
             }
             let text = String::from_utf8_lossy(&request).to_ascii_lowercase();
             heard.lock().unwrap().append(&mut request);
-            let answered = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello").await;
+            let answered =
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello").await;
             if answered.is_err() || text.contains("connection: close") {
                 let _ = stream.shutdown().await; // the other side may be gone
                 // Unread bytes would reset the connection.

@@ -34,8 +34,16 @@ async fn names_and_addresses_are_reached_if_they_are_listed() {
         let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
         let port = host.port();
         let by_address = [&[5, 1, 0, 1, 127, 0, 0, 1], &port.to_be_bytes()[..]].concat();
-        let mapped = [&[5, 1, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 127, 0, 0, 1], &port.to_be_bytes()[..]];
-        for request in [named(1, b"origin.test", port), named(1, b"127.0.0.1", port), by_address, mapped.concat()] {
+        let mapped = [
+            &[5, 1, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 127, 0, 0, 1],
+            &port.to_be_bytes()[..],
+        ];
+        for request in [
+            named(1, b"origin.test", port),
+            named(1, b"127.0.0.1", port),
+            by_address,
+            mapped.concat(),
+        ] {
             let (mut client, code) = ask(&proxy, &request).await;
             assert_eq!(code, 0, "{request:?}");
             client.write_all(b"\x03hi").await.unwrap();
@@ -45,9 +53,11 @@ async fn names_and_addresses_are_reached_if_they_are_listed() {
         }
         assert_eq!(host.connections(), 4);
 
-        for request in
-            [named(1, b"other.test", port), named(1, b"origin.test", 22), vec![5, 1, 0, 1, 10, 0, 0, 1, 0, 80]]
-        {
+        for request in [
+            named(1, b"other.test", port),
+            named(1, b"origin.test", 22),
+            vec![5, 1, 0, 1, 10, 0, 0, 1, 0, 80],
+        ] {
             assert_eq!(ask(&proxy, &request).await.1, 2, "{request:?}");
         }
         assert_eq!(proxy.codes(), ["unlisted", "unlisted", "internal"]);
@@ -63,7 +73,11 @@ async fn commands_and_kinds_of_address_that_are_not_spoken_have_their_own_answer
         let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
         let (bind, udp, unknown) = (2, 3, 9);
         for command in [bind, udp, unknown] {
-            assert_eq!(ask(&proxy, &named(command, b"origin.test", host.port())).await.1, 7, "{command}");
+            assert_eq!(
+                ask(&proxy, &named(command, b"origin.test", host.port())).await.1,
+                7,
+                "{command}"
+            );
         }
         assert_eq!(ask(&proxy, &[5, 1, 0, 2]).await.1, 8);
 
@@ -75,7 +89,11 @@ async fn commands_and_kinds_of_address_that_are_not_spoken_have_their_own_answer
         assert_eq!(host.connections(), 0);
         assert_eq!(proxy.codes(), ["malformed", "protocol", "malformed", "malformed", "malformed"]);
         let named = format!("origin.test:{}", host.port());
-        assert!(proxy.denials()[..2].iter().all(|denial| denial.target == named), "{:?}", proxy.denials());
+        assert!(
+            proxy.denials()[..2].iter().all(|denial| denial.target == named),
+            "{:?}",
+            proxy.denials()
+        );
     })
     .await;
 }
@@ -113,7 +131,9 @@ async fn names_that_are_none_reach_nobody() {
 async fn a_name_without_an_address_and_a_host_without_a_server_have_their_own_answers() {
     in_time(async {
         let (dns, host) = (Dns::loopback().await, Host::echo().await);
-        let rules = [host.rules("origin.test").to_vec(), vec![format!("unknown.invalid:{}", host.port())]].concat();
+        let rules =
+            [host.rules("origin.test").to_vec(), vec![format!("unknown.invalid:{}", host.port())]]
+                .concat();
         let proxy = Stage::allowing(rules).start(&dns).await;
         let port = host.port();
         assert_eq!(ask(&proxy, &named(1, b"unknown.invalid", port)).await.1, 4);
@@ -130,10 +150,14 @@ async fn plain_requests_over_socks_are_judged_too() {
         let (dns, host) = (Dns::loopback().await, Host::web().await);
         let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
         let port = host.port();
-        for (name, status) in [(format!("origin.test:{port}"), 200), ("front.test".to_owned(), 403)] {
+        for (name, status) in [(format!("origin.test:{port}"), 200), ("front.test".to_owned(), 403)]
+        {
             let (mut client, code) = ask(&proxy, &named(1, b"origin.test", port)).await;
             assert_eq!(code, 0);
-            client.write_all(format!("GET / HTTP/1.1\r\nHost: {name}\r\n\r\n").as_bytes()).await.unwrap();
+            client
+                .write_all(format!("GET / HTTP/1.1\r\nHost: {name}\r\n\r\n").as_bytes())
+                .await
+                .unwrap();
             let head = head(&mut client).await;
             assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
         }

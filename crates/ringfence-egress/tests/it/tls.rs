@@ -22,9 +22,12 @@ pub(crate) fn configured() -> (ClientConfig, ServerConfig) {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
     roots.add(certificate.clone()).unwrap();
-    let client =
-        ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions().unwrap();
-    let server = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let client = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .unwrap();
+    let server = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap();
     (
         client.with_root_certificates(roots).with_no_client_auth(),
         server.with_no_client_auth().with_single_cert(vec![certificate], key).unwrap(),
@@ -51,7 +54,12 @@ async fn tls_host(server: ServerConfig) -> Host {
 }
 
 /// Opens a tunnel to `authority`, connects with TLS to `name`, and returns the text that arrives.
-async fn hello(proxy: &Running, client: &ClientConfig, authority: &str, name: &str) -> std::io::Result<String> {
+async fn hello(
+    proxy: &Running,
+    client: &ClientConfig,
+    authority: &str,
+    name: &str,
+) -> std::io::Result<String> {
     let tunnel = proxy.tunnel(authority).await;
     let name = ServerName::try_from(name.to_owned()).unwrap();
     let mut stream = TlsConnector::from(Arc::new(client.clone())).connect(name, tunnel).await?;
@@ -64,7 +72,11 @@ async fn hello(proxy: &Running, client: &ClientConfig, authority: &str, name: &s
 fn denied(outcome: std::io::Result<String>) {
     let error = outcome.unwrap_err();
     let alert = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
-    assert_eq!(alert, Some(&rustls::Error::AlertReceived(AlertDescription::AccessDenied)), "{error}");
+    assert_eq!(
+        alert,
+        Some(&rustls::Error::AlertReceived(AlertDescription::AccessDenied)),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -97,7 +109,9 @@ async fn tls_that_names_nobody_is_for_an_address_alone() {
         let (dns, host) = (Dns::loopback().await, tls_host(server).await);
         let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
         client.enable_sni = false;
-        denied(hello(&proxy, &client, &format!("origin.test:{}", host.port()), "origin.test").await);
+        denied(
+            hello(&proxy, &client, &format!("origin.test:{}", host.port()), "origin.test").await,
+        );
         assert_eq!(proxy.codes(), ["unnamed"]);
         let address = host.address.to_string();
         assert_eq!(hello(&proxy, &client, &address, "127.0.0.1").await.unwrap(), "hello");
@@ -121,7 +135,8 @@ async fn an_observer_lets_another_name_through_and_tells_of_it() {
         let proxy = stage.start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
         assert_eq!(hello(&proxy, &client, &authority, "front.test").await.unwrap(), "hello");
-        let told: Vec<String> = proxy.passages().into_iter().map(|passage| passage.target).collect();
+        let told: Vec<String> =
+            proxy.passages().into_iter().map(|passage| passage.target).collect();
         assert_eq!(told, [authority, format!("front.test:{}", host.port())]);
     })
     .await;
@@ -188,9 +203,19 @@ async fn a_first_message_in_pieces_records_or_with_grease_is_read_all_the_same()
         let authority = format!("origin.test:{}", host.port());
         for (name, passes) in [("origin.test", true), ("front.test", false)] {
             let message = first_message(&client, name);
-            for bytes in [message.clone(), in_records(&message, 50), in_records(&message, 1), with_grease(&message)] {
+            for bytes in [
+                message.clone(),
+                in_records(&message, 50),
+                in_records(&message, 1),
+                with_grease(&message),
+            ] {
                 let mut tunnel = proxy.tunnel(&authority).await;
-                assert_eq!(echoed(&mut tunnel, &bytes).await, passes, "{name}, {} bytes", bytes.len());
+                assert_eq!(
+                    echoed(&mut tunnel, &bytes).await,
+                    passes,
+                    "{name}, {} bytes",
+                    bytes.len()
+                );
             }
         }
         assert_eq!(proxy.codes(), ["other_name"; 4]);

@@ -19,7 +19,8 @@ async fn a_tunnel_to_a_listed_host_opens_and_one_to_another_is_denied() {
         client.read_exact(&mut echo).await.unwrap();
         assert_eq!(&echo, b"\x00binary");
 
-        let request = |authority: &str| format!("CONNECT {authority} HTTP/1.1\r\nConnection: close\r\n\r\n");
+        let request =
+            |authority: &str| format!("CONNECT {authority} HTTP/1.1\r\nConnection: close\r\n\r\n");
         refused(&proxy.ask(request("origin.test:22")).await, 403, "unlisted");
         refused(&proxy.ask(request("other.test:443")).await, 403, "unlisted");
         refused(&proxy.ask(request("169.254.169.254:80")).await, 403, "internal");
@@ -232,7 +233,10 @@ async fn requests_in_disguise_are_read_as_requests() {
                 client.write_all(&[*byte]).await.unwrap();
             }
             let answer = head(&mut client).await;
-            assert!(answer.contains(&format!("x-ringfence-denied: {code}\r\n")), "{said:?}: {answer}");
+            assert!(
+                answer.contains(&format!("x-ringfence-denied: {code}\r\n")),
+                "{said:?}: {answer}"
+            );
         }
         assert_eq!(host.heard(), "");
     })
@@ -284,7 +288,10 @@ async fn a_client_that_takes_little_at_a_time_loses_nothing() {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
         let mut client = socket.connect(proxy.address).await.unwrap();
-        client.write_all(format!("CONNECT origin.test:{} HTTP/1.1\r\n\r\n", host.port()).as_bytes()).await.unwrap();
+        client
+            .write_all(format!("CONNECT origin.test:{} HTTP/1.1\r\n\r\n", host.port()).as_bytes())
+            .await
+            .unwrap();
         head(&mut client).await;
         let mut received = Sha256::new();
         let mut part = [0; 3001];
@@ -309,7 +316,8 @@ async fn a_client_that_knows_no_proxy_is_carried_like_any_tunnel() {
             let (mut client, inside) = tokio::io::duplex(1024);
             let proxy = proxy.clone();
             let to = target("origin.test");
-            let carried = tokio::spawn(async move { proxy.carry_to(inside, &to, Via::Transparent).await });
+            let carried =
+                tokio::spawn(async move { proxy.carry_to(inside, &to, Via::Transparent).await });
             let request = format!("GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n");
             client.write_all(request.as_bytes()).await.unwrap();
             let mut answer = String::new();
@@ -318,8 +326,10 @@ async fn a_client_that_knows_no_proxy_is_carried_like_any_tunnel() {
             drop(client);
             carried.await.unwrap().unwrap();
         }
-        let refusal =
-            proxy.carry_to(tokio::io::duplex(1).0, &target("other.test"), Via::Transparent).await.unwrap_err();
+        let refusal = proxy
+            .carry_to(tokio::io::duplex(1).0, &target("other.test"), Via::Transparent)
+            .await
+            .unwrap_err();
         assert!(matches!(refusal, Refusal::Denied(_)), "{refusal}");
     })
     .await;

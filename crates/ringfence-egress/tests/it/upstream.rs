@@ -15,14 +15,16 @@ async fn upstream() -> Host {
     Host::new(|mut stream: TcpStream, heard: Arc<Mutex<Vec<u8>>>| async move {
         while let Some(request) = request(&mut stream).await {
             heard.lock().unwrap().extend_from_slice(request.as_bytes());
-            let answer: &[u8] =
-                if !request.to_ascii_lowercase().contains("authorization: basic dxnlcjpwyxnzihdvcmq=\r\n") {
-                    b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n"
-                } else if request.starts_with("CONNECT ") {
-                    b"HTTP/1.1 200 Connection established\r\nX: y\r\n\r\nbanner"
-                } else {
-                    b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
-                };
+            let answer: &[u8] = if !request
+                .to_ascii_lowercase()
+                .contains("authorization: basic dxnlcjpwyxnzihdvcmq=\r\n")
+            {
+                b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n"
+            } else if request.starts_with("CONNECT ") {
+                b"HTTP/1.1 200 Connection established\r\nX: y\r\n\r\nbanner"
+            } else {
+                b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+            };
             stream.write_all(answer).await.unwrap();
         }
     })
@@ -53,15 +55,24 @@ async fn tunnels_and_requests_go_through_the_upstream_with_its_password_and_as_n
         let (dns, upstream) = (Dns::loopback().await, upstream().await);
         // Only the upstream can resolve the name.
         let stage = Stage::allowing(["outside.invalid"]);
-        let proxy = Stage { upstream: Some(variables(upstream.port(), "")), ..stage }.start(&dns).await;
+        let proxy =
+            Stage { upstream: Some(variables(upstream.port(), "")), ..stage }.start(&dns).await;
         let mut client = proxy.tunnel("outside.invalid:443").await;
         let mut banner = [0; 6];
         client.read_exact(&mut banner).await.unwrap();
         assert_eq!(&banner, b"banner");
-        assert!(upstream.heard().starts_with("CONNECT outside.invalid:443 HTTP/1.1\r\n"), "{}", upstream.heard());
+        assert!(
+            upstream.heard().starts_with("CONNECT outside.invalid:443 HTTP/1.1\r\n"),
+            "{}",
+            upstream.heard()
+        );
 
         answered(&proxy.get("outside.invalid").await);
-        assert!(upstream.heard().contains("GET http://outside.invalid:80/ HTTP/1.1\r\n"), "{}", upstream.heard());
+        assert!(
+            upstream.heard().contains("GET http://outside.invalid:80/ HTTP/1.1\r\n"),
+            "{}",
+            upstream.heard()
+        );
         assert_eq!(proxy.passages().len(), 2);
         assert!(proxy.passages().iter().all(|passage| passage.address.is_none()));
 
@@ -77,14 +88,17 @@ async fn a_name_that_leads_inside_here_does_not_go_to_the_upstream() {
         let (dns, upstream, host) = (Dns::loopback().await, upstream().await, Host::web().await);
         let authority = format!("origin.test:{}", host.port());
         let stage = Stage::allowing([&authority]);
-        let proxy = Stage { upstream: Some(variables(upstream.port(), "")), ..stage }.start(&dns).await;
+        let proxy =
+            Stage { upstream: Some(variables(upstream.port(), "")), ..stage }.start(&dns).await;
         refused(&proxy.get(&authority).await, 403, "internal");
-        let answer = proxy.ask(format!("CONNECT {authority} HTTP/1.1\r\nConnection: close\r\n\r\n")).await;
+        let answer =
+            proxy.ask(format!("CONNECT {authority} HTTP/1.1\r\nConnection: close\r\n\r\n")).await;
         refused(&answer, 403, "internal");
         assert_eq!(upstream.heard(), "");
 
         let stage = Stage::allowing(host.rules("origin.test"));
-        let proxy = Stage { upstream: Some(variables(upstream.port(), "")), ..stage }.start(&dns).await;
+        let proxy =
+            Stage { upstream: Some(variables(upstream.port(), "")), ..stage }.start(&dns).await;
         answered(&proxy.get(&authority).await);
         assert_eq!((upstream.connections(), host.connections()), (1, 0));
     })
@@ -96,7 +110,10 @@ async fn what_is_excepted_is_reached_directly() {
     in_time(async {
         let (dns, upstream, host) = (Dns::loopback().await, upstream().await, Host::web().await);
         let stage = Stage::allowing(host.rules("origin.test"));
-        let proxy = Stage { upstream: Some(variables(upstream.port(), "elsewhere, .test")), ..stage }.start(&dns).await;
+        let proxy =
+            Stage { upstream: Some(variables(upstream.port(), "elsewhere, .test")), ..stage }
+                .start(&dns)
+                .await;
         answered(&proxy.get(&format!("origin.test:{}", host.port())).await);
         assert_eq!((upstream.connections(), host.connections()), (0, 1));
     })
@@ -108,8 +125,12 @@ async fn a_proxy_for_tunnels_alone_is_not_asked_for_plain_requests() {
     in_time(async {
         let (dns, upstream, host) = (Dns::loopback().await, upstream().await, Host::web().await);
         let proxy = format!("http://user:pass%20word@127.0.0.1:{}", upstream.port());
-        let only_tunnels = Upstream::from_variables(|name| (name == "HTTPS_PROXY").then(|| proxy.clone())).unwrap();
-        let proxy = Stage { upstream: only_tunnels, ..Stage::allowing(host.rules("origin.test")) }.start(&dns).await;
+        let only_tunnels =
+            Upstream::from_variables(|name| (name == "HTTPS_PROXY").then(|| proxy.clone()))
+                .unwrap();
+        let proxy = Stage { upstream: only_tunnels, ..Stage::allowing(host.rules("origin.test")) }
+            .start(&dns)
+            .await;
         let authority = format!("origin.test:{}", host.port());
         answered(&proxy.get(&authority).await);
         assert_eq!((upstream.connections(), host.connections()), (0, 1));
@@ -130,7 +151,8 @@ async fn an_upstream_that_says_no_is_quoted() {
         });
         let stage = Stage { upstream: without.unwrap(), ..Stage::allowing(["outside.invalid"]) };
         let proxy = stage.start(&dns).await;
-        let answer = proxy.ask("CONNECT outside.invalid:443 HTTP/1.1\r\nConnection: close\r\n\r\n").await;
+        let answer =
+            proxy.ask("CONNECT outside.invalid:443 HTTP/1.1\r\nConnection: close\r\n\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
         assert_eq!(explanation(&answer)["reason"], "upstream");
         assert!(answer.contains("407 Proxy Authentication Required"), "{answer}");

@@ -20,7 +20,11 @@ use crate::slices::{SLICE, Source, sending};
 use crate::user::User;
 
 /// Replies with the bytes of a file, compressed if the client accepts gzip.
-pub(super) async fn download(query: &Query, user: &User, headers: &HeaderMap) -> Result<Reply, Failure> {
+pub(super) async fn download(
+    query: &Query,
+    user: &User,
+    headers: &HeaderMap,
+) -> Result<Reply, Failure> {
     let path = resolve(query.get("path").unwrap_or_default(), user)?;
     let opened = blocking(move || Opened::open(&path)).await?;
     let mut reply = if gzip::is_accepted(headers) { compressed(opened)? } else { plain(opened) };
@@ -70,7 +74,8 @@ impl Opened {
             // for files in /sys.
             return Ok(Opened { first, length: Some(read), rest: None });
         }
-        let (length, left) = if size >= read { (Some(size), size - read) } else { (None, u64::MAX) };
+        let (length, left) =
+            if size >= read { (Some(size), size - read) } else { (None, u64::MAX) };
         Ok(Opened { first, length, rest: Some(Rest { file, left, exact: length.is_some() }) })
     }
 }
@@ -81,14 +86,19 @@ fn open(path: &Path) -> Result<File, Failure> {
     let found = match openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
         Ok(found) => found,
         Err(rustix::io::Errno::NOENT) => {
-            return Err(Failure::new(Code::NotFound, format!("path '{}' does not exist", path.display())));
+            return Err(Failure::new(
+                Code::NotFound,
+                format!("path '{}' does not exist", path.display()),
+            ));
         }
         Err(error) => return Err(failure("read", path, &error.into())),
     };
     let failed = |error: rustix::io::Errno| failure("read", path, &error.into());
     refuse_unless_regular(path, fstat(&found).map_err(failed)?.st_mode)?;
     let reached = format!("/proc/self/fd/{}", found.as_raw_fd());
-    Ok(openat(CWD, reached, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?.into())
+    Ok(openat(CWD, reached, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(failed)?
+        .into())
 }
 
 /// Refuses a file that is not a regular file, by the type in its mode.

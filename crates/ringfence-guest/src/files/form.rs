@@ -76,7 +76,9 @@ impl FormFile<'_> {
 fn malformed(error: &multer::Error) -> Failure {
     match error {
         multer::Error::StreamReadFailed(cause) => interrupted(&io::Error::other(cause.to_string())),
-        error => Failure::new(Code::InvalidArgument, format!("the form cannot be understood: {error}")),
+        error => {
+            Failure::new(Code::InvalidArgument, format!("the form cannot be understood: {error}"))
+        }
     }
 }
 
@@ -92,7 +94,10 @@ struct Measured<'a, S> {
 impl<S: Stream<Item = io::Result<Bytes>> + Unpin> Stream for Measured<'_, S> {
     type Item = io::Result<Bytes>;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Bytes>>> {
         // Return one piece at a time. After each piece the parser gets `Pending`, and is woken at
         // once.
         self.paused = !self.paused;
@@ -107,7 +112,9 @@ impl<S: Stream<Item = io::Result<Bytes>> + Unpin> Stream for Measured<'_, S> {
                 // One piece alone may be longer than the limit. Several pieces in which the parser
                 // finds nothing are not a form.
                 if unread > LONGEST_HEAD {
-                    return Poll::Ready(Some(Err(io::Error::other("a part of the form has too long a head"))));
+                    return Poll::Ready(Some(Err(io::Error::other(
+                        "a part of the form has too long a head",
+                    ))));
                 }
             }
             // The stream had no piece ready, so the next poll asks the stream again.

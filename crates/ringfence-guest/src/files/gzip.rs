@@ -20,7 +20,8 @@ const STEP: usize = 1 << 10;
 
 /// Returns true if the client accepts a gzip reply.
 pub(super) fn is_accepted(headers: &HeaderMap) -> bool {
-    let values = headers.get_all(ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
+    let values =
+        headers.get_all(ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|choice| {
         let (coding, weight) = choice.split_once(';').unwrap_or((choice, "q=1"));
         let weight = weight.trim().strip_prefix("q=").and_then(|text| text.parse::<f32>().ok());
@@ -35,7 +36,8 @@ pub(super) fn is_sent(headers: &HeaderMap) -> Result<bool, Failure> {
         "" | "identity" => Ok(false),
         "gzip" => Ok(true),
         other => {
-            let message = format!("the content encoding `{other}` is not understood; send `gzip`, or none");
+            let message =
+                format!("the content encoding `{other}` is not understood; send `gzip`, or none");
             Err(Failure::new(Code::InvalidArgument, message))
         }
     }
@@ -87,14 +89,21 @@ pub(super) struct Inflating<S> {
 impl<S> Inflating<S> {
     /// Creates a decompressor for a stream.
     pub(super) fn new(stream: S) -> Inflating<S> {
-        Inflating { stream, compressed: Bytes::new(), decoder: Some(MultiGzDecoder::new(Vec::new())) }
+        Inflating {
+            stream,
+            compressed: Bytes::new(),
+            decoder: Some(MultiGzDecoder::new(Vec::new())),
+        }
     }
 }
 
 impl<S: Stream<Item = io::Result<Bytes>> + Unpin> Stream for Inflating<S> {
     type Item = io::Result<Bytes>;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Bytes>>> {
         loop {
             let this = &mut *self;
             let Some(decoder) = &mut this.decoder else { return Poll::Ready(None) };
@@ -102,7 +111,12 @@ impl<S: Stream<Item = io::Result<Bytes>> + Unpin> Stream for Inflating<S> {
                 match ready!(Pin::new(&mut this.stream).poll_next(context)) {
                     Some(bytes) => this.compressed = bytes?,
                     None => {
-                        let rest = this.decoder.take().map(MultiGzDecoder::finish).transpose()?.unwrap_or_default();
+                        let rest = this
+                            .decoder
+                            .take()
+                            .map(MultiGzDecoder::finish)
+                            .transpose()?
+                            .unwrap_or_default();
                         return Poll::Ready((!rest.is_empty()).then(|| Ok(rest.into())));
                     }
                 }
@@ -134,7 +148,8 @@ mod tests {
     }
 
     fn compressed() -> Vec<u8> {
-        let mut source = Deflating::new(b"first ", Text(vec![b"third", b"second "])).expect("compresses");
+        let mut source =
+            Deflating::new(b"first ", Text(vec![b"third", b"second "])).expect("compresses");
         let mut all = Vec::new();
         loop {
             let mut slice = Vec::new();
@@ -147,7 +162,8 @@ mod tests {
     }
 
     async fn inflated(bytes: &[u8]) -> io::Result<Vec<u8>> {
-        let pieces: Vec<_> = bytes.chunks(7).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
+        let pieces: Vec<_> =
+            bytes.chunks(7).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
         Inflating::new(stream::iter(pieces)).map_ok(|bytes| bytes.to_vec()).try_concat().await
     }
 
@@ -181,8 +197,9 @@ mod tests {
 
     #[test]
     fn what_a_client_accepts_is_in_its_headers() {
-        let accepts =
-            |text: &str| is_accepted(&HeaderMap::from_iter([(ACCEPT_ENCODING, text.parse().expect("is text"))]));
+        let accepts = |text: &str| {
+            is_accepted(&HeaderMap::from_iter([(ACCEPT_ENCODING, text.parse().expect("is text"))]))
+        };
         assert!(accepts("gzip"));
         assert!(accepts("br, GZIP;q=0.5"));
         assert!(!accepts("gzip;q=0, identity"));

@@ -36,7 +36,9 @@ pub(crate) async fn serve(request: Request<Incoming>, token: &Token) -> Reply {
     });
     let answer = match (checked, purpose) {
         (Err(failure), _) => return decline(request, failed(&failure)).await,
-        (Ok((query, user)), Purpose::Read) => download::download(&query, &user, request.headers()).await,
+        (Ok((query, user)), Purpose::Read) => {
+            download::download(&query, &user, request.headers()).await
+        }
         (Ok((query, user)), Purpose::Write) => upload::upload(&query, user, request).await,
     };
     answer.unwrap_or_else(|failure| failed(&failure))
@@ -63,11 +65,19 @@ pub(crate) fn user(query: &Query, headers: &HeaderMap) -> Result<User, Failure> 
 
 /// Checks that the request has the token in a header, or a signature that was made with the token.
 /// The messages are those of envd.
-fn authorize(query: &Query, headers: &HeaderMap, token: &Token, purpose: Purpose) -> Result<(), Failure> {
+fn authorize(
+    query: &Query,
+    headers: &HeaderMap,
+    token: &Token,
+    purpose: Purpose,
+) -> Result<(), Failure> {
     let Some(secret) = token.text() else { return Ok(()) };
     if headers.get(header::TOKEN).is_some_and(|value| !value.is_empty()) {
         let message = "access token present in header but does not match";
-        return token.is_shown(headers).then_some(()).ok_or_else(|| Failure::new(Code::Unauthenticated, message));
+        return token
+            .is_shown(headers)
+            .then_some(())
+            .ok_or_else(|| Failure::new(Code::Unauthenticated, message));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     Claim::of(query, purpose)?.check(secret, now)
@@ -83,7 +93,10 @@ mod tests {
     fn check(query: &str, headers: &[(&'static str, &str)], expected: Result<(), &str>) {
         let query = Query::of(query).expect("is well-formed");
         let headers = headers.iter().map(|&(name, value)| {
-            (name.parse::<hyper::header::HeaderName>().expect("is a name"), value.parse().expect("is a value"))
+            (
+                name.parse::<hyper::header::HeaderName>().expect("is a name"),
+                value.parse().expect("is a value"),
+            )
         });
         let answer = authorize(&query, &headers.collect(), &Token::new("secret"), Purpose::Read);
         assert_eq!(answer.map_err(|failure| failure.message), expected.map_err(str::to_owned));
@@ -95,27 +108,44 @@ mod tests {
         let signature = plain(sign("/a", Purpose::Read, "", "secret", None));
         check("path=/a", &[], Err("missing signature query parameter"));
         check("path=/a", &[("x-access-token", "secret")], Ok(()));
-        check("path=/a", &[("x-access-token", "wrong")], Err("access token present in header but does not match"));
+        check(
+            "path=/a",
+            &[("x-access-token", "wrong")],
+            Err("access token present in header but does not match"),
+        );
         check(&format!("path=/a&signature={signature}"), &[], Ok(()));
         check(&format!("path=/b&signature={signature}"), &[], Err("invalid signature"));
-        check(&format!("path=/a&username=user&signature={signature}"), &[], Err("invalid signature"));
+        check(
+            &format!("path=/a&username=user&signature={signature}"),
+            &[],
+            Err("invalid signature"),
+        );
         let write = plain(sign("/a", Purpose::Write, "", "secret", None));
         check(&format!("path=/a&signature={write}"), &[], Err("invalid signature"));
     }
 
     #[test]
     fn a_signature_expires() {
-        for (expiration, expected) in [(4_000_000_000, Ok(())), (1_000, Err("signature is already expired"))] {
-            let signature = sign("/a", Purpose::Read, "", "secret", Some(expiration)).replace('+', "%2B");
-            check(&format!("path=/a&signature={signature}&signature_expiration={expiration}"), &[], expected);
-            let later = format!("path=/a&signature={signature}&signature_expiration={}", expiration + 1);
+        for (expiration, expected) in
+            [(4_000_000_000, Ok(())), (1_000, Err("signature is already expired"))]
+        {
+            let signature =
+                sign("/a", Purpose::Read, "", "secret", Some(expiration)).replace('+', "%2B");
+            check(
+                &format!("path=/a&signature={signature}&signature_expiration={expiration}"),
+                &[],
+                expected,
+            );
+            let later =
+                format!("path=/a&signature={signature}&signature_expiration={}", expiration + 1);
             check(&later, &[], Err("invalid signature"));
         }
     }
 
     #[test]
     fn without_a_token_everybody_who_reaches_the_socket_may() {
-        let nobody = authorize(&Query::default(), &HeaderMap::new(), &Token::default(), Purpose::Write);
+        let nobody =
+            authorize(&Query::default(), &HeaderMap::new(), &Token::default(), Purpose::Write);
         assert_eq!(nobody, Ok(()));
     }
 }

@@ -35,10 +35,19 @@ use crate::slices::{Pouring, Sink, discard, incoming, pour};
 use crate::user::User;
 
 /// Writes the files that a request carries, and replies with a list of them.
-pub(super) async fn upload(query: &Query, user: User, request: Request<Incoming>) -> Result<Reply, Failure> {
+pub(super) async fn upload(
+    query: &Query,
+    user: User,
+    request: Request<Incoming>,
+) -> Result<Reply, Failure> {
     let notes = metadata::from_headers(request.headers());
     let compressed = gzip::is_sent(request.headers());
-    let kind = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+    let kind = request
+        .headers()
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default()
+        .to_owned();
     let mut body = incoming(request.into_body());
     let written = async {
         let writing = Writing { path: query.get("path"), user, notes: notes? };
@@ -79,8 +88,9 @@ impl Writing<'_> {
         if essence.starts_with("multipart/") {
             return self.write_form(Form::new(kind, body)?).await;
         }
-        let message =
-            format!("unsupported content type: {kind}, expected multipart/form-data or application/octet-stream");
+        let message = format!(
+            "unsupported content type: {kind}, expected multipart/form-data or application/octet-stream"
+        );
         Err(Failure::new(Code::InvalidArgument, message))
     }
 
@@ -91,7 +101,10 @@ impl Writing<'_> {
         while let Some(mut field) = form.next_file().await? {
             let named = self.path.or(field.name()).map(str::to_owned);
             let named = named.ok_or_else(|| {
-                Failure::new(Code::InvalidArgument, "a file of the form has no name, and the request has no path")
+                Failure::new(
+                    Code::InvalidArgument,
+                    "a file of the form has no name, and the request has no path",
+                )
             })?;
             let upload = self.begin(&named)?;
             let path = upload.path.to_string_lossy();
@@ -148,9 +161,11 @@ impl Upload {
 
     fn open(&self) -> Result<Target, Failure> {
         let failed = |error: Errno| failure("write", &self.path, &error.into());
-        let place = Place::made(&self.path).map_err(|error| failure("make the directory of", &self.path, &error))?;
+        let place = Place::made(&self.path)
+            .map_err(|error| failure("make the directory of", &self.path, &error))?;
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-        let made = openat(&place.directory, &place.name, flags | OFlags::CREATE | OFlags::EXCL, mode());
+        let made =
+            openat(&place.directory, &place.name, flags | OFlags::CREATE | OFlags::EXCL, mode());
         let new = made.is_ok();
         let file = match made {
             Err(Errno::EXIST | Errno::ISDIR) => existing(&place, &self.path)?,
@@ -218,7 +233,12 @@ impl Drop for Upload {
 /// because a FIFO would block and a device may act on being opened.
 fn existing(place: &Place, path: &Path) -> Result<std::os::fd::OwnedFd, Failure> {
     let failed = |error: Errno| failure("write", path, &error.into());
-    let found = match openat(&place.directory, &place.name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+    let found = match openat(
+        &place.directory,
+        &place.name,
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+    ) {
         // The name is a symbolic link whose target does not exist. Create the file at the target.
         Err(Errno::NOENT) => {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -228,8 +248,13 @@ fn existing(place: &Place, path: &Path) -> Result<std::os::fd::OwnedFd, Failure>
     };
     let found = found.map_err(failed)?;
     refuse_unless_regular(path, fstat(&found).map_err(failed)?.st_mode)?;
-    openat(CWD, format!("/proc/self/fd/{}", found.as_raw_fd()), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(failed)
+    openat(
+        CWD,
+        format!("/proc/self/fd/{}", found.as_raw_fd()),
+        OFlags::WRONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .map_err(failed)
 }
 
 /// Returns the mode of a new file, from which the kernel removes the bits of the guest's umask.

@@ -8,7 +8,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use rustix::fs::{Dir, FileType, Mode, OFlags, Stat, fstat, openat};
 
 /// Flags for opening a directory for reading. Opening a symbolic link fails.
-const READ: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const READ: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Position in a directory tree. One descriptor is open, however deep the position is.
 #[derive(Debug)]
@@ -77,12 +78,16 @@ impl Descent {
 
     /// Returns the entries of the current directory in the order of the kernel, without `.` and
     /// `..`. The file type is a hint, and can be unknown.
-    pub(crate) fn unordered(&self) -> io::Result<impl Iterator<Item = io::Result<(CString, FileType)>>> {
+    pub(crate) fn unordered(
+        &self,
+    ) -> io::Result<impl Iterator<Item = io::Result<(CString, FileType)>>> {
         let entries = Dir::read_from(&self.here)?.map(|entry| {
             let entry = entry?;
             Ok((entry.file_name().to_owned(), entry.file_type()))
         });
-        Ok(entries.filter(|entry| !entry.as_ref().is_ok_and(|(name, _): &(CString, _)| is_dots(name.to_bytes()))))
+        Ok(entries.filter(|entry| {
+            !entry.as_ref().is_ok_and(|(name, _): &(CString, _)| is_dots(name.to_bytes()))
+        }))
     }
 }
 

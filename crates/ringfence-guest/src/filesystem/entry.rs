@@ -18,13 +18,19 @@ use crate::user::Names;
 /// Describes the file at a resolved path. A symbolic link itself is described, with the type and
 /// mode of its target.
 pub(crate) fn describe(path: &Path, names: &Names) -> Result<EntryInfo, Failure> {
-    let found = Place::of(path).and_then(|place| entry(place.directory.as_fd(), &place.name, path, names));
+    let found =
+        Place::of(path).and_then(|place| entry(place.directory.as_fd(), &place.name, path, names));
     found.map_err(|error| failure("find", path, &error))
 }
 
 /// Describes the file `name` in an open directory. `path` is the path of the file that the client
 /// sees.
-pub(crate) fn entry(directory: BorrowedFd<'_>, name: &OsStr, path: &Path, names: &Names) -> io::Result<EntryInfo> {
+pub(crate) fn entry(
+    directory: BorrowedFd<'_>,
+    name: &OsStr,
+    path: &Path,
+    names: &Names,
+) -> io::Result<EntryInfo> {
     let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
     let own = FileType::from_raw_mode(stat.st_mode);
     let mut entry = EntryInfo {
@@ -43,7 +49,8 @@ pub(crate) fn entry(directory: BorrowedFd<'_>, name: &OsStr, path: &Path, names:
     };
     match own {
         FileType::Symlink => {
-            entry.symlink_target = Some(target(directory, name, path)?.to_string_lossy().into_owned());
+            entry.symlink_target =
+                Some(target(directory, name, path)?.to_string_lossy().into_owned());
             if let Ok(target) = statat(directory, name, AtFlags::empty()) {
                 entry.kind = kind(FileType::from_raw_mode(target.st_mode));
                 entry.mode = target.st_mode & 0o777;
@@ -82,7 +89,10 @@ fn kind(file: FileType) -> Kind {
 
 fn modified(stat: &Stat) -> Option<String> {
     let nanoseconds = i32::try_from(stat.st_mtime_nsec).ok()?;
-    #[expect(clippy::useless_conversion, reason = "the width of this field differs between architectures")]
+    #[expect(
+        clippy::useless_conversion,
+        reason = "the width of this field differs between architectures"
+    )]
     Timestamp::new(stat.st_mtime.into(), nanoseconds).ok().map(|time| time.to_string())
 }
 
@@ -135,7 +145,10 @@ mod tests {
         fs_err::write(&path, "hello").expect("writes");
         fs_err::set_permissions(&path, PermissionsExt::from_mode(0o640)).expect("sets the mode");
         let entry = described(&path);
-        assert_eq!((entry.name.as_str(), entry.kind, entry.size, entry.mode), ("a.txt", Kind::File, 5, 0o640));
+        assert_eq!(
+            (entry.name.as_str(), entry.kind, entry.size, entry.mode),
+            ("a.txt", Kind::File, 5, 0o640)
+        );
         assert_eq!(entry.permissions, "-rw-r-----");
         assert_eq!(entry.path, path.to_string_lossy());
         assert!(entry.modified_time.expect("has a time").ends_with('Z'));
@@ -153,16 +166,23 @@ mod tests {
 
         let link = described(&path.join("link"));
         assert_eq!((link.kind, link.is_symlink), (Kind::Directory, true));
-        assert_eq!(link.symlink_target.expect("leads somewhere"), path.join("directory").to_string_lossy());
+        assert_eq!(
+            link.symlink_target.expect("leads somewhere"),
+            path.join("directory").to_string_lossy()
+        );
         assert_eq!(link.permissions, "Lrwxrwxrwx");
         let dangling = described(&path.join("dangling"));
         assert_eq!((dangling.kind, dangling.is_symlink), (Kind::Symlink, true));
-        assert_eq!(dangling.symlink_target.expect("says where"), path.join("nowhere").to_string_lossy());
+        assert_eq!(
+            dangling.symlink_target.expect("says where"),
+            path.join("nowhere").to_string_lossy()
+        );
     }
 
     #[test]
     fn what_is_not_there_is_not_found() {
-        let failure = describe(Path::new("/nonexistent/x"), &Names::now()).expect_err("is not there");
+        let failure =
+            describe(Path::new("/nonexistent/x"), &Names::now()).expect_err("is not there");
         assert_eq!(failure.code, ringfence_proto::code::Code::NotFound);
     }
 }

@@ -31,7 +31,10 @@ pub(super) fn list(path: &Path, depth: u32) -> Result<Vec<EntryInfo>, Failure> {
     };
     let failed = |error: io::Error| failure("list the directory", path, &error);
     let too_many = || {
-        let message = format!("`{}` has more than {MOST} entries; list less of it, or less deep", path.display());
+        let message = format!(
+            "`{}` has more than {MOST} entries; list less of it, or less deep",
+            path.display()
+        );
         Failure::new(Code::ResourceExhausted, message)
     };
 
@@ -75,7 +78,7 @@ pub(super) fn list(path: &Path, depth: u32) -> Result<Vec<EntryInfo>, Failure> {
 }
 
 fn is_directory(entries: &[EntryInfo]) -> bool {
-    entries
-        .last()
-        .is_some_and(|entry| entry.kind == ringfence_proto::filesystem::FileType::Directory && !entry.is_symlink)
+    entries.last().is_some_and(|entry| {
+        entry.kind == ringfence_proto::filesystem::FileType::Directory && !entry.is_symlink
+    })
 }

@@ -27,7 +27,8 @@ pub(crate) fn from_headers(headers: &HeaderMap) -> Result<Metadata, Failure> {
     let mut notes = Metadata::new();
     for (name, value) in headers {
         let Some(key) = name.as_str().strip_prefix(header::METADATA) else { continue };
-        let refused = |why: &str| Failure::new(Code::InvalidArgument, format!("the metadata `{key}` {why}"));
+        let refused =
+            |why: &str| Failure::new(Code::InvalidArgument, format!("the metadata `{key}` {why}"));
         if key.is_empty() || PREFIX.len() + key.len() > LONGEST_NAME {
             return Err(refused("has a name that is empty or too long"));
         }
@@ -35,7 +36,10 @@ pub(crate) fn from_headers(headers: &HeaderMap) -> Result<Metadata, Failure> {
         notes.insert(key.to_owned(), value.to_owned());
     }
     if notes.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() > LONGEST {
-        return Err(Failure::new(Code::InvalidArgument, format!("the metadata is longer than {LONGEST} bytes")));
+        return Err(Failure::new(
+            Code::InvalidArgument,
+            format!("the metadata is longer than {LONGEST} bytes"),
+        ));
     }
     Ok(notes)
 }
@@ -75,5 +79,6 @@ pub(crate) fn replace(file: impl AsFd, notes: &Metadata) -> Result<(), Errno> {
 }
 
 fn keys(list: &[u8]) -> impl Iterator<Item = &str> {
-    list.split(|&byte| byte == 0).filter_map(|name| std::str::from_utf8(name).ok()?.strip_prefix(PREFIX))
+    list.split(|&byte| byte == 0)
+        .filter_map(|name| std::str::from_utf8(name).ok()?.strip_prefix(PREFIX))
 }

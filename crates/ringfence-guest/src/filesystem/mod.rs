@@ -16,7 +16,9 @@ mod watchers;
 use hyper::Request;
 use hyper::body::Incoming;
 use ringfence_proto::code::{Code, Failure};
-use ringfence_proto::filesystem::{EntriesResponse, EntryResponse, ListDirRequest, MoveRequest, PathRequest};
+use ringfence_proto::filesystem::{
+    EntriesResponse, EntryResponse, ListDirRequest, MoveRequest, PathRequest,
+};
 use ringfence_proto::process::Empty;
 use rustix::fs::{Mode, OFlags};
 use serde::de::IgnoredAny;
@@ -33,17 +35,32 @@ use crate::watch;
 pub(crate) async fn call(method: &str, request: Request<Incoming>, watchers: &Watchers) -> Reply {
     let user = caller::user(request.headers());
     match method {
-        "Stat" => unary(request, async |message| blocking(move || stat(&message, &user?)).await).await,
-        "MakeDir" => unary(request, async |message| blocking(move || make(&message, &user?)).await).await,
-        "Move" => unary(request, async |message| blocking(move || relocate(&message, &user?)).await).await,
-        "ListDir" => unary(request, async |message| blocking(move || list(&message, &user?)).await).await,
-        "Remove" => unary(request, async |message| blocking(move || remove(&message, &user?)).await).await,
+        "Stat" => {
+            unary(request, async |message| blocking(move || stat(&message, &user?)).await).await
+        }
+        "MakeDir" => {
+            unary(request, async |message| blocking(move || make(&message, &user?)).await).await
+        }
+        "Move" => {
+            unary(request, async |message| blocking(move || relocate(&message, &user?)).await).await
+        }
+        "ListDir" => {
+            unary(request, async |message| blocking(move || list(&message, &user?)).await).await
+        }
+        "Remove" => {
+            unary(request, async |message| blocking(move || remove(&message, &user?)).await).await
+        }
         "WatchDir" => watch::stream(request, user).await,
-        "CreateWatcher" => unary(request, async |message| watchers.create(message, user?).await).await,
+        "CreateWatcher" => {
+            unary(request, async |message| watchers.create(message, user?).await).await
+        }
         "GetWatcherEvents" => unary(request, async |message| watchers.events(message).await).await,
         "RemoveWatcher" => unary(request, async |message| watchers.remove(&message)).await,
         _ => {
-            let failure = Failure::new(Code::Unimplemented, format!("the filesystem has no method `{method}`"));
+            let failure = Failure::new(
+                Code::Unimplemented,
+                format!("the filesystem has no method `{method}`"),
+            );
             unary(request, async |_: IgnoredAny| Err::<Empty, _>(failure)).await
         }
     }
@@ -54,7 +71,9 @@ pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
     let joined = tokio::task::spawn_blocking(work).await;
-    joined.unwrap_or_else(|error| Err(Failure::new(Code::Internal, format!("the guest failed: {error}"))))
+    joined.unwrap_or_else(|error| {
+        Err(Failure::new(Code::Internal, format!("the guest failed: {error}")))
+    })
 }
 
 fn stat(request: &PathRequest, user: &User) -> Result<EntryResponse, Failure> {

@@ -21,9 +21,12 @@ pub(crate) fn resolve(path: &str, user: &User) -> Result<PathBuf, Failure> {
         return Err(Failure::new(Code::InvalidArgument, "a path contains a zero byte"));
     }
     let expanded = match path.strip_prefix('~') {
-        Some(rest) if rest.is_empty() || rest.starts_with('/') => user.home.join(rest.trim_start_matches('/')),
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => {
+            user.home.join(rest.trim_start_matches('/'))
+        }
         Some(_) => {
-            let message = format!("cannot tell the home of another user in `{path}`; write its path");
+            let message =
+                format!("cannot tell the home of another user in `{path}`; write its path");
             return Err(Failure::new(Code::InvalidArgument, message));
         }
         None => user.home.join(path),
@@ -111,7 +114,9 @@ pub(crate) fn failure(attempt: &str, path: &Path, error: &io::Error) -> Failure 
         Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Code::PermissionDenied,
         Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => Code::ResourceExhausted,
         Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => Code::Unavailable,
-        Some(Errno::NOTDIR | Errno::ISDIR | Errno::LOOP | Errno::NAMETOOLONG | Errno::INVAL) => Code::InvalidArgument,
+        Some(Errno::NOTDIR | Errno::ISDIR | Errno::LOOP | Errno::NAMETOOLONG | Errno::INVAL) => {
+            Code::InvalidArgument
+        }
         Some(Errno::NOTEMPTY | Errno::BUSY | Errno::XDEV) => Code::FailedPrecondition,
         _ => Code::Internal,
     };

@@ -5,7 +5,10 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 use ringfence_proto::code::{Code, Failure};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, fchmod, openat, readlinkat, renameat, statat, symlinkat, unlinkat};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, fchmod, openat, readlinkat, renameat, statat, symlinkat,
+    unlinkat,
+};
 use rustix::io::Errno;
 
 use super::path::{Place, failure};
@@ -16,7 +19,8 @@ pub(super) fn relocate(source: &Path, destination: &Path) -> Result<(), Failure>
     let from = Place::of(source).map_err(|error| failure("find", source, &error))?;
     statat(&from.directory, &from.name, AtFlags::SYMLINK_NOFOLLOW)
         .map_err(|error| failure("find", source, &error.into()))?;
-    let to = Place::made(destination).map_err(|error| failure("make the directory of", destination, &error))?;
+    let to = Place::made(destination)
+        .map_err(|error| failure("make the directory of", destination, &error))?;
     let moved = match renameat(&from.directory, &from.name, &to.directory, &to.name) {
         // The directories of a sandbox are often separate mounts, whereas E2B has one disk.
         Err(Errno::XDEV) => across(&from, &to),
@@ -49,7 +53,8 @@ fn across(from: &Place, to: &Place) -> io::Result<()> {
         }
         _ => return Err(Errno::XDEV.into()),
     };
-    let placed = copied.and_then(|()| Ok(renameat(&to.directory, &beside, &to.directory, &to.name)?));
+    let placed =
+        copied.and_then(|()| Ok(renameat(&to.directory, &beside, &to.directory, &to.name)?));
     if let Err(error) = placed {
         let _ = unlinkat(&to.directory, &beside, AtFlags::empty()); // the copy may not exist
         return Err(error);

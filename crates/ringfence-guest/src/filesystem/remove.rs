@@ -41,7 +41,11 @@ pub(super) fn remove_entry(place: &Place) -> io::Result<()> {
         match Descent::into(place.directory.as_fd(), &place.name) {
             Ok(descent) => empty(descent)?,
             // The name is not a directory any more. The next round removes the new file.
-            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NOTDIR | Errno::LOOP | Errno::NOENT)) => {}
+            Err(error)
+                if matches!(
+                    Errno::from_io_error(&error),
+                    Some(Errno::NOTDIR | Errno::LOOP | Errno::NOENT)
+                ) => {}
             Err(error) => return Err(error),
         }
     }
@@ -171,10 +175,14 @@ mod tests {
     #[test]
     fn a_tree_far_deeper_than_a_path_can_be_is_removed() {
         let root = tempfile::tempdir().expect("makes a directory");
-        let mut directory = openat(CWD, root.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("opens");
+        let mut directory =
+            openat(CWD, root.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+                .expect("opens");
         for _ in 0..1_000 {
             mkdirat(&directory, "deep", Mode::RWXU).expect("makes a directory");
-            directory = openat(&directory, "deep", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("opens");
+            directory =
+                openat(&directory, "deep", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+                    .expect("opens");
         }
         remove(&root.path().join("deep")).expect("removes");
         assert_eq!(fs_err::read_dir(root.path()).expect("reads").count(), 0);

@@ -55,7 +55,11 @@ struct Gathered {
 
 impl Watchers {
     /// Creates a watcher, and returns its identifier.
-    pub(super) async fn create(&self, request: WatchRequest, user: User) -> Result<Watcher, Failure> {
+    pub(super) async fn create(
+        &self,
+        request: WatchRequest,
+        user: User,
+    ) -> Result<Watcher, Failure> {
         if self.0.borrow().len() >= MOST {
             let message = format!("{MOST} watchers are there; remove one with RemoveWatcher");
             return Err(Failure::new(Code::ResourceExhausted, message));
@@ -66,7 +70,9 @@ impl Watchers {
         let watcher_id = name()?;
         let task = self.clone().keep(watcher_id.clone(), readiness, Arc::clone(&gathered));
         let task = tokio::task::spawn_local(task).abort_handle();
-        self.0.borrow_mut().insert(watcher_id.clone(), Polled { gathered, asked: Instant::now(), task });
+        self.0
+            .borrow_mut()
+            .insert(watcher_id.clone(), Polled { gathered, asked: Instant::now(), task });
         Ok(Watcher { watcher_id })
     }
 
@@ -93,7 +99,12 @@ impl Watchers {
     /// Collects the events of a watcher in the background, so that the kernel's queue stays short
     /// and new directories are watched at once. Removes the watcher after [`IDLE`]. A watcher whose
     /// watch has failed stays until `RemoveWatcher`.
-    async fn keep(self, id: String, readiness: AsyncFd<Arc<OwnedFd>>, gathered: Arc<Mutex<Gathered>>) {
+    async fn keep(
+        self,
+        id: String,
+        readiness: AsyncFd<Arc<OwnedFd>>,
+        gathered: Arc<Mutex<Gathered>>,
+    ) {
         loop {
             let Some(asked) = self.0.borrow().get(&id).map(|polled| polled.asked) else { return };
             match timeout_at(asked + IDLE, readiness.readable()).await {
@@ -128,7 +139,8 @@ impl Gathered {
                 Ok((drained, happened)) => {
                     self.events.extend(happened);
                     if self.events.len() > MOST_EVENTS {
-                        let message = "more happened than is kept: events were lost; ask for them more often";
+                        let message =
+                            "more happened than is kept: events were lost; ask for them more often";
                         self.failure = Some(Failure::new(Code::DataLoss, message));
                         self.events = Vec::new();
                     } else if drained {

@@ -26,25 +26,37 @@ pub(super) fn environment() -> BTreeMap<Vec<u8>, CString> {
         ("USER", user.name.clone().into_bytes()),
         ("LOGNAME", user.name.into_bytes()),
     ];
-    let given = given.into_iter().map(|(name, value): (&str, Vec<u8>)| (name.as_bytes().to_vec(), value));
+    let given =
+        given.into_iter().map(|(name, value): (&str, Vec<u8>)| (name.as_bytes().to_vec(), value));
     let own = std::env::vars_os().map(|(name, value)| (name.into_vec(), value.into_vec()));
     // Later entries replace earlier ones, so the guest's own variables win over the defaults. No
     // variable contains a NUL, because the system passed them to the guest.
     let all = given.chain(own);
-    all.filter_map(|(name, value)| variable(&name, &value).map(|variable| (name, variable))).collect()
+    all.filter_map(|(name, value)| variable(&name, &value).map(|variable| (name, variable)))
+        .collect()
 }
 
 /// Describes the launch that a request asks for, and creates the command's streams.
-pub(super) fn describe(service: &Service, request: &StartRequest) -> Result<(Launch, Streams, Stdio), Failure> {
+pub(super) fn describe(
+    service: &Service,
+    request: &StartRequest,
+) -> Result<(Launch, Streams, Stdio), Failure> {
     let ProcessConfig { cmd, args, envs, cwd } = &request.process;
     if cmd.is_empty() {
         return Err(invalid("the request names no command"));
     }
-    let word = |text: &str| CString::new(text).map_err(|_| invalid("a command's words cannot hold a NUL"));
+    let word =
+        |text: &str| CString::new(text).map_err(|_| invalid("a command's words cannot hold a NUL"));
     let program = word(cmd)?;
-    let argv =
-        std::iter::once(Ok(program.clone())).chain(args.iter().map(|text| word(text))).collect::<Result<_, _>>()?;
-    let exec = Exec { program, argv, env: variables(service, envs)?, directory: directory(service, cwd.as_deref())? };
+    let argv = std::iter::once(Ok(program.clone()))
+        .chain(args.iter().map(|text| word(text)))
+        .collect::<Result<_, _>>()?;
+    let exec = Exec {
+        program,
+        argv,
+        env: variables(service, envs)?,
+        directory: directory(service, cwd.as_deref())?,
+    };
     let made = match request.pty {
         Some(pty) => streams::terminal(pty.size),
         None => streams::pipes(request.stdin.unwrap_or(true)),
@@ -70,8 +82,12 @@ pub(super) fn more(envs: &BTreeMap<String, String>) -> Result<BTreeMap<Vec<u8>, 
     let checked = |(name, value): (&String, &String)| {
         let is_sound = !name.is_empty() && !name.contains('=');
         let variable = is_sound.then(|| variable(name.as_bytes(), value.as_bytes())).flatten();
-        let refusal =
-            || invalid(format!("`{}` cannot be a variable, or its value cannot be one's", name.escape_debug()));
+        let refusal = || {
+            invalid(format!(
+                "`{}` cannot be a variable, or its value cannot be one's",
+                name.escape_debug()
+            ))
+        };
         Ok((name.as_bytes().to_vec(), variable.ok_or_else(refusal)?))
     };
     envs.iter().map(checked).collect()
@@ -123,7 +139,9 @@ pub(super) fn not_executed(program: &str, errno: i32) -> Failure {
         }
         Errno::ACCESS | Errno::PERM => (Code::PermissionDenied, "it is not executable".to_owned()),
         Errno::NOEXEC => (Code::InvalidArgument, "it is not a program for this machine".to_owned()),
-        Errno::TOOBIG => (Code::InvalidArgument, "its arguments and variables are too long".to_owned()),
+        Errno::TOOBIG => {
+            (Code::InvalidArgument, "its arguments and variables are too long".to_owned())
+        }
         error => (code_of(error), error.to_string()),
     };
     Failure::new(code, format!("cannot run `{}`: {why}", program.escape_debug()))
@@ -131,13 +149,17 @@ pub(super) fn not_executed(program: &str, errno: i32) -> Failure {
 
 /// Returns the failure of a system call.
 pub(super) fn system(step: &str, error: &io::Error) -> Failure {
-    let code = error.raw_os_error().map_or(Code::Internal, |errno| code_of(Errno::from_raw_os_error(errno)));
+    let code = error
+        .raw_os_error()
+        .map_or(Code::Internal, |errno| code_of(Errno::from_raw_os_error(errno)));
     Failure::new(code, format!("cannot {step}: {error}"))
 }
 
 fn code_of(error: Errno) -> Code {
     match error {
-        Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE | Errno::NOSPC => Code::ResourceExhausted,
+        Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE | Errno::NOSPC => {
+            Code::ResourceExhausted
+        }
         _ => Code::Internal,
     }
 }

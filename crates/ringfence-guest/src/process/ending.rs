@@ -58,7 +58,10 @@ mod tests {
     fn an_exit_is_told_as_envd_tells_it() {
         let event = event(Some(&ending(Some(3), None)));
         assert_eq!((event.exit_code, event.exited), (3, true));
-        assert_eq!((event.status.as_str(), event.error.as_deref()), ("exit status 3", Some("exit status 3")));
+        assert_eq!(
+            (event.status.as_str(), event.error.as_deref()),
+            ("exit status 3", Some("exit status 3"))
+        );
     }
 
     #[test]
@@ -70,7 +73,9 @@ mod tests {
 
     #[test]
     fn a_signal_is_told_as_envd_tells_it() {
-        for (number, words) in [(9, "signal: killed"), (15, "signal: terminated"), (35, "signal: signal 35")] {
+        for (number, words) in
+            [(9, "signal: killed"), (15, "signal: terminated"), (35, "signal: signal 35")]
+        {
             let event = event(Some(&ending(None, Some(number))));
             assert_eq!((event.exit_code, event.exited, event.status.as_str()), (-1, false, words));
             assert_eq!(event.error.as_deref(), Some(words));

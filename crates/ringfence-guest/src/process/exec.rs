@@ -59,7 +59,8 @@ impl Exec {
         control: Rc<Control>,
         input: Input,
     ) -> Exec {
-        let (subscribers, over, end_ordered) = (RefCell::default(), watch::Sender::new(false), Notify::new());
+        let (subscribers, over, end_ordered) =
+            (RefCell::default(), watch::Sender::new(false), Notify::new());
         Exec { pid, tag, config, control, input, subscribers, over, end_ordered }
     }
 
@@ -70,7 +71,9 @@ impl Exec {
     /// Adds a subscriber, which receives the start event, and from then on all output of the
     /// command.
     pub(super) fn subscribe(&self, subscriber: Subscriber) {
-        subscriber.sender.send_first(&EventMessage { event: ProcessEvent::Start(StartEvent { pid: self.pid }) });
+        subscriber
+            .sender
+            .send_first(&EventMessage { event: ProcessEvent::Start(StartEvent { pid: self.pid }) });
         self.subscribers.borrow_mut().push(subscriber);
     }
 
@@ -82,7 +85,8 @@ impl Exec {
     /// Sends a message to all subscribers, as fast as the slowest of them reads. Subscribers that
     /// have disconnected are removed.
     pub(super) async fn tell(&self, message: Bytes) {
-        let senders: Vec<_> = self.subscribers.borrow().iter().map(|subscriber| subscriber.sender.clone()).collect();
+        let senders: Vec<_> =
+            self.subscribers.borrow().iter().map(|subscriber| subscriber.sender.clone()).collect();
         let mut has_gone = false;
         for sender in senders {
             has_gone |= sender.send_encoded(message.clone()).await.is_err();
@@ -100,7 +104,10 @@ impl Exec {
         let farewells = subscribers.into_iter().map(async |Subscriber { sender, done, origin }| {
             let outcome = match origin {
                 Origin::Start if deadline_passed => Err(connect::too_late()),
-                _ => sender.send_encoded(end.clone()).await.map_err(|_| Failure::new(Code::Canceled, "nobody reads")),
+                _ => sender
+                    .send_encoded(end.clone())
+                    .await
+                    .map_err(|_| Failure::new(Code::Canceled, "nobody reads")),
             };
             let _ = done.send(outcome); // the client may have disconnected
         });
@@ -142,16 +149,24 @@ impl Exec {
         let write = async {
             match (&self.input, &input) {
                 (Input::Pipe(pipe), ProcessInput::Stdin(bytes)) => match &mut *pipe.lock().await {
-                    Some(pipe) => pipe.write_all(&bytes.0).await.map_err(|error| self.not_written(&error)),
+                    Some(pipe) => {
+                        pipe.write_all(&bytes.0).await.map_err(|error| self.not_written(&error))
+                    }
                     None => Err(self.cannot("its input was closed")),
                 },
                 (Input::Terminal { writer, .. }, ProcessInput::Pty(bytes)) => {
                     let written = writer.lock().await.write_all(&bytes.0).await;
                     written.map_err(|error| self.not_written(&error))
                 }
-                (Input::Nothing, ProcessInput::Stdin(_)) => Err(self.cannot("it was started without input")),
-                (Input::Terminal { .. }, ProcessInput::Stdin(_)) => Err(self.cannot("its input is its terminal")),
-                (Input::Nothing | Input::Pipe(_), ProcessInput::Pty(_)) => Err(self.cannot("it has no terminal")),
+                (Input::Nothing, ProcessInput::Stdin(_)) => {
+                    Err(self.cannot("it was started without input"))
+                }
+                (Input::Terminal { .. }, ProcessInput::Stdin(_)) => {
+                    Err(self.cannot("its input is its terminal"))
+                }
+                (Input::Nothing | Input::Pipe(_), ProcessInput::Pty(_)) => {
+                    Err(self.cannot("it has no terminal"))
+                }
             }
         };
         let mut over = self.over.subscribe();
@@ -173,7 +188,9 @@ impl Exec {
                 Ok(())
             }
             Input::Nothing => Ok(()),
-            Input::Terminal { .. } => Err(self.cannot("its input is its terminal: send it Ctrl-D (0x04)")),
+            Input::Terminal { .. } => {
+                Err(self.cannot("its input is its terminal: send it Ctrl-D (0x04)"))
+            }
         }
     }
 
@@ -195,6 +212,9 @@ impl Exec {
     }
 
     fn cannot(&self, why: &str) -> Failure {
-        Failure::new(Code::FailedPrecondition, format!("the command {} takes no such thing: {why}", self.pid))
+        Failure::new(
+            Code::FailedPrecondition,
+            format!("the command {} takes no such thing: {why}", self.pid),
+        )
     }
 }

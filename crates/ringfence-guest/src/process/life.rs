@@ -112,7 +112,11 @@ struct NotStarted {
 }
 
 /// Waits until the command has started, and returns its process id.
-async fn started(control: &Control, program: &str, deadline: Option<Instant>) -> Result<u32, NotStarted> {
+async fn started(
+    control: &Control,
+    program: &str,
+    deadline: Option<Instant>,
+) -> Result<u32, NotStarted> {
     let refused = |failure| Err(NotStarted { failure, lost: false });
     let lost = |failure| {
         control.kill();
@@ -120,18 +124,23 @@ async fn started(control: &Control, program: &str, deadline: Option<Instant>) ->
     };
     let longest = Instant::now() + START_PATIENCE;
     // The wait needs a limit, because a command can stop its first process before the first report.
-    match timeout_at(deadline.map_or(longest, |deadline| deadline.min(longest)), control.report()).await {
+    match timeout_at(deadline.map_or(longest, |deadline| deadline.min(longest)), control.report())
+        .await
+    {
         Ok(Some(Report::Started { pid })) => Ok(pid.cast_unsigned()),
-        Ok(Some(Report::ExecFailed { errno })) => refused(description::not_executed(program, errno)),
+        Ok(Some(Report::ExecFailed { errno })) => {
+            refused(description::not_executed(program, errno))
+        }
         Ok(Some(Report::SetupFailed { step, errno: 0 })) => {
             refused(Failure::new(Code::Internal, format!("cannot {step}")))
         }
         Ok(Some(Report::SetupFailed { step, errno })) => {
             refused(description::system(&step, &std::io::Error::from_raw_os_error(errno)))
         }
-        Ok(Some(Report::Stopped { .. } | Report::Ended(_)) | None) => {
-            lost(Failure::new(Code::Internal, "the command's supervisor was killed before it could tell of it"))
-        }
+        Ok(Some(Report::Stopped { .. } | Report::Ended(_)) | None) => lost(Failure::new(
+            Code::Internal,
+            "the command's supervisor was killed before it could tell of it",
+        )),
         Err(_) => lost(connect::too_late()),
     }
 }
@@ -191,10 +200,12 @@ async fn pump(outputs: &mut [Output], exec: &Exec, exit: &Exit) {
                 data = next(outputs) => data,
                 () = exit.happened.notified() => continue,
             },
-            Some(at) if Instant::now() < at + GRACE => match timeout_at(at + GRACE, next(outputs)).await {
-                Ok(data) => data,
-                Err(_) => continue,
-            },
+            Some(at) if Instant::now() < at + GRACE => {
+                match timeout_at(at + GRACE, next(outputs)).await {
+                    Ok(data) => data,
+                    Err(_) => continue,
+                }
+            }
             // After the grace period, forward at most what the pipes could hold at the end of the
             // command.
             Some(_) if late > PIPE * outputs.len() => return,
@@ -243,5 +254,12 @@ fn length(data: &DataEvent) -> usize {
 /// Returns a program's name for the log: the last component of its path, at most 64 characters,
 /// printable.
 fn name(program: &str) -> String {
-    program.rsplit('/').next().unwrap_or_default().chars().take(64).flat_map(char::escape_debug).collect()
+    program
+        .rsplit('/')
+        .next()
+        .unwrap_or_default()
+        .chars()
+        .take(64)
+        .flat_map(char::escape_debug)
+        .collect()
 }

@@ -27,8 +27,8 @@ use hyper::{Request, StatusCode};
 use ringfence_linux::{Files, LaunchError, Launcher, Order};
 use ringfence_proto::code::{Code, Failure};
 use ringfence_proto::process::{
-    Empty, EventMessage, InitRequest, ListResponse, OneProcess, ProcessEvent, ProcessSelector, SendInputRequest,
-    SendSignalRequest, Signal, StartRequest, StreamInputRequest, UpdateRequest,
+    Empty, EventMessage, InitRequest, ListResponse, OneProcess, ProcessEvent, ProcessSelector,
+    SendInputRequest, SendSignalRequest, Signal, StartRequest, StreamInputRequest, UpdateRequest,
 };
 use tokio::sync::{Semaphore, oneshot};
 
@@ -99,7 +99,10 @@ impl Service {
         let environment = self.environment.borrow();
         let pair = |(name, variable): (&Vec<u8>, &CString)| {
             let value = variable.as_bytes().get(name.len() + 1..).unwrap_or_default();
-            (String::from_utf8_lossy(name).into_owned(), String::from_utf8_lossy(value).into_owned())
+            (
+                String::from_utf8_lossy(name).into_owned(),
+                String::from_utf8_lossy(value).into_owned(),
+            )
         };
         connect::json(StatusCode::OK, &environment.iter().map(pair).collect::<BTreeMap<_, _>>())
     }
@@ -114,7 +117,11 @@ impl Service {
                     Deadline::EndsTheStream,
                     move |OneProcess { process }, sender| async move {
                         let (done, outcome) = oneshot::channel();
-                        self.find(&process)?.subscribe(Subscriber { sender, done, origin: Origin::Connect });
+                        self.find(&process)?.subscribe(Subscriber {
+                            sender,
+                            done,
+                            origin: Origin::Connect,
+                        });
                         ended(outcome).await
                     },
                 )
@@ -127,7 +134,10 @@ impl Service {
                 })
                 .await
             }
-            "StreamInput" => connect::client_stream(request, async |messages| self.stream_input(messages).await).await,
+            "StreamInput" => {
+                connect::client_stream(request, async |messages| self.stream_input(messages).await)
+                    .await
+            }
             "SendSignal" => {
                 connect::unary(request, async |SendSignalRequest { process, signal }| {
                     let exec = self.find(&process)?;
@@ -156,7 +166,8 @@ impl Service {
                 .await
             }
             other => {
-                let message = format!("`{}` has no method `{other}`", ringfence_proto::process::SERVICE);
+                let message =
+                    format!("`{}` has no method `{other}`", ringfence_proto::process::SERVICE);
                 decline(request, connect::failed(&Failure::new(Code::Unimplemented, message))).await
             }
         }
@@ -181,15 +192,20 @@ impl Service {
         first: Subscriber,
     ) -> Result<(), Failure> {
         let room = self.room.clone().try_acquire_owned();
-        let room = room.map_err(|_| Failure::new(Code::ResourceExhausted, format!("{MOST} commands run already")))?;
+        let room = room.map_err(|_| {
+            Failure::new(Code::ResourceExhausted, format!("{MOST} commands run already"))
+        })?;
         let (launch, streams, stdio) = description::describe(self, &request)?;
         let files = Files { stdio, ..Files::default() };
-        let started = self.launcher.start(&launch, files, None).map_err(|error| self.not_launched(&error))?;
-        let control = Control::new(started).map_err(|error| description::system("talk to a new process", &error))?;
+        let started =
+            self.launcher.start(&launch, files, None).map_err(|error| self.not_launched(&error))?;
+        let control = Control::new(started)
+            .map_err(|error| description::system("talk to a new process", &error))?;
         let number = self.next.replace(self.next.get() + 1);
         self.firsts.borrow_mut().insert(number, control.first());
         let deadline = time.and_then(|time| tokio::time::Instant::now().checked_add(time));
-        let life = Life { service: self.clone(), number, control: Rc::new(control), deadline, request };
+        let life =
+            Life { service: self.clone(), number, control: Rc::new(control), deadline, request };
         tokio::task::spawn_local(async move {
             life.live(streams, first).await;
             drop(room);
@@ -218,9 +234,15 @@ impl Service {
         }
     }
 
-    async fn stream_input(&self, messages: &mut connect::Messages<StreamInputRequest>) -> Result<Empty, Failure> {
+    async fn stream_input(
+        &self,
+        messages: &mut connect::Messages<StreamInputRequest>,
+    ) -> Result<Empty, Failure> {
         let Some(StreamInputRequest::Start(OneProcess { process })) = messages.next().await? else {
-            return Err(Failure::new(Code::InvalidArgument, "the first message of an input names its command"));
+            return Err(Failure::new(
+                Code::InvalidArgument,
+                "the first message of an input names its command",
+            ));
         };
         let exec = self.find(&process)?;
         while let Some(message) = messages.next().await? {
@@ -228,7 +250,10 @@ impl Service {
                 StreamInputRequest::Data(data) => exec.write(data.input).await?,
                 StreamInputRequest::Keepalive(Empty {}) => {}
                 StreamInputRequest::Start(_) => {
-                    return Err(Failure::new(Code::InvalidArgument, "an input names its command once"));
+                    return Err(Failure::new(
+                        Code::InvalidArgument,
+                        "an input names its command once",
+                    ));
                 }
             }
         }
@@ -244,7 +269,9 @@ impl Service {
         let found = match selector {
             ProcessSelector::Pid(pid) => execs.values().find(|exec| exec.pid == *pid),
             // The latest command counts, because a tag can be used again.
-            ProcessSelector::Tag(tag) => execs.values().rev().find(|exec| exec.tag.as_ref() == Some(tag)),
+            ProcessSelector::Tag(tag) => {
+                execs.values().rev().find(|exec| exec.tag.as_ref() == Some(tag))
+            }
         };
         found.cloned().ok_or_else(|| {
             let which = match selector {

@@ -54,13 +54,22 @@ pub(super) type Stdio = [Option<OwnedFd>; 3];
 pub(super) fn pipes(has_input: bool) -> io::Result<(Streams, Stdio)> {
     let (stdin, input) = if has_input {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-        (reader, Input::Pipe(Mutex::new(Some(Sender::from_owned_fd_unchecked(never_waiting(writer)?)?))))
+        (
+            reader,
+            Input::Pipe(Mutex::new(Some(Sender::from_owned_fd_unchecked(never_waiting(writer)?)?))),
+        )
     } else {
-        (rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?, Input::Nothing)
+        (
+            rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?,
+            Input::Nothing,
+        )
     };
     let (stdout_reader, stdout) = wide_pipe()?;
     let (stderr_reader, stderr) = wide_pipe()?;
-    let outputs = vec![Output::of(stdout_reader, DataEvent::Stdout)?, Output::of(stderr_reader, DataEvent::Stderr)?];
+    let outputs = vec![
+        Output::of(stdout_reader, DataEvent::Stdout)?,
+        Output::of(stderr_reader, DataEvent::Stderr)?,
+    ];
     Ok((Streams { input, outputs }, [Some(stdin), Some(stdout), Some(stderr)]))
 }
 
@@ -93,7 +102,8 @@ fn never_waiting(file: OwnedFd) -> io::Result<OwnedFd> {
 
 /// Returns the requested window size. A dimension that is 0 stays as it is.
 fn window(size: PtySize, now: Winsize) -> Winsize {
-    let part = |asked: u32, now| if asked == 0 { now } else { u16::try_from(asked).unwrap_or(u16::MAX) };
+    let part =
+        |asked: u32, now| if asked == 0 { now } else { u16::try_from(asked).unwrap_or(u16::MAX) };
     Winsize { ws_col: part(size.cols, now.ws_col), ws_row: part(size.rows, now.ws_row), ..now }
 }
 
@@ -115,7 +125,11 @@ impl Output {
             let mut bytes = Vec::with_capacity(CHUNK);
             match file.try_read_buf(&mut bytes) {
                 Ok(1..) => return Some((self.event)(Bytes(bytes))),
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                    ) => {}
                 // Reading a terminal that no process has open any more fails with EIO, instead of
                 // returning 0 (tty_ioctl(4)).
                 Ok(0) | Err(_) => break,
@@ -130,7 +144,10 @@ impl Output {
         let mut bytes = Vec::with_capacity(CHUNK);
         // Read directly, because the runtime may not have noticed yet that the descriptor is
         // readable.
-        let read = rustix::io::read(self.file.as_ref()?.as_fd(), rustix::buffer::spare_capacity(&mut bytes));
+        let read = rustix::io::read(
+            self.file.as_ref()?.as_fd(),
+            rustix::buffer::spare_capacity(&mut bytes),
+        );
         read.is_ok_and(|length| length > 0).then(|| (self.event)(Bytes(bytes)))
     }
 

@@ -71,6 +71,8 @@ fn path(request: &Request<Incoming>) -> Result<std::path::PathBuf, Failure> {
     let query = Query::of(request.uri().query().unwrap_or_default())?;
     let user = files::user(&query, request.headers())?;
     let path = query.get("path").filter(|path| !path.is_empty());
-    let path = path.ok_or_else(|| Failure::new(Code::InvalidArgument, "the query parameter `path` is missing"))?;
+    let path = path.ok_or_else(|| {
+        Failure::new(Code::InvalidArgument, "the query parameter `path` is missing")
+    })?;
     resolve(path, &user)
 }

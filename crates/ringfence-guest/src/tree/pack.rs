@@ -52,14 +52,21 @@ impl Packing {
             let names = descent.names(MOST_NAMES).map_err(failed)?.into_iter();
             packing.walk = Some(Walk { descent, here: PathBuf::new(), levels: vec![names] });
         } else {
-            packing.append(place.directory.as_fd(), &place.name, Path::new(&place.name)).map_err(failed)?;
+            packing
+                .append(place.directory.as_fd(), &place.name, Path::new(&place.name))
+                .map_err(failed)?;
         }
         Ok(packing)
     }
 
     /// Appends the header of an entry, and returns the type of the file. For a regular file, sets
     /// `self.file`, from which the contents follow.
-    fn append(&mut self, directory: BorrowedFd<'_>, name: &OsStr, path: &Path) -> io::Result<FileType> {
+    fn append(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        name: &OsStr,
+        path: &Path,
+    ) -> io::Result<FileType> {
         let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let kind = FileType::from_raw_mode(stat.st_mode);
         match kind {
@@ -70,7 +77,11 @@ impl Packing {
             FileType::Symlink => {
                 let target = readlinkat(directory, name, Vec::new())?;
                 let mut header = header(&stat, EntryType::Symlink, 0);
-                self.builder.append_link(&mut header, path, OsStr::from_bytes(target.as_bytes()))?;
+                self.builder.append_link(
+                    &mut header,
+                    path,
+                    OsStr::from_bytes(target.as_bytes()),
+                )?;
             }
             FileType::RegularFile => {
                 // Another file may have taken this name since statat(2). A link must not be
@@ -112,7 +123,9 @@ impl Packing {
             Ok(_) => {}
             // The file was removed since its directory was read.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(io::Error::new(error.kind(), format!("`{}`: {error}", path.display()))),
+            Err(error) => {
+                return Err(io::Error::new(error.kind(), format!("`{}`: {error}", path.display())));
+            }
         }
         self.walk = Some(walk);
         Ok(())
@@ -130,7 +143,10 @@ impl Packing {
                 if read < left {
                     self.file = Some((file, left - read, padding));
                 } else {
-                    slice.resize(slice.len() + usize::try_from(padding).expect("is less than a block"), 0);
+                    slice.resize(
+                        slice.len() + usize::try_from(padding).expect("is less than a block"),
+                        0,
+                    );
                 }
             } else if self.walk.is_some() {
                 self.advance()?;
@@ -146,7 +162,8 @@ impl Packing {
 impl Source for Packing {
     fn fill(&mut self, slice: &mut Vec<u8>) -> io::Result<()> {
         // Log the error, because the client only sees that the stream breaks off.
-        self.pack().inspect_err(|error| log::line(format_args!("a tree was sent in part: {error}")))?;
+        self.pack()
+            .inspect_err(|error| log::line(format_args!("a tree was sent in part: {error}")))?;
         slice.append(self.builder.get_mut());
         Ok(())
     }

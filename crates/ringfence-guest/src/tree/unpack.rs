@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use ringfence_proto::code::{Code, Failure};
 use rustix::fs::{
-    AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, fchmod, futimens, linkat, mkdirat, openat, symlinkat,
-    unlinkat,
+    AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, fchmod, futimens, linkat, mkdirat,
+    openat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use tar::{EntryType, Header, PaxExtensions};
@@ -31,7 +31,8 @@ const LONGEST_EXTENSION: u64 = 1 << 20;
 /// that mode denies access to their owner.
 const MOST_CLOSED: usize = 100_000;
 /// Flags for opening a directory only to reach its entries.
-const REACH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const REACH: OFlags =
+    OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Tree that is being unpacked.
 pub(super) struct Unpacking {
@@ -113,7 +114,8 @@ impl Unpacking {
         // the directories in it. After its mode is set, a directory may deny access to the
         // directories in it.
         for (path, mode) in std::mem::take(&mut self.closed).into_iter().rev() {
-            let directory = self.reach(&path).and_then(|directory| open_directory(&directory, OsStr::new(".")));
+            let directory =
+                self.reach(&path).and_then(|directory| open_directory(&directory, OsStr::new(".")));
             directory
                 .and_then(|directory| Ok(fchmod(directory, mode)?))
                 .map_err(|error| failure("set the mode of", &path, &error))?;
@@ -132,12 +134,15 @@ impl Unpacking {
         if stated != checksum(block) {
             return Err(refused("has a header that is damaged"));
         }
-        let size = header.entry_size().map_err(|_| refused("has an entry of no understandable size"))?;
+        let size =
+            header.entry_size().map_err(|_| refused("has an entry of no understandable size"))?;
         let kind = header.entry_type();
         match kind {
             EntryType::GNULongName | EntryType::GNULongLink | EntryType::XHeader => {
                 if size > LONGEST_EXTENSION {
-                    return Err(refused("has an entry with too long a name or too many attributes"));
+                    return Err(refused(
+                        "has an entry with too long a name or too many attributes",
+                    ));
                 }
                 return Ok(extension(kind, Vec::new(), size, padding(size)));
             }
@@ -158,22 +163,35 @@ impl Unpacking {
                 self.make_directory(&path, mode).map_err(failed)?;
             }
             EntryType::Regular | EntryType::Continuous => {
-                let modified = header.mtime().ok().and_then(|time| i64::try_from(time).ok()).unwrap_or_default();
+                let modified = header
+                    .mtime()
+                    .ok()
+                    .and_then(|time| i64::try_from(time).ok())
+                    .unwrap_or_default();
                 let file = self.make_file(&path, mode, modified).map_err(failed)?;
                 return contents(file, size, padding(size)).map_err(failed);
             }
             EntryType::Symlink => {
-                let target = named.link.or_else(|| header.link_name_bytes().map(std::borrow::Cow::into_owned));
+                let target = named
+                    .link
+                    .or_else(|| header.link_name_bytes().map(std::borrow::Cow::into_owned));
                 let target = target.ok_or_else(|| refused("has a link that leads nowhere"))?;
-                self.place(&path, |directory, name| symlinkat(target.as_slice(), directory, name)).map_err(failed)?;
+                self.place(&path, |directory, name| symlinkat(target.as_slice(), directory, name))
+                    .map_err(failed)?;
             }
             EntryType::Link => {
-                let target = named.link.or_else(|| header.link_name_bytes().map(std::borrow::Cow::into_owned));
-                let target = inside(&target.ok_or_else(|| refused("has a link that leads nowhere"))?)?;
+                let target = named
+                    .link
+                    .or_else(|| header.link_name_bytes().map(std::borrow::Cow::into_owned));
+                let target =
+                    inside(&target.ok_or_else(|| refused("has a link that leads nowhere"))?)?;
                 self.make_link(&path, &target).map_err(failed)?;
             }
             _ => {
-                let message = format!("has `{}`, which is neither a file, a directory nor a link", path.display());
+                let message = format!(
+                    "has `{}`, which is neither a file, a directory nor a link",
+                    path.display()
+                );
                 return Err(refused(&message));
             }
         }
@@ -191,13 +209,16 @@ impl Unpacking {
             EntryType::GNULongLink => self.named.link = Some(without_end(text)),
             _ => {
                 for attribute in PaxExtensions::new(&text) {
-                    let attribute = attribute.map_err(|_| refused("has attributes that are damaged"))?;
+                    let attribute =
+                        attribute.map_err(|_| refused("has attributes that are damaged"))?;
                     match attribute.key_bytes() {
                         b"path" => self.named.path = Some(attribute.value_bytes().to_owned()),
                         b"linkpath" => self.named.link = Some(attribute.value_bytes().to_owned()),
                         b"size" => {
                             let size = attribute.value().ok().and_then(|text| text.parse().ok());
-                            self.named.size = Some(size.ok_or_else(|| refused("has attributes that are damaged"))?);
+                            self.named.size = Some(
+                                size.ok_or_else(|| refused("has attributes that are damaged"))?,
+                            );
                         }
                         _ => {}
                     }
@@ -229,9 +250,11 @@ impl Unpacking {
     }
 
     fn make_file(&mut self, path: &Path, mode: Mode, modified: i64) -> io::Result<Partial> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let (directory, name, file) =
-            self.place(path, |directory, name| openat(directory, name, flags, Mode::RUSR | Mode::WUSR))?;
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let (directory, name, file) = self.place(path, |directory, name| {
+            openat(directory, name, flags, Mode::RUSR | Mode::WUSR)
+        })?;
         let partial = Partial { file: file.into(), directory, name: Some(name), modified };
         fchmod(&partial.file, mode)?;
         Ok(partial)
@@ -243,7 +266,9 @@ impl Unpacking {
         }
         let name = target.file_name().ok_or(Errno::ISDIR)?;
         let parent = self.parent(target)?;
-        self.place(path, |directory, new| linkat(&*parent, name, directory, new, AtFlags::empty()))?;
+        self.place(path, |directory, new| {
+            linkat(&*parent, name, directory, new, AtFlags::empty())
+        })?;
         Ok(())
     }
 
@@ -375,7 +400,11 @@ fn padding(size: u64) -> u64 {
 /// field.
 fn checksum(block: &[u8]) -> u32 {
     let field = 148..156;
-    block.iter().enumerate().map(|(at, &byte)| u32::from(if field.contains(&at) { b' ' } else { byte })).sum()
+    block
+        .iter()
+        .enumerate()
+        .map(|(at, &byte)| u32::from(if field.contains(&at) { b' ' } else { byte }))
+        .sum()
 }
 
 /// Converts a path in an archive into a relative path below the directory that the archive is
@@ -387,7 +416,12 @@ fn inside(path: &[u8]) -> Result<PathBuf, Failure> {
         match component {
             Component::Normal(name) if !name.as_bytes().contains(&0) => clean.push(name),
             Component::CurDir => {}
-            _ => return Err(refused(&format!("has `{}`, which leads out of its directory", path.display()))),
+            _ => {
+                return Err(refused(&format!(
+                    "has `{}`, which leads out of its directory",
+                    path.display()
+                )));
+            }
         }
     }
     Ok(clean)

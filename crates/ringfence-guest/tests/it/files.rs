@@ -24,7 +24,12 @@ fn get(guest: &Guest, path: &str, headers: &str) -> Answer {
 
 /// Uploads bytes to a path. Returns the status and the JSON of the answer.
 pub(crate) fn put(guest: &Guest, path: &str, headers: &str, body: &[u8]) -> (u16, Value) {
-    post(guest, &format!("?path={path}"), &format!("\r\ncontent-type: application/octet-stream{headers}"), body)
+    post(
+        guest,
+        &format!("?path={path}"),
+        &format!("\r\ncontent-type: application/octet-stream{headers}"),
+        body,
+    )
 }
 
 fn post(guest: &Guest, query: &str, headers: &str, body: &[u8]) -> (u16, Value) {
@@ -55,7 +60,10 @@ fn a_file_comes_back_as_it_was_sent() {
     for length in [0, 1, 100_000, 256 << 10, (256 << 10) + 1, 5_000_000] {
         let bytes = pattern(length);
         let (status, answer) = put(&guest, &path, "", &bytes);
-        assert_eq!((status, &answer), (200, &json!([{ "path": path, "name": "file", "type": "file" }])));
+        assert_eq!(
+            (status, &answer),
+            (200, &json!([{ "path": path, "name": "file", "type": "file" }]))
+        );
         let mut answer = get(&guest, &path, "");
         assert_eq!(answer.status, 200);
         assert!(answer.rest() == bytes, "{length} bytes differ");
@@ -113,7 +121,8 @@ fn files_are_compressed_both_ways_when_asked() {
     let mut back = Vec::new();
     GzDecoder::new(compressed.as_slice()).read_to_end(&mut back).unwrap();
     assert!(back == bytes);
-    let damaged = put(&guest, &at(&guest, "other"), "\r\ncontent-encoding: gzip", &gzip(&bytes)[..1000]);
+    let damaged =
+        put(&guest, &at(&guest, "other"), "\r\ncontent-encoding: gzip", &gzip(&bytes)[..1000]);
     assert_eq!(damaged.0, 400);
     assert!(!Path::new(&at(&guest, "other")).exists());
     assert_eq!(put(&guest, &at(&guest, "other"), "\r\ncontent-encoding: br", b"x").0, 400);
@@ -149,7 +158,9 @@ fn a_form_carries_files_by_their_full_paths() {
     for (field, name, bytes) in
         [("file", &first, &b"first"[..]), ("other", &first, b"ignored"), ("file", &second, &large)]
     {
-        let head = format!("--XX\r\ncontent-disposition: form-data; name=\"{field}\"; filename=\"{name}\"\r\n\r\n");
+        let head = format!(
+            "--XX\r\ncontent-disposition: form-data; name=\"{field}\"; filename=\"{name}\"\r\n\r\n"
+        );
         body.extend_from_slice(head.as_bytes());
         body.extend_from_slice(bytes);
         body.extend_from_slice(b"\r\n");
@@ -158,7 +169,8 @@ fn a_form_carries_files_by_their_full_paths() {
     let kind = "\r\ncontent-type: multipart/form-data; boundary=XX";
     let (status, answer) = post(&guest, "", kind, &body);
     assert_eq!(status, 200, "{answer}");
-    let paths: Vec<_> = answer.as_array().unwrap().iter().map(|file| file["path"].as_str().unwrap()).collect();
+    let paths: Vec<_> =
+        answer.as_array().unwrap().iter().map(|file| file["path"].as_str().unwrap()).collect();
     assert_eq!(paths, [&first, &second]);
     assert_eq!(fs_err::read(&first).unwrap(), b"first");
     assert!(fs_err::read(&second).unwrap() == large);
@@ -166,7 +178,12 @@ fn a_form_carries_files_by_their_full_paths() {
     // only.
     let (status, answer) = post(&guest, &format!("?path={}", at(&guest, "named")), kind, &body);
     assert_eq!(status, 400);
-    assert!(answer["message"].as_str().unwrap().starts_with("you cannot upload multiple files to the same path"));
+    assert!(
+        answer["message"]
+            .as_str()
+            .unwrap()
+            .starts_with("you cannot upload multiple files to the same path")
+    );
     assert_eq!(fs_err::read(at(&guest, "named")).unwrap(), b"first");
     // The whole form may be compressed.
     fs_err::remove_file(&second).unwrap();
@@ -182,9 +199,16 @@ fn a_form_that_ends_before_its_request_does_closes_no_connection() {
     let form = format!("--XX\r\n{disposition}\r\n\r\nwhole\r\n--XX--\r\n");
     let kind = "content-type: multipart/form-data; boundary=XX\r\ntransfer-encoding: chunked";
     let mut stream = guest.connect();
-    write!(stream, "POST /files HTTP/1.1\r\nhost: guest\r\n{kind}\r\n\r\n{:x}\r\n{form}\r\n", form.len()).unwrap();
+    write!(
+        stream,
+        "POST /files HTTP/1.1\r\nhost: guest\r\n{kind}\r\n\r\n{:x}\r\n{form}\r\n",
+        form.len()
+    )
+    .unwrap();
     eventually("the file is whole", || fs_err::read(&path).is_ok_and(|bytes| bytes == b"whole"));
-    stream.write_all(b"0\r\n\r\nGET /health HTTP/1.1\r\nhost: guest\r\nconnection: close\r\n\r\n").unwrap();
+    stream
+        .write_all(b"0\r\n\r\nGET /health HTTP/1.1\r\nhost: guest\r\nconnection: close\r\n\r\n")
+        .unwrap();
     let mut said = String::new();
     stream.read_to_string(&mut said).unwrap();
     assert!(said.starts_with("HTTP/1.1 200 ") && said.contains("HTTP/1.1 204 "), "{said}");
@@ -194,8 +218,12 @@ fn a_form_that_ends_before_its_request_does_closes_no_connection() {
 fn a_form_that_makes_no_sense_is_refused_and_costs_no_memory() {
     let guest = Guest::start();
     let kind = "\r\ncontent-type: multipart/form-data; boundary=XX";
-    for body in [&b""[..], b"nonsense", b"--XX\r\n", b"--XX\r\ncontent-disposition: form-data; name=\"file\"\r\n\r\nx"]
-    {
+    for body in [
+        &b""[..],
+        b"nonsense",
+        b"--XX\r\n",
+        b"--XX\r\ncontent-disposition: form-data; name=\"file\"\r\n\r\nx",
+    ] {
         assert_eq!(post(&guest, "", kind, body).0, 400, "{}", String::from_utf8_lossy(body));
     }
     assert_eq!(post(&guest, "", "\r\ncontent-type: multipart/form-data", b"").0, 400);
@@ -210,9 +238,17 @@ fn a_form_that_makes_no_sense_is_refused_and_costs_no_memory() {
 fn metadata_is_kept_replaced_and_shown() {
     let guest = Guest::start();
     let path = at(&guest, "file");
-    let (status, answer) = put(&guest, &path, "\r\nx-metadata-author: me\r\nX-Metadata-Kind: note", b"x");
-    assert_eq!((status, &answer[0]["metadata"]), (200, &json!({ "author": "me", "kind": "note" })), "{answer}");
-    let shown = || crate::filesystem::call(&guest, "Stat", &json!({ "path": path })).1["entry"]["metadata"].clone();
+    let (status, answer) =
+        put(&guest, &path, "\r\nx-metadata-author: me\r\nX-Metadata-Kind: note", b"x");
+    assert_eq!(
+        (status, &answer[0]["metadata"]),
+        (200, &json!({ "author": "me", "kind": "note" })),
+        "{answer}"
+    );
+    let shown = || {
+        crate::filesystem::call(&guest, "Stat", &json!({ "path": path })).1["entry"]["metadata"]
+            .clone()
+    };
     assert_eq!(shown(), json!({ "author": "me", "kind": "note" }));
     assert_eq!(put(&guest, &path, "\r\nx-metadata-kind: other", b"x").0, 200);
     assert_eq!(shown(), json!({ "kind": "other" }));
@@ -235,14 +271,17 @@ fn with_a_token_a_url_must_be_signed() {
         let body: Value = serde_json::from_slice(&answer.rest()).unwrap();
         assert_eq!((answer.status, body), (401, json!({ "code": 401, "message": message })));
     };
-    let signed = |expiration: Option<i64>| sign(&path, Purpose::Read, "", "secret", expiration).replace('+', "%2B");
+    let signed = |expiration: Option<i64>| {
+        sign(&path, Purpose::Read, "", "secret", expiration).replace('+', "%2B")
+    };
     refused(&format!("path={path}"), "missing signature query parameter");
     refused(&format!("path={path}&signature=v1_x"), "invalid signature");
     refused(
         &format!("path={path}&signature={}&signature_expiration=9", signed(Some(9))),
         "signature is already expired",
     );
-    let mut answer = guest.request(&format!("GET /files?path={path}&signature={} HTTP/1.1", signed(None)), b"");
+    let mut answer =
+        guest.request(&format!("GET /files?path={path}&signature={} HTTP/1.1", signed(None)), b"");
     assert_eq!((answer.status, answer.rest().as_slice()), (200, &b"text"[..]));
     assert_eq!(guest.request(&format!("GET /tree?path={path} HTTP/1.1"), b"").status, 401);
 }
@@ -257,7 +296,9 @@ fn a_full_disk_is_507() {
         env!("CARGO_BIN_EXE_ringfence-guest")
     );
     let inner = guest.shell(&script);
-    eventually("the inner guest listens", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
+    eventually("the inner guest listens", || {
+        std::os::unix::net::UnixStream::connect(&socket).is_ok()
+    });
     let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
     stream.set_read_timeout(Some(crate::guest::DEADLINE)).unwrap();
     let head = "POST /files?path=/mnt/file HTTP/1.1\r\nhost: x\r\ncontent-type: application/octet-stream\r\n\

@@ -14,7 +14,9 @@ pub(crate) fn call(guest: &Guest, method: &str, message: &Value) -> (u16, Value)
 }
 
 fn call_with(guest: &Guest, method: &str, headers: &str, message: &Value) -> (u16, Value) {
-    let head = format!("POST /filesystem.Filesystem/{method} HTTP/1.1\r\ncontent-type: application/json{headers}");
+    let head = format!(
+        "POST /filesystem.Filesystem/{method} HTTP/1.1\r\ncontent-type: application/json{headers}"
+    );
     let mut answer = guest.request(&head, message.to_string().as_bytes());
     let body = answer.rest();
     (answer.status, serde_json::from_slice(&body).expect("is JSON"))
@@ -23,7 +25,11 @@ fn call_with(guest: &Guest, method: &str, headers: &str, message: &Value) -> (u1
 #[track_caller]
 fn fails(guest: &Guest, method: &str, message: &Value, status: u16, code: &str) {
     let (given, answer) = call(guest, method, message);
-    assert_eq!((given, answer["code"].as_str()), (status, Some(code)), "{method} {message} answered {answer}");
+    assert_eq!(
+        (given, answer["code"].as_str()),
+        (status, Some(code)),
+        "{method} {message} answered {answer}"
+    );
 }
 
 fn at(guest: &Guest, name: &str) -> String {
@@ -37,7 +43,10 @@ fn a_directory_is_made_with_its_parents_and_only_once() {
     let (status, answer) = call(&guest, "MakeDir", &json!({ "path": path }));
     assert_eq!(status, 200, "{answer}");
     assert_eq!(answer["entry"]["type"], "FILE_TYPE_DIRECTORY");
-    assert_eq!((answer["entry"]["name"].as_str(), answer["entry"]["path"].as_str()), (Some("c"), Some(path.as_str())));
+    assert_eq!(
+        (answer["entry"]["name"].as_str(), answer["entry"]["path"].as_str()),
+        (Some("c"), Some(path.as_str()))
+    );
     fails(&guest, "MakeDir", &json!({ "path": path }), 409, "already_exists");
     fs_err::write(at(&guest, "file"), "").unwrap();
     fails(&guest, "MakeDir", &json!({ "path": at(&guest, "file") }), 400, "invalid_argument");
@@ -53,13 +62,19 @@ fn a_file_is_described_with_its_owner_mode_and_time() {
     let (_, answer) = call(&guest, "Stat", &json!({ "path": at(&guest, "file") }));
     let entry = &answer["entry"];
     assert_eq!((entry["size"].as_str(), entry["mode"].as_u64()), (Some("5"), Some(0o600)));
-    assert_eq!((entry["type"].as_str(), entry["permissions"].as_str()), (Some("FILE_TYPE_FILE"), Some("-rw-------")));
+    assert_eq!(
+        (entry["type"].as_str(), entry["permissions"].as_str()),
+        (Some("FILE_TYPE_FILE"), Some("-rw-------"))
+    );
     let owner = guest.run("stat -c %U:%G file").stdout;
     let (user, group) = owner.trim().split_once(':').unwrap();
     assert_eq!((entry["owner"].as_str(), entry["group"].as_str()), (Some(user), Some(group)));
     assert!(entry["modifiedTime"].as_str().unwrap().parse::<jiff::Timestamp>().is_ok());
     let (_, answer) = call(&guest, "Stat", &json!({ "path": at(&guest, "link") }));
-    assert_eq!((&answer["entry"]["type"], &answer["entry"]["isSymlink"]), (&json!("FILE_TYPE_FILE"), &json!(true)));
+    assert_eq!(
+        (&answer["entry"]["type"], &answer["entry"]["isSymlink"]),
+        (&json!("FILE_TYPE_FILE"), &json!(true))
+    );
     assert!(answer["entry"]["symlinkTarget"].as_str().unwrap().ends_with("/file"));
     fails(&guest, "Stat", &json!({ "path": at(&guest, "missing") }), 404, "not_found");
     fails(&guest, "Stat", &json!({ "path": "~nobody/x" }), 400, "invalid_argument");
@@ -92,10 +107,15 @@ fn a_home_that_commands_are_given_is_where_relative_paths_start() {
 fn another_user_is_unauthenticated() {
     let guest = Guest::start();
     // The headers name the users `user` and `nobody-here`.
-    let (status, _) = call_with(&guest, "Stat", "\r\nauthorization: Basic dXNlcjo=", &json!({ "path": "/" }));
+    let (status, _) =
+        call_with(&guest, "Stat", "\r\nauthorization: Basic dXNlcjo=", &json!({ "path": "/" }));
     assert_eq!(status, 200);
-    let (status, answer) =
-        call_with(&guest, "Stat", "\r\nauthorization: Basic bm9ib2R5LWhlcmU6", &json!({ "path": "/" }));
+    let (status, answer) = call_with(
+        &guest,
+        "Stat",
+        "\r\nauthorization: Basic bm9ib2R5LWhlcmU6",
+        &json!({ "path": "/" }),
+    );
     assert_eq!((status, answer["code"].as_str()), (401, Some("unauthenticated")));
 }
 
@@ -111,7 +131,9 @@ fn a_listing_goes_as_deep_as_asked_and_follows_no_link() {
         let (status, answer) = call(&guest, "ListDir", &json!({ "path": path, "depth": depth }));
         assert_eq!(status, 200, "{answer}");
         let entries = answer["entries"].as_array().unwrap();
-        let path = |entry: &Value| Path::new(entry["path"].as_str().unwrap()).strip_prefix(path).unwrap().to_owned();
+        let path = |entry: &Value| {
+            Path::new(entry["path"].as_str().unwrap()).strip_prefix(path).unwrap().to_owned()
+        };
         entries.iter().map(|entry| path(entry).to_str().unwrap().to_owned()).collect()
     };
     assert_eq!(names(0, &root), ["a", "link", "z"]);
@@ -143,17 +165,23 @@ fn a_file_is_moved_to_another_file_system() {
     let guest = Guest::start();
     let other = tempfile::tempdir_in("/dev/shm").unwrap();
     let device = |path: &Path| rustix::fs::stat(path).unwrap().st_dev;
-    assert_ne!(device(other.path()), device(guest.directory.path()), "`/dev/shm` is a file system of its own");
+    assert_ne!(
+        device(other.path()),
+        device(guest.directory.path()),
+        "`/dev/shm` is a file system of its own"
+    );
     fs_err::write(at(&guest, "from"), "text").unwrap();
     fs_err::set_permissions(at(&guest, "from"), std::fs::Permissions::from_mode(0o750)).unwrap();
     let to = other.path().join("to");
-    let (status, answer) = call(&guest, "Move", &json!({ "source": at(&guest, "from"), "destination": to }));
+    let (status, answer) =
+        call(&guest, "Move", &json!({ "source": at(&guest, "from"), "destination": to }));
     assert_eq!((status, &answer["entry"]["permissions"]), (200, &json!("-rwxr-x---")), "{answer}");
     assert_eq!(fs_err::read_to_string(&to).unwrap(), "text");
     assert_eq!(fs_err::read_dir(other.path()).unwrap().count(), 1);
     assert!(!Path::new(&at(&guest, "from")).exists());
     fs_err::create_dir(at(&guest, "directory")).unwrap();
-    let directory = json!({ "source": at(&guest, "directory"), "destination": other.path().join("d") });
+    let directory =
+        json!({ "source": at(&guest, "directory"), "destination": other.path().join("d") });
     fails(&guest, "Move", &directory, 400, "failed_precondition");
 }
 
@@ -165,7 +193,10 @@ fn a_tree_is_removed_whole_and_again() {
     symlink("../../kept", at(&guest, "tree/a/link")).unwrap();
     mknodat(CWD, at(&guest, "tree/fifo"), FileType::Fifo, Mode::RWXU, 0).unwrap();
     for _ in 0..2 {
-        assert_eq!(call(&guest, "Remove", &json!({ "path": at(&guest, "tree") })), (200, json!({})));
+        assert_eq!(
+            call(&guest, "Remove", &json!({ "path": at(&guest, "tree") })),
+            (200, json!({}))
+        );
     }
     assert!(!Path::new(&at(&guest, "tree")).exists() && Path::new(&at(&guest, "kept")).exists());
     fails(&guest, "Remove", &json!({ "path": "/" }), 400, "invalid_argument");

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use ringfence_proto::code::{EndOfStream, Failure};
 use ringfence_proto::frame::{self, Decoder, Frame};
-use ringfence_proto::process::{DataEvent, EndEvent, EventMessage, ProcessConfig, ProcessEvent, StartRequest};
+use ringfence_proto::process::{
+    DataEvent, EndEvent, EventMessage, ProcessConfig, ProcessEvent, StartRequest,
+};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -68,7 +70,8 @@ impl Guest {
 
     /// Calls a unary method of `process.Process`.
     pub(crate) fn call(&self, method: &str, message: &Value) -> (u16, Value) {
-        let head = format!("POST /process.Process/{method} HTTP/1.1\r\ncontent-type: application/json");
+        let head =
+            format!("POST /process.Process/{method} HTTP/1.1\r\ncontent-type: application/json");
         let mut answer = self.request(&head, message.to_string().as_bytes());
         let body = answer.rest();
         (answer.status, serde_json::from_slice(&body).unwrap())
@@ -76,8 +79,9 @@ impl Guest {
 
     /// Calls a method of `process.Process` that answers with a stream.
     pub(crate) fn stream(&self, method: &str, headers: &str, message: &impl Serialize) -> Events {
-        let head =
-            format!("POST /process.Process/{method} HTTP/1.1\r\ncontent-type: application/connect+json{headers}");
+        let head = format!(
+            "POST /process.Process/{method} HTTP/1.1\r\ncontent-type: application/connect+json{headers}"
+        );
         Events::of(self.request(&head, &frame::message(message)))
     }
 
@@ -98,7 +102,12 @@ impl Guest {
     pub(crate) fn list(&self) -> Vec<u64> {
         let (status, answer) = self.call("List", &json!({}));
         assert_eq!(status, 200);
-        answer["processes"].as_array().unwrap().iter().map(|process| process["pid"].as_u64().unwrap()).collect()
+        answer["processes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|process| process["pid"].as_u64().unwrap())
+            .collect()
     }
 
     /// Returns the resident memory of the guest in KiB.
@@ -122,8 +131,11 @@ impl Drop for Guest {
 }
 
 pub(crate) fn shell(script: &str) -> StartRequest {
-    let process =
-        ProcessConfig { cmd: "/bin/sh".into(), args: vec!["-c".into(), script.into()], ..ProcessConfig::default() };
+    let process = ProcessConfig {
+        cmd: "/bin/sh".into(),
+        args: vec!["-c".into(), script.into()],
+        ..ProcessConfig::default()
+    };
     StartRequest { process, stdin: Some(false), ..StartRequest::default() }
 }
 
@@ -153,9 +165,15 @@ pub(crate) struct Answer {
 
 impl Answer {
     pub(crate) fn read(stream: UnixStream) -> Answer {
-        let mut answer = Answer { status: 0, stream: BufReader::new(stream), chunked: false, length: 0 };
+        let mut answer =
+            Answer { status: 0, stream: BufReader::new(stream), chunked: false, length: 0 };
         let first = answer.line();
-        answer.status = first.split(' ').nth(1).unwrap_or_else(|| panic!("no status in {first:?}")).parse().unwrap();
+        answer.status = first
+            .split(' ')
+            .nth(1)
+            .unwrap_or_else(|| panic!("no status in {first:?}"))
+            .parse()
+            .unwrap();
         loop {
             let line = answer.line().to_ascii_lowercase();
             match line.split_once(": ") {
@@ -266,11 +284,17 @@ impl Events {
     pub(crate) fn finish(mut self) -> Finished {
         let mut finished = Finished::default();
         loop {
-            let text = |bytes: &ringfence_proto::bytes::Bytes| String::from_utf8_lossy(&bytes.0).into_owned();
+            let text = |bytes: &ringfence_proto::bytes::Bytes| {
+                String::from_utf8_lossy(&bytes.0).into_owned()
+            };
             match self.next() {
                 Ok(ProcessEvent::Start(start)) => finished.pid = u64::from(start.pid),
-                Ok(ProcessEvent::Data(DataEvent::Stdout(bytes))) => finished.stdout += &text(&bytes),
-                Ok(ProcessEvent::Data(DataEvent::Stderr(bytes))) => finished.stderr += &text(&bytes),
+                Ok(ProcessEvent::Data(DataEvent::Stdout(bytes))) => {
+                    finished.stdout += &text(&bytes)
+                }
+                Ok(ProcessEvent::Data(DataEvent::Stderr(bytes))) => {
+                    finished.stderr += &text(&bytes)
+                }
                 Ok(ProcessEvent::Data(DataEvent::Pty(bytes))) => finished.pty += &text(&bytes),
                 Ok(ProcessEvent::Keepalive(_)) => finished.keepalives += 1,
                 Ok(ProcessEvent::End(end)) => finished.end = Some(end),

@@ -27,7 +27,10 @@ fn malformed_streams_are_answered_with_an_error() {
     ];
     for body in cases {
         let error = Events::of(guest.request(head, body)).finish().error.unwrap();
-        assert!([Code::InvalidArgument, Code::ResourceExhausted].contains(&error.code), "{body:?}: {error:?}");
+        assert!(
+            [Code::InvalidArgument, Code::ResourceExhausted].contains(&error.code),
+            "{body:?}: {error:?}"
+        );
     }
     assert_eq!(guest.run("echo alive").stdout, "alive\n");
 }
@@ -45,11 +48,18 @@ fn malformed_calls_are_answered_with_an_error() {
         (post("/process.Process/Nothing", "application/json"), b"{}", 501),
         (post("/nothing", "application/json"), b"{}", 404),
         ("GET /process.Process/List HTTP/1.1".into(), b"", 405),
-        (post("/process.Process/List", "application/json") + "\r\nconnect-timeout-ms: soon", b"{}", 400),
+        (
+            post("/process.Process/List", "application/json") + "\r\nconnect-timeout-ms: soon",
+            b"{}",
+            400,
+        ),
     ] {
         let mut answer = guest.request(&head, body);
         assert_eq!(answer.status, status, "{head}");
-        assert!(serde_json::from_slice::<serde_json::Value>(&answer.rest()).unwrap()["message"].is_string());
+        assert!(
+            serde_json::from_slice::<serde_json::Value>(&answer.rest()).unwrap()["message"]
+                .is_string()
+        );
     }
     let message = vec![b' '; ringfence_proto::LONGEST_MESSAGE + 1];
     let head = post("/process.Process/List", "application/json");
@@ -62,7 +72,12 @@ fn malformed_calls_are_answered_with_an_error() {
 #[test]
 fn bytes_that_are_no_request_end_the_connection_and_nothing_else() {
     let guest = Guest::start();
-    for bytes in [&b"\0\0\0\0"[..], b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\xfc\x03"] {
+    for bytes in [
+        &b"\0\0\0\0"[..],
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\xfc\x03",
+    ] {
         let mut stream = guest.connect();
         stream.write_all(bytes).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
@@ -105,7 +120,11 @@ fn a_command_that_kills_its_supervisor_does_not_get_away() {
     let other_pid = other.pid();
     let finished = guest.run(script);
     assert_eq!(finished.end.unwrap().status, "signal: killed");
-    let daemon = fs_err::read_to_string(guest.directory.path().join("daemon")).unwrap().trim().parse().unwrap();
+    let daemon = fs_err::read_to_string(guest.directory.path().join("daemon"))
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
     eventually("what it left is ended", || !lives(daemon) && !lives(finished.pid));
     assert!(lives(innocent) && lives(other_pid), "others were ended with it");
 }
@@ -113,7 +132,10 @@ fn a_command_that_kills_its_supervisor_does_not_get_away() {
 #[test]
 fn a_command_that_stops_its_supervisor_can_be_ended() {
     let guest = Guest::start();
-    let request = StartRequest { stdin: None, ..shell("read line; kill -STOP $PPID; echo stopped; exec sleep 1000") };
+    let request = StartRequest {
+        stdin: None,
+        ..shell("read line; kill -STOP $PPID; echo stopped; exec sleep 1000")
+    };
     let mut events = guest.start_request(&request);
     let pid = events.pid();
     guest.call("CloseStdin", &json!({"process": {"pid": pid}}));
@@ -131,7 +153,11 @@ fn a_command_that_stops_its_supervisor_at_once_is_ended_by_its_deadline() {
     let script = "echo $$ > command; kill -STOP $PPID; exec sleep 1000";
     let finished = guest.stream("Start", "\r\nconnect-timeout-ms: 3000", &shell(script)).finish();
     assert_eq!(finished.error.unwrap().code, Code::DeadlineExceeded);
-    let command = fs_err::read_to_string(guest.directory.path().join("command")).unwrap().trim().parse().unwrap();
+    let command = fs_err::read_to_string(guest.directory.path().join("command"))
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
     eventually("it is ended", || !lives(command));
 }
 

@@ -44,9 +44,11 @@ fn input_that_nobody_reads_waits_and_ends_with_the_command() {
     let guest = Guest::start();
     let mut events = guest.start_request(&with_input("exec sleep 1000"));
     let pid = events.pid();
-    let body = json!({"process": {"pid": pid}, "input": {"stdin": "A".repeat(1 << 20)}}).to_string();
+    let body =
+        json!({"process": {"pid": pid}, "input": {"stdin": "A".repeat(1 << 20)}}).to_string();
     let mut waiting = guest.connect();
-    let head = "POST /process.Process/SendInput HTTP/1.1\r\nhost: guest\r\ncontent-type: application/json";
+    let head =
+        "POST /process.Process/SendInput HTTP/1.1\r\nhost: guest\r\ncontent-type: application/json";
     write!(waiting, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
     assert_eq!(guest.run("echo free").stdout, "free\n");
     guest.call("SendSignal", &json!({"process": {"pid": pid}, "signal": "SIGNAL_SIGKILL"}));
@@ -61,12 +63,15 @@ fn a_stream_of_input_arrives_in_order() {
     let pid = events.pid();
     let process = ProcessSelector::Pid(u32::try_from(pid).unwrap());
     let mut body = frame::message(&StreamInputRequest::Start(OneProcess { process }));
-    let data = StreamInputRequest::Data(InputEvent { input: ProcessInput::Stdin(Bytes(vec![b'x'; 100_000])) });
+    let data = StreamInputRequest::Data(InputEvent {
+        input: ProcessInput::Stdin(Bytes(vec![b'x'; 100_000])),
+    });
     for _ in 0..10 {
         body.extend(frame::message(&data));
         body.extend(frame::message(&json!({"keepalive": {}})));
     }
-    let head = "POST /process.Process/StreamInput HTTP/1.1\r\ncontent-type: application/connect+json";
+    let head =
+        "POST /process.Process/StreamInput HTTP/1.1\r\ncontent-type: application/connect+json";
     let mut answer = guest.request(head, &body);
     assert_eq!(answer.status, 200);
     assert_eq!(answer.rest(), [frame::message(&json!({})), frame::end(&json!({}))].concat());
@@ -77,7 +82,8 @@ fn a_stream_of_input_arrives_in_order() {
 #[test]
 fn a_stream_of_input_that_names_no_command_is_refused() {
     let guest = Guest::start();
-    let head = "POST /process.Process/StreamInput HTTP/1.1\r\ncontent-type: application/connect+json";
+    let head =
+        "POST /process.Process/StreamInput HTTP/1.1\r\ncontent-type: application/connect+json";
     let body = frame::message(&json!({"data": {"input": {"stdin": ""}}}));
     let answer = String::from_utf8(guest.request(head, &body).rest()).unwrap();
     assert!(answer.contains("invalid_argument"), "{answer}");

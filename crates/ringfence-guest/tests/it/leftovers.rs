@@ -32,7 +32,8 @@ fn a_thousand_commands_leave_no_process_no_descriptor_and_no_memory() {
     let guest = Guest::start();
     let round = |count: usize| {
         for number in 0..count {
-            let script = ["exit 0", "echo x", "kill -9 $$", "sleep 0.001 &", "exec /nowhere"][number % 5];
+            let script =
+                ["exit 0", "echo x", "kill -9 $$", "sleep 0.001 &", "exec /nowhere"][number % 5];
             let events = guest.shell(script);
             if number % 7 == 0 { events.hang_up() } else { drop(events.finish()) }
         }
@@ -70,7 +71,8 @@ fn commands_at_once_are_bounded() {
 #[test]
 fn what_a_command_leaves_ends_with_it_only_when_that_is_asked_for() {
     let guest = Guest::start();
-    let script = "(setsid sh -c 'echo $$; exec sleep 1000 > /dev/null 2>&1' &) | { read pid; echo $pid; }";
+    let script =
+        "(setsid sh -c 'echo $$; exec sleep 1000 > /dev/null 2>&1' &) | { read pid; echo $pid; }";
     for end_survivors in [false, true] {
         let mut events = guest.start_request(&StartRequest { end_survivors, ..shell(script) });
         events.pid();

@@ -49,8 +49,9 @@ fn the_streams_are_held_by_the_command_alone() {
     let guest = Guest::start();
     // The parent of the command closes its copies of the streams at some later time, so the script
     // polls. The first test proves that the command's own streams can be seen in /proc.
-    let finished =
-        guest.run("test -e /proc/$$/fd/1 && while test -e /proc/$PPID/fd/1; do sleep 0.01; done; echo alone");
+    let finished = guest.run(
+        "test -e /proc/$$/fd/1 && while test -e /proc/$PPID/fd/1; do sleep 0.01; done; echo alone",
+    );
     assert_eq!(finished.stdout, "alone\n");
 }
 
@@ -74,7 +75,11 @@ fn a_program_that_cannot_be_run_says_why() {
     let guest = Guest::start();
     let start = |cmd: &str| {
         let process = ProcessConfig { cmd: cmd.into(), ..ProcessConfig::default() };
-        guest.start_request(&StartRequest { process, ..StartRequest::default() }).finish().error.unwrap()
+        guest
+            .start_request(&StartRequest { process, ..StartRequest::default() })
+            .finish()
+            .error
+            .unwrap()
     };
     assert_eq!(start("no-such-program").code, Code::NotFound);
     assert_eq!(start("/no/such/program").code, Code::NotFound);
@@ -89,10 +94,13 @@ fn a_program_that_cannot_be_run_says_why() {
 #[test]
 fn a_signal_is_told_by_its_name() {
     let guest = Guest::start();
-    for (signal, status) in [("SIGNAL_SIGTERM", "signal: terminated"), ("SIGNAL_SIGKILL", "signal: killed")] {
+    for (signal, status) in
+        [("SIGNAL_SIGTERM", "signal: terminated"), ("SIGNAL_SIGKILL", "signal: killed")]
+    {
         let mut events = guest.shell("exec sleep 1000");
         let pid = events.pid();
-        let (code, _) = guest.call("SendSignal", &json!({"process": {"pid": pid}, "signal": signal}));
+        let (code, _) =
+            guest.call("SendSignal", &json!({"process": {"pid": pid}, "signal": signal}));
         assert_eq!(code, 200);
         let end = events.finish().end.unwrap();
         assert_eq!((end.exit_code, end.exited, end.status.as_str()), (-1, false, status));
@@ -136,7 +144,8 @@ fn every_method_says_when_there_is_no_such_command() {
 #[test]
 fn several_clients_watch_one_command() {
     let guest = Guest::start();
-    let mut first = guest.start_request(&StartRequest { stdin: None, ..shell("read line; echo $line") });
+    let mut first =
+        guest.start_request(&StartRequest { stdin: None, ..shell("read line; echo $line") });
     let pid = first.pid();
     let mut second = guest.stream("Connect", "", &json!({"process": {"pid": pid}}));
     assert_eq!(second.pid(), pid);
@@ -152,14 +161,18 @@ fn several_clients_watch_one_command() {
 #[test]
 fn a_client_that_leaves_does_not_end_its_command() {
     let guest = Guest::start();
-    let mut events =
-        guest.start_request(&StartRequest { stdin: None, ..shell("read line; echo $line > file; read line") });
+    let mut events = guest.start_request(&StartRequest {
+        stdin: None,
+        ..shell("read line; echo $line > file; read line")
+    });
     let pid = events.pid();
     events.hang_up();
     let input = json!({"process": {"pid": pid}, "input": {"stdin": "aGVsbG8K"}});
     assert_eq!(guest.call("SendInput", &input).0, 200);
     let file = guest.directory.path().join("file");
-    eventually("it still runs", || fs_err::read_to_string(&file).is_ok_and(|text| text == "hello\n"));
+    eventually("it still runs", || {
+        fs_err::read_to_string(&file).is_ok_and(|text| text == "hello\n")
+    });
     assert!(lives(pid));
     let mut again = guest.stream("Connect", "", &json!({"process": {"pid": pid}}));
     assert_eq!(again.pid(), pid);
@@ -179,13 +192,18 @@ fn what_is_written_while_nobody_listens_does_not_stop_the_command() {
 #[test]
 fn a_deadline_ends_the_whole_tree_and_the_stream() {
     let guest = Guest::start();
-    let script = "(setsid sh -c 'echo $$ > daemon; exec sleep 1000' > /dev/null 2>&1 &) ; exec sleep 1000";
+    let script =
+        "(setsid sh -c 'echo $$ > daemon; exec sleep 1000' > /dev/null 2>&1 &) ; exec sleep 1000";
     let began = Instant::now();
     let finished = guest.stream("Start", "\r\nconnect-timeout-ms: 3000", &shell(script)).finish();
     assert_eq!(finished.error.unwrap().code, Code::DeadlineExceeded);
     assert_eq!(finished.end, None);
     assert!((Duration::from_secs(3)..DEADLINE).contains(&began.elapsed()));
-    let daemon = fs_err::read_to_string(guest.directory.path().join("daemon")).unwrap().trim().parse().unwrap();
+    let daemon = fs_err::read_to_string(guest.directory.path().join("daemon"))
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
     assert!(!lives(daemon) && !lives(finished.pid));
     assert!(guest.list().is_empty());
 }
@@ -195,7 +213,9 @@ fn a_deadline_of_a_later_stream_ends_that_stream_alone() {
     let guest = Guest::start();
     let mut events = guest.shell("exec sleep 1000");
     let pid = events.pid();
-    let later = guest.stream("Connect", "\r\nconnect-timeout-ms: 100", &json!({"process": {"pid": pid}})).finish();
+    let later = guest
+        .stream("Connect", "\r\nconnect-timeout-ms: 100", &json!({"process": {"pid": pid}}))
+        .finish();
     assert_eq!(later.error.unwrap().code, Code::DeadlineExceeded);
     assert!(lives(pid));
 }
@@ -218,7 +238,8 @@ fn what_a_command_leaves_running_does_not_delay_its_end() {
     let guest = Guest::start();
     let began = Instant::now();
     let left = "sh -c 'echo $$ | tee begun; while sleep 0.05; do echo more || exit; done' &";
-    let finished = guest.run(&format!("{left} while [ ! -s begun ]; do sleep 0.01; done; sleep 0.2"));
+    let finished =
+        guest.run(&format!("{left} while [ ! -s begun ]; do sleep 0.01; done; sleep 0.2"));
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert!(finished.end.unwrap().exited);
     let left: u64 = finished.stdout.lines().next().unwrap().parse().unwrap();
@@ -232,7 +253,8 @@ fn what_a_command_leaves_running_does_not_delay_its_end() {
 fn all_that_a_command_wrote_comes_before_its_end() {
     let guest = Guest::start();
     for _ in 0..20 {
-        let finished = guest.run("head -c 300000 /dev/zero | tr '\\0' x; head -c 60000 /dev/zero >&2");
+        let finished =
+            guest.run("head -c 300000 /dev/zero | tr '\\0' x; head -c 60000 /dev/zero >&2");
         assert_eq!((finished.stdout.len(), finished.stderr.len()), (300_000, 60_000));
     }
 }
@@ -241,8 +263,13 @@ fn all_that_a_command_wrote_comes_before_its_end() {
 fn a_silent_stream_says_that_it_is_alive() {
     let guest = Guest::start();
     let began = Instant::now();
-    let finished = guest.stream("Start", "\r\nkeepalive-ping-interval: 1", &shell("sleep 2.5")).finish();
-    assert!((1..=began.elapsed().as_secs()).contains(&(finished.keepalives as u64)), "{}", finished.keepalives);
+    let finished =
+        guest.stream("Start", "\r\nkeepalive-ping-interval: 1", &shell("sleep 2.5")).finish();
+    assert!(
+        (1..=began.elapsed().as_secs()).contains(&(finished.keepalives as u64)),
+        "{}",
+        finished.keepalives
+    );
 }
 
 #[test]
@@ -259,9 +286,12 @@ fn a_user_that_the_sandbox_does_not_have_is_refused() {
     let guest = Guest::start();
     // The headers name `user`, which E2B's clients use for the user of any sandbox, and
     // `nobody-here`.
-    let ours = guest.stream("Start", "\r\nauthorization: Basic dXNlcjo=", &shell("exit 0")).finish();
+    let ours =
+        guest.stream("Start", "\r\nauthorization: Basic dXNlcjo=", &shell("exit 0")).finish();
     assert!(ours.end.unwrap().exited);
-    let other = guest.stream("Start", "\r\nauthorization: Basic bm9ib2R5LWhlcmU6", &shell("exit 0")).finish();
+    let other = guest
+        .stream("Start", "\r\nauthorization: Basic bm9ib2R5LWhlcmU6", &shell("exit 0"))
+        .finish();
     assert_eq!(other.error.unwrap().code, Code::Unauthenticated);
 }
 

@@ -24,7 +24,9 @@ fn a_terminal_has_the_size_that_was_asked_for_and_the_usual_one_otherwise() {
 #[test]
 fn a_terminal_is_the_controlling_one_of_a_session_of_its_own() {
     let guest = Guest::start();
-    let finished = guest.start_request(&on_terminal("test -t 0 && test -t 2 && echo here > /dev/tty", 80, 24)).finish();
+    let finished = guest
+        .start_request(&on_terminal("test -t 0 && test -t 2 && echo here > /dev/tty", 80, 24))
+        .finish();
     assert_eq!((finished.pty.as_str(), finished.stdout.as_str()), ("here\r\n", ""));
     assert!(finished.end.unwrap().exited);
 }
@@ -32,8 +34,11 @@ fn a_terminal_is_the_controlling_one_of_a_session_of_its_own() {
 #[test]
 fn keys_reach_the_command_and_control_c_interrupts_it() {
     let guest = Guest::start();
-    let mut events =
-        guest.start_request(&on_terminal("stty -echo; echo ready; read line; echo got $line; exec cat", 80, 24));
+    let mut events = guest.start_request(&on_terminal(
+        "stty -echo; echo ready; read line; echo got $line; exec cat",
+        80,
+        24,
+    ));
     let pid = events.pid();
     events.until("ready");
     assert_eq!(type_in(&guest, pid, "eWVzCg==").0, 200);

@@ -55,7 +55,8 @@ fn contents(archive: &[u8]) -> BTreeMap<String, (EntryType, u32, Vec<u8>)> {
     for entry in Archive::new(archive).entries().expect("is an archive") {
         let mut entry = entry.expect("is an entry");
         let path = entry.path().expect("has a path").to_str().expect("is text").to_owned();
-        let (kind, mode) = (entry.header().entry_type(), entry.header().mode().expect("has a mode"));
+        let (kind, mode) =
+            (entry.header().entry_type(), entry.header().mode().expect("has a mode"));
         let mut bytes = Vec::new();
         match entry.link_name_bytes() {
             Some(link) => bytes.extend_from_slice(&link),
@@ -97,7 +98,8 @@ fn a_tree_comes_back_as_it_was_sent() {
 
     let (status, answer) = send(&guest, &at(&guest, "made/tree"), &archive);
     assert_eq!((status, answer["entries"].as_u64()), (200, Some(7)), "{answer}");
-    let made = |name: &str| fs_err::symlink_metadata(at(&guest, &format!("made/tree/{name}"))).unwrap();
+    let made =
+        |name: &str| fs_err::symlink_metadata(at(&guest, &format!("made/tree/{name}"))).unwrap();
     assert_eq!(made("closed").mode() & 0o7777, 0o500);
     assert_eq!(made("empty").mode() & 0o7777, 0o600);
     assert_eq!(made("program").mtime(), 1_000_000_000);
@@ -109,10 +111,17 @@ fn a_tree_comes_back_as_it_was_sent() {
     let back = contents(&back);
     let names: Vec<_> = back.keys().map(|name| name.trim_end_matches('/').to_owned()).collect();
     let directory = "d".repeat(120);
-    assert_eq!(names, [".", "closed", "closed/within", &directory, &long, "empty", "link", "program", "twin"]);
+    assert_eq!(
+        names,
+        [".", "closed", "closed/within", &directory, &long, "empty", "link", "program", "twin"]
+    );
     assert!(back["program"] == (EntryType::Regular, 0o755, large));
-    assert_eq!(back["link"], (EntryType::Symlink, 0o777, format!("/{}", "l".repeat(300)).into_bytes()));
-    fs_err::set_permissions(at(&guest, "made/tree/closed"), std::fs::Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(
+        back["link"],
+        (EntryType::Symlink, 0o777, format!("/{}", "l".repeat(300)).into_bytes())
+    );
+    fs_err::set_permissions(at(&guest, "made/tree/closed"), std::fs::Permissions::from_mode(0o700))
+        .unwrap();
 }
 
 #[test]
@@ -120,7 +129,8 @@ fn a_single_file_is_sent_by_its_name_and_a_link_as_a_link() {
     let guest = Guest::start();
     fs_err::write(at(&guest, "file"), "text").unwrap();
     symlink("file", at(&guest, "link")).unwrap();
-    let only = |name: &str| contents(&fetch(&guest, &at(&guest, name)).1).into_iter().collect::<Vec<_>>();
+    let only =
+        |name: &str| contents(&fetch(&guest, &at(&guest, name)).1).into_iter().collect::<Vec<_>>();
     assert_eq!(only("file"), [("file".to_owned(), (EntryType::Regular, 0o644, b"text".to_vec()))]);
     assert_eq!(only("link")[0].1.0, EntryType::Symlink);
     assert_eq!(fetch(&guest, &at(&guest, "missing")).0, 404);
@@ -134,7 +144,10 @@ fn what_is_there_is_replaced_and_what_it_leads_to_is_not() {
     fs_err::write(at(&guest, "kept"), "kept").unwrap();
     symlink("../kept", at(&guest, "tree/link")).unwrap();
     fs_err::hard_link(at(&guest, "kept"), at(&guest, "tree/hard")).unwrap();
-    let new = archive(&[entry("link", EntryType::Regular, "", b"new"), entry("hard", EntryType::Regular, "", b"new")]);
+    let new = archive(&[
+        entry("link", EntryType::Regular, "", b"new"),
+        entry("hard", EntryType::Regular, "", b"new"),
+    ]);
     assert_eq!(send(&guest, &at(&guest, "tree"), &new).0, 200);
     assert_eq!(fs_err::read_to_string(at(&guest, "kept")).unwrap(), "kept");
     assert_eq!(fs_err::read_to_string(at(&guest, "tree/link")).unwrap(), "new");
@@ -153,25 +166,43 @@ fn an_archive_that_would_leave_its_directory_is_refused() {
         ("a path upwards", vec![file("../outside/evil")]),
         ("a path upwards within", vec![file("a/../../outside/evil")]),
         ("an absolute path", vec![file(&format!("{outside}/evil"))]),
-        ("a link, then a file through it", vec![entry("l", EntryType::Symlink, &outside, b""), file("l/evil")]),
+        (
+            "a link, then a file through it",
+            vec![entry("l", EntryType::Symlink, &outside, b""), file("l/evil")],
+        ),
         (
             "a link, then a directory through it",
-            vec![entry("l", EntryType::Symlink, "../outside", b""), entry("l/evil", EntryType::Directory, "", b"")],
+            vec![
+                entry("l", EntryType::Symlink, "../outside", b""),
+                entry("l/evil", EntryType::Directory, "", b""),
+            ],
         ),
         (
             "a link in place of a directory",
-            vec![entry("d", EntryType::Directory, "", b""), entry("d", EntryType::Symlink, "../outside", b"")],
+            vec![
+                entry("d", EntryType::Directory, "", b""),
+                entry("d", EntryType::Symlink, "../outside", b""),
+            ],
         ),
         (
             "a directory that is a link",
-            vec![entry("l", EntryType::Symlink, "../outside", b""), entry("l", EntryType::Directory, "", b"")],
+            vec![
+                entry("l", EntryType::Symlink, "../outside", b""),
+                entry("l", EntryType::Directory, "", b""),
+            ],
         ),
         ("a hard link upwards", vec![entry("h", EntryType::Link, "../outside/secret", b"")]),
         (
             "a hard link through a link",
-            vec![entry("l", EntryType::Symlink, "../outside", b""), entry("h", EntryType::Link, "l/secret", b"")],
+            vec![
+                entry("l", EntryType::Symlink, "../outside", b""),
+                entry("h", EntryType::Link, "l/secret", b""),
+            ],
         ),
-        ("an absolute hard link", vec![entry("h", EntryType::Link, &format!("{outside}/secret"), b"")]),
+        (
+            "an absolute hard link",
+            vec![entry("h", EntryType::Link, &format!("{outside}/secret"), b"")],
+        ),
         ("a device", vec![entry("null", EntryType::Char, "", b"")]),
         ("a FIFO", vec![entry("fifo", EntryType::Fifo, "", b"")]),
         ("a sparse file", vec![entry("sparse", EntryType::GNUSparse, "", b"")]),
@@ -180,7 +211,8 @@ fn an_archive_that_would_leave_its_directory_is_refused() {
         let target = at(&guest, &format!("target{number}"));
         let (status, answer) = send(&guest, &target, &archive(entries));
         assert_eq!(status, 400, "{what}: {answer}");
-        let names: Vec<_> = fs_err::read_dir(&outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let names: Vec<_> =
+            fs_err::read_dir(&outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["secret"], "{what}");
         let secret = fs_err::metadata(format!("{outside}/secret")).unwrap();
         assert_eq!((secret.nlink(), secret.len()), (1, 6), "{what}");
@@ -199,7 +231,10 @@ fn a_damaged_archive_is_refused_and_leaves_no_part_of_a_file() {
     ]);
     let (status, answer) = send(&guest, &at(&guest, "tree"), &good[..6000]);
     assert_eq!((status, answer["message"].as_str()), (400, Some("the archive ends early")));
-    assert!(Path::new(&at(&guest, "tree/whole")).exists() && !Path::new(&at(&guest, "tree/cut")).exists());
+    assert!(
+        Path::new(&at(&guest, "tree/whole")).exists()
+            && !Path::new(&at(&guest, "tree/cut")).exists()
+    );
 
     let mut wrong_sum = good.clone();
     wrong_sum[0] ^= 1;
@@ -233,8 +268,12 @@ fn a_damaged_archive_is_refused_and_leaves_no_part_of_a_file() {
 fn an_upload_that_breaks_off_is_noticed() {
     let guest = Guest::start();
     let mut stream = guest.connect();
-    write!(stream, "POST /tree?path={} HTTP/1.1\r\nhost: x\r\ncontent-length: 900000\r\n\r\n", at(&guest, "t"))
-        .unwrap();
+    write!(
+        stream,
+        "POST /tree?path={} HTTP/1.1\r\nhost: x\r\ncontent-length: 900000\r\n\r\n",
+        at(&guest, "t")
+    )
+    .unwrap();
     stream.write_all(&entry("cut", EntryType::Regular, "", &[7; 500_000])[..400_000]).unwrap();
     crate::guest::eventually("the file is begun", || Path::new(&at(&guest, "t/cut")).exists());
     drop(stream);

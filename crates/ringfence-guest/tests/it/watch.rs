@@ -22,16 +22,23 @@ impl Watching {
         let answer = guest.request(head, &frame::message(request));
         assert_eq!(answer.status, 200);
         let mut watching = Watching { answer, decoder: Decoder::default() };
-        assert!(matches!(watching.next(), Ok(WatchMessage::Start(_))), "the first message is `start`");
+        assert!(
+            matches!(watching.next(), Ok(WatchMessage::Start(_))),
+            "the first message is `start`"
+        );
         watching
     }
 
     fn next(&mut self) -> Result<WatchMessage, String> {
         loop {
             match self.decoder.next_frame().expect("is a frame") {
-                Some(Frame::Message(message)) => return Ok(frame::parse(&message).expect("is a message")),
+                Some(Frame::Message(message)) => {
+                    return Ok(frame::parse(&message).expect("is a message"));
+                }
                 Some(Frame::End(end)) => return Err(String::from_utf8(end).expect("is text")),
-                None => self.decoder.push(&self.answer.piece().expect("a stream ends with its last frame")),
+                None => self
+                    .decoder
+                    .push(&self.answer.piece().expect("a stream ends with its last frame")),
             }
         }
     }
@@ -48,8 +55,10 @@ impl Watching {
 
     #[track_caller]
     fn expect(&mut self, expected: &[(&str, EventType)]) {
-        let seen: Vec<_> = expected.iter().map(|_| self.event()).map(|event| (event.name, event.kind)).collect();
-        let expected: Vec<_> = expected.iter().map(|&(name, kind)| (name.to_owned(), kind)).collect();
+        let seen: Vec<_> =
+            expected.iter().map(|_| self.event()).map(|event| (event.name, event.kind)).collect();
+        let expected: Vec<_> =
+            expected.iter().map(|&(name, kind)| (name.to_owned(), kind)).collect();
         assert_eq!(seen, expected);
     }
 }
@@ -100,14 +109,19 @@ fn below_is_watched_only_when_asked_and_includes_what_is_made_later() {
     let path = |name: &str| format!("{}/{name}", shallow.path);
     fs_err::create_dir_all(path("old/deep")).unwrap();
     let deep = WatchRequest { recursive: true, ..shallow.clone() };
-    let (mut shallow, mut deep) = (Watching::start(&guest, &shallow), Watching::start(&guest, &deep));
+    let (mut shallow, mut deep) =
+        (Watching::start(&guest, &shallow), Watching::start(&guest, &deep));
 
     fs_err::create_dir(path("old/deep/x")).unwrap();
     deep.expect(&[("old/deep/x", EventType::Create)]);
     // All three directories are made at once, so that the inner ones exist before the guest can
     // watch the outer one. Each must be reported exactly once.
     fs_err::create_dir_all(path("new/inner/most")).unwrap();
-    deep.expect(&[("new", EventType::Create), ("new/inner", EventType::Create), ("new/inner/most", EventType::Create)]);
+    deep.expect(&[
+        ("new", EventType::Create),
+        ("new/inner", EventType::Create),
+        ("new/inner/most", EventType::Create),
+    ]);
     fs_err::create_dir(path("new/inner/most/later")).unwrap();
     deep.expect(&[("new/inner/most/later", EventType::Create)]);
     // A directory that was moved is watched under its new name only.
@@ -115,7 +129,11 @@ fn below_is_watched_only_when_asked_and_includes_what_is_made_later() {
     deep.expect(&[("new", EventType::Rename), ("moved", EventType::Create)]);
     fs_err::create_dir(path("moved/inner/again")).unwrap();
     deep.expect(&[("moved/inner/again", EventType::Create)]);
-    shallow.expect(&[("new", EventType::Create), ("new", EventType::Rename), ("moved", EventType::Create)]);
+    shallow.expect(&[
+        ("new", EventType::Create),
+        ("new", EventType::Rename),
+        ("moved", EventType::Create),
+    ]);
 }
 
 #[test]
@@ -138,14 +156,20 @@ fn what_is_made_while_others_are_looked_at_is_told_of_once() {
 fn a_watcher_keeps_what_happens_until_it_is_asked() {
     let guest = Guest::start();
     let request = request(&guest, "watched");
-    let (status, answer) = call(&guest, "CreateWatcher", &json!({ "path": request.path, "recursive": true }));
+    let (status, answer) =
+        call(&guest, "CreateWatcher", &json!({ "path": request.path, "recursive": true }));
     assert_eq!(status, 200, "{answer}");
     let watcher = json!({ "watcherId": answer["watcherId"] });
     let events = || -> Vec<(String, String)> {
         let (status, answer) = call(&guest, "GetWatcherEvents", &watcher);
         assert_eq!(status, 200, "{answer}");
         let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
-        answer["events"].as_array().unwrap().iter().map(|event| (text(&event["name"]), text(&event["type"]))).collect()
+        answer["events"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|event| (text(&event["name"]), text(&event["type"])))
+            .collect()
     };
     assert_eq!(events(), []);
     put(&guest, &format!("{}/file", request.path), "", b"text");

@@ -49,33 +49,43 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         }
         Ok(format!("{} bytes were used", std::hint::black_box(memory).len()))
     }),
-    denied("exhaust-socket-buffers", Memory, "hold more memory in buffers of sockets than the limit", |_| {
-        let mut sockets = Vec::new();
-        let mut held = 0;
-        while held < Appetite::MEMORY {
-            let before = held;
-            for kind in [SocketType::STREAM, SocketType::DGRAM] {
-                held += hoard(kind, &mut sockets)?;
+    denied(
+        "exhaust-socket-buffers",
+        Memory,
+        "hold more memory in buffers of sockets than the limit",
+        |_| {
+            let mut sockets = Vec::new();
+            let mut held = 0;
+            while held < Appetite::MEMORY {
+                let before = held;
+                for kind in [SocketType::STREAM, SocketType::DGRAM] {
+                    held += hoard(kind, &mut sockets)?;
+                }
+                if held - before < 1 << 16 {
+                    return Err(empty_handed(format!("no more than {held} bytes could be held")));
+                }
             }
-            if held - before < 1 << 16 {
-                return Err(empty_handed(format!("no more than {held} bytes could be held")));
-            }
-        }
-        Ok(format!("{held} bytes were held by {} sockets", sockets.len()))
-    }),
-    denied("leave-cgroup", ProcessCount, "leave the cgroup by writing to the file of another", |_| {
-        let mut refusal = impossible("no file of a cgroup is to be seen");
-        for group in cgroup::mount_points() {
-            match fs_err::OpenOptions::new().write(true).open(group.join("cgroup.procs")) {
-                Ok(mut file) => match file.write_all(b"0") {
-                    Ok(()) => return Ok(format!("`{}` was entered", group.display())),
+            Ok(format!("{held} bytes were held by {} sockets", sockets.len()))
+        },
+    ),
+    denied(
+        "leave-cgroup",
+        ProcessCount,
+        "leave the cgroup by writing to the file of another",
+        |_| {
+            let mut refusal = impossible("no file of a cgroup is to be seen");
+            for group in cgroup::mount_points() {
+                match fs_err::OpenOptions::new().write(true).open(group.join("cgroup.procs")) {
+                    Ok(mut file) => match file.write_all(b"0") {
+                        Ok(()) => return Ok(format!("`{}` was entered", group.display())),
+                        Err(error) => refusal = error,
+                    },
                     Err(error) => refusal = error,
-                },
-                Err(error) => refusal = error,
+                }
             }
-        }
-        Err(refusal)
-    }),
+            Err(refusal)
+        },
+    ),
     denied("exhaust-processes", ProcessCount, "start more processes than the limit", |_| {
         let mut children = Vec::new();
         let started = (0..Appetite::PROCESSES).try_for_each(|_| {
@@ -106,23 +116,34 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         (0..Appetite::OUTPUT / line.len()).try_for_each(|_| out.write_all(&line))?;
         writeln!(out).map(|()| "it was written".to_owned())
     }),
-    denied("exhaust-temporary-inodes", Tmp, "make more empty files in /tmp than the limit has pages", |context| {
-        in_temporary_directory(context, |directory| {
-            (0..Appetite::FILES).try_for_each(|number| fs_err::write(directory.join(number.to_string()), ""))?;
-            Ok(format!("{} files were made", Appetite::FILES))
-        })
-    }),
-    denied("exhaust-temporary-attributes", Tmp, "keep more in attributes of files in /tmp than the limit", |context| {
-        in_temporary_directory(context, |directory| {
-            let value = [b'x'; Appetite::ATTRIBUTE];
-            for number in 0..Appetite::TEMPORARY / Appetite::ATTRIBUTE {
-                let path = directory.join(number.to_string());
-                fs_err::write(&path, "")?;
-                rustix::fs::setxattr(&path, "user.ringfence", &value, XattrFlags::CREATE)?;
-            }
-            Ok(format!("{} bytes were kept", Appetite::TEMPORARY))
-        })
-    }),
+    denied(
+        "exhaust-temporary-inodes",
+        Tmp,
+        "make more empty files in /tmp than the limit has pages",
+        |context| {
+            in_temporary_directory(context, |directory| {
+                (0..Appetite::FILES)
+                    .try_for_each(|number| fs_err::write(directory.join(number.to_string()), ""))?;
+                Ok(format!("{} files were made", Appetite::FILES))
+            })
+        },
+    ),
+    denied(
+        "exhaust-temporary-attributes",
+        Tmp,
+        "keep more in attributes of files in /tmp than the limit",
+        |context| {
+            in_temporary_directory(context, |directory| {
+                let value = [b'x'; Appetite::ATTRIBUTE];
+                for number in 0..Appetite::TEMPORARY / Appetite::ATTRIBUTE {
+                    let path = directory.join(number.to_string());
+                    fs_err::write(&path, "")?;
+                    rustix::fs::setxattr(&path, "user.ringfence", &value, XattrFlags::CREATE)?;
+                }
+                Ok(format!("{} bytes were kept", Appetite::TEMPORARY))
+            })
+        },
+    ),
     denied("exhaust-temporary-files", Tmp, "fill /tmp beyond the limit", |context| {
         let path = temporary_directory().join(&context.name);
         let filled = fs_err::write(&path, vec![0; Appetite::TEMPORARY]);
@@ -133,17 +154,28 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         std::thread::sleep(Appetite::TIME);
         Ok("it went on".to_owned())
     }),
-    denied("outlive-success", Cleanup, "leave a background process behind after success", |context| {
-        linger(&context.mark, Life::Attached).map(|_| "it was left behind".to_owned())
-    }),
-    denied("outlive-success-as-daemon", Cleanup, "leave a daemon in a session of its own behind", |context| {
-        linger(&context.mark, Life::Daemon).map(|_| "it was left behind".to_owned())
-    }),
-    denied("outlive-deadline", Cleanup, "leave a daemon behind when the deadline ends the run", |context| {
-        linger(&context.mark, Life::Daemon)?;
-        std::thread::sleep(Appetite::TIME);
-        Ok("it was left behind".to_owned())
-    }),
+    denied(
+        "outlive-success",
+        Cleanup,
+        "leave a background process behind after success",
+        |context| linger(&context.mark, Life::Attached).map(|_| "it was left behind".to_owned()),
+    ),
+    denied(
+        "outlive-success-as-daemon",
+        Cleanup,
+        "leave a daemon in a session of its own behind",
+        |context| linger(&context.mark, Life::Daemon).map(|_| "it was left behind".to_owned()),
+    ),
+    denied(
+        "outlive-deadline",
+        Cleanup,
+        "leave a daemon behind when the deadline ends the run",
+        |context| {
+            linger(&context.mark, Life::Daemon)?;
+            std::thread::sleep(Appetite::TIME);
+            Ok("it was left behind".to_owned())
+        },
+    ),
     denied("outlive-supervisor", Cleanup, "go on after ringfence was killed with SIGKILL", |_| {
         std::thread::sleep(Appetite::LINGER);
         Ok("it went on".to_owned())
@@ -155,7 +187,10 @@ fn temporary_directory() -> PathBuf {
 }
 
 /// Runs `work` in a new directory below the temporary directory, and removes the new directory.
-fn in_temporary_directory(context: &Context, work: impl FnOnce(&Path) -> io::Result<String>) -> io::Result<String> {
+fn in_temporary_directory(
+    context: &Context,
+    work: impl FnOnce(&Path) -> io::Result<String>,
+) -> io::Result<String> {
     let directory = temporary_directory().join(&context.name);
     fs_err::create_dir(&directory)?;
     let done = work(&directory);

@@ -14,34 +14,56 @@ use super::{Attempt, Context, denied, empty_handed, impossible};
 
 /// Attempts to read files that the view does not show.
 pub(super) const READING: &[Attempt] = &[
-    denied("read-outside", Filesystem, "read a file outside by its path", |context| reveal(&context.paths.secret())),
-    denied("read-outside-dot-dot", Filesystem, "read a file outside by `..` from the workspace", |context| {
-        let outside = context.paths.outside.file_name().ok_or_else(|| impossible("it has no name"))?;
-        reveal(&context.paths.workspace.join("..").join(outside).join("secret"))
+    denied("read-outside", Filesystem, "read a file outside by its path", |context| {
+        reveal(&context.paths.secret())
     }),
+    denied(
+        "read-outside-dot-dot",
+        Filesystem,
+        "read a file outside by `..` from the workspace",
+        |context| {
+            let outside =
+                context.paths.outside.file_name().ok_or_else(|| impossible("it has no name"))?;
+            reveal(&context.paths.workspace.join("..").join(outside).join("secret"))
+        },
+    ),
     denied(
         "read-outside-planted-link",
         Filesystem,
         "read a file outside by a symbolic link that was there",
         |context| reveal(&context.paths.workspace.join("link-outside")),
     ),
-    denied("read-outside-own-link", Filesystem, "read a file outside by a symbolic link made inside", |context| {
-        let link = context.paths.workspace.join("own-link");
-        symlink(context.paths.secret(), &link)?;
-        reveal(&link)
-    }),
-    denied("read-outside-own-root", Filesystem, "read a file outside by /proc/self/root", |context| {
-        reveal(&beneath("/proc/self/root", &context.paths.secret()))
-    }),
-    denied("read-outside-first-root", Filesystem, "read a file outside by /proc/1/root", |context| {
-        reveal(&beneath("/proc/1/root", &context.paths.secret()))
-    }),
+    denied(
+        "read-outside-own-link",
+        Filesystem,
+        "read a file outside by a symbolic link made inside",
+        |context| {
+            let link = context.paths.workspace.join("own-link");
+            symlink(context.paths.secret(), &link)?;
+            reveal(&link)
+        },
+    ),
+    denied(
+        "read-outside-own-root",
+        Filesystem,
+        "read a file outside by /proc/self/root",
+        |context| reveal(&beneath("/proc/self/root", &context.paths.secret())),
+    ),
+    denied(
+        "read-outside-first-root",
+        Filesystem,
+        "read a file outside by /proc/1/root",
+        |context| reveal(&beneath("/proc/1/root", &context.paths.secret())),
+    ),
     denied(
         "read-outside-parent-root",
         Filesystem,
         "read a file outside by the root of the parent process",
         |context| {
-            reveal(&beneath(&format!("/proc/{}/root", std::os::unix::process::parent_id()), &context.paths.secret()))
+            reveal(&beneath(
+                &format!("/proc/{}/root", std::os::unix::process::parent_id()),
+                &context.paths.secret(),
+            ))
         },
     ),
     denied(
@@ -71,8 +93,15 @@ pub(super) const READING: &[Attempt] = &[
         Filesystem,
         "read a file outside by an O_PATH descriptor that is reopened",
         |context| {
-            let path = rustix::fs::open(context.paths.secret(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-            reveal(&PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&path))))
+            let path = rustix::fs::open(
+                context.paths.secret(),
+                OFlags::PATH | OFlags::CLOEXEC,
+                Mode::empty(),
+            )?;
+            reveal(&PathBuf::from(format!(
+                "/proc/self/fd/{}",
+                std::os::fd::AsRawFd::as_raw_fd(&path)
+            )))
         },
     ),
     denied(
@@ -95,73 +124,144 @@ pub(super) const READING: &[Attempt] = &[
             let jail = context.paths.workspace.join("mount-point");
             rustix::process::chroot(&jail)?;
             (0..64).try_for_each(|_| rustix::process::chdir(".."))?;
-            reveal(context.paths.secret().strip_prefix("/").map_err(|_| impossible("the path is relative"))?)
+            reveal(
+                context
+                    .paths
+                    .secret()
+                    .strip_prefix("/")
+                    .map_err(|_| impossible("the path is relative"))?,
+            )
         },
     ),
-    denied("move-outside-in", Filesystem, "move a file from outside into the workspace", |context| {
-        let here = context.paths.workspace.join("moved");
-        fs::rename(context.paths.secret(), &here)?;
-        reveal(&here)
+    denied(
+        "move-outside-in",
+        Filesystem,
+        "move a file from outside into the workspace",
+        |context| {
+            let here = context.paths.workspace.join("moved");
+            fs::rename(context.paths.secret(), &here)?;
+            reveal(&here)
+        },
+    ),
+    denied(
+        "stat-outside",
+        Filesystem,
+        "learn that a file outside exists, and its size",
+        |context| Ok(format!("its size is {}", fs::metadata(context.paths.secret())?.len())),
+    ),
+    denied("list-outside", Filesystem, "list a directory outside", |context| {
+        list(&context.paths.outside)
     }),
-    denied("stat-outside", Filesystem, "learn that a file outside exists, and its size", |context| {
-        Ok(format!("its size is {}", fs::metadata(context.paths.secret())?.len()))
-    }),
-    denied("list-outside", Filesystem, "list a directory outside", |context| list(&context.paths.outside)),
-    denied("list-run", Filesystem, "list /run, with the sockets of the host's services", |context| {
-        list_of_host(Path::new("/run"), context.paths.run)
-    }),
+    denied(
+        "list-run",
+        Filesystem,
+        "list /run, with the sockets of the host's services",
+        |context| list_of_host(Path::new("/run"), context.paths.run),
+    ),
     denied("list-var", Filesystem, "list /var, with logs and mail", |context| {
         list_of_host(Path::new("/var/lib"), context.paths.var)
     }),
-    denied("read-shadow", Filesystem, "read the password hashes in /etc/shadow", |_| any_of(Path::new("/etc/shadow"))),
-    denied("read-private-home", Filesystem, "look at keys, settings or history in the caller's home", |context| {
-        let private = context.paths.private.as_deref().ok_or_else(|| impossible("the home holds nothing private"))?;
-        fs::symlink_metadata(private).map(|_| format!("`{}` is there", private.display()))
+    denied("read-shadow", Filesystem, "read the password hashes in /etc/shadow", |_| {
+        any_of(Path::new("/etc/shadow"))
     }),
+    denied(
+        "read-private-home",
+        Filesystem,
+        "look at keys, settings or history in the caller's home",
+        |context| {
+            let private = context
+                .paths
+                .private
+                .as_deref()
+                .ok_or_else(|| impossible("the home holds nothing private"))?;
+            fs::symlink_metadata(private).map(|_| format!("`{}` is there", private.display()))
+        },
+    ),
     denied("list-other-home", Filesystem, "list the home of another user", |context| {
-        list(context.paths.other_home.as_deref().ok_or_else(|| impossible("there is no other home to be read"))?)
+        list(
+            context
+                .paths
+                .other_home
+                .as_deref()
+                .ok_or_else(|| impossible("there is no other home to be read"))?,
+        )
     }),
     denied(
         "open-terminal",
         Filesystem,
         "open another terminal of the caller, to read what is typed there",
         |context| {
-            let path = context.paths.terminal.as_ref().ok_or_else(|| impossible("the host has no pseudo-terminals"))?;
+            let path = context
+                .paths
+                .terminal
+                .as_ref()
+                .ok_or_else(|| impossible("the host has no pseudo-terminals"))?;
             rustix::fs::open(path, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?;
             Ok("it was opened".to_owned())
         },
     ),
-    denied("read-kernel-memory", Filesystem, "open /dev/mem", |_| any_of_device(Path::new("/dev/mem"))),
-    denied("read-kernel-log", Filesystem, "open /dev/kmsg", |_| any_of_device(Path::new("/dev/kmsg"))),
+    denied("read-kernel-memory", Filesystem, "open /dev/mem", |_| {
+        any_of_device(Path::new("/dev/mem"))
+    }),
+    denied("read-kernel-log", Filesystem, "open /dev/kmsg", |_| {
+        any_of_device(Path::new("/dev/kmsg"))
+    }),
     denied("read-disk", Filesystem, "read a disk past its file system", |context| {
         any_of(context.paths.disk.as_deref().ok_or_else(|| impossible("no disk was found"))?)
     }),
-    denied("read-kernel-timers", Filesystem, "read the kernel's timers in /proc/timer_list", |_| {
-        any_of(Path::new("/proc/timer_list"))
-    }),
-    denied("read-kernel-heap", Filesystem, "read how the kernel's memory is laid out in /proc/slabinfo", |_| {
-        any_of(Path::new("/proc/slabinfo"))
-    }),
-    denied("read-kernel-pages", Filesystem, "read what each page of memory is used for in /proc/kpageflags", |_| {
-        any_of(Path::new("/proc/kpageflags"))
-    }),
-    denied("read-own-device", Filesystem, "make a device node in the workspace and read the device", |context| {
-        let node = context.paths.workspace.join("node");
-        rustix::fs::mknodat(CWD, &node, FileType::CharacterDevice, Mode::RUSR, rustix::fs::makedev(1, 5))?;
-        let opened = any_of(&node);
-        let _ = fs::remove_file(&node); // the workspace is removed with the proof
-        opened
-    }),
+    denied(
+        "read-kernel-timers",
+        Filesystem,
+        "read the kernel's timers in /proc/timer_list",
+        |_| any_of(Path::new("/proc/timer_list")),
+    ),
+    denied(
+        "read-kernel-heap",
+        Filesystem,
+        "read how the kernel's memory is laid out in /proc/slabinfo",
+        |_| any_of(Path::new("/proc/slabinfo")),
+    ),
+    denied(
+        "read-kernel-pages",
+        Filesystem,
+        "read what each page of memory is used for in /proc/kpageflags",
+        |_| any_of(Path::new("/proc/kpageflags")),
+    ),
+    denied(
+        "read-own-device",
+        Filesystem,
+        "make a device node in the workspace and read the device",
+        |context| {
+            let node = context.paths.workspace.join("node");
+            rustix::fs::mknodat(
+                CWD,
+                &node,
+                FileType::CharacterDevice,
+                Mode::RUSR,
+                rustix::fs::makedev(1, 5),
+            )?;
+            let opened = any_of(&node);
+            let _ = fs::remove_file(&node); // the workspace is removed with the proof
+            opened
+        },
+    ),
 ];
 
 /// Attempts to change files that may not be changed.
 pub(super) const WRITING: &[Attempt] = &[
-    denied("write-outside", Filesystem, "write to a file outside", |context| scribble(&context.paths.victim())),
-    denied("write-outside-link", Filesystem, "write to a file outside by a symbolic link made inside", |context| {
-        let link = context.paths.workspace.join("link-to-victim");
-        symlink(context.paths.victim(), &link)?;
-        scribble(&link)
+    denied("write-outside", Filesystem, "write to a file outside", |context| {
+        scribble(&context.paths.victim())
     }),
+    denied(
+        "write-outside-link",
+        Filesystem,
+        "write to a file outside by a symbolic link made inside",
+        |context| {
+            let link = context.paths.workspace.join("link-to-victim");
+            symlink(context.paths.victim(), &link)?;
+            scribble(&link)
+        },
+    ),
     denied("truncate-outside", Filesystem, "cut a file outside short", |context| {
         let file = fs::OpenOptions::new().write(true).open(context.paths.victim())?;
         file.set_len(0).map(|()| "it was cut".to_owned())
@@ -172,45 +272,87 @@ pub(super) const WRITING: &[Attempt] = &[
     denied("delete-outside", Filesystem, "delete a file outside", |context| {
         fs::remove_file(context.paths.victim()).map(|()| "it was deleted".to_owned())
     }),
-    denied("replace-outside", Filesystem, "replace a file outside with one of the workspace", |context| {
-        let new = context.paths.workspace.join("replacement");
-        fs::write(&new, "x")?;
-        fs::rename(&new, context.paths.victim()).map(|()| "it was replaced".to_owned())
-    }),
-    denied("change-mode-outside", Filesystem, "change the permissions of a file outside", |context| {
-        mode(&context.paths.victim())
-    }),
-    denied("change-times-outside", Filesystem, "change the time stamps of a file outside", |context| {
-        let now = rustix::fs::Timespec { tv_sec: 1, tv_nsec: 0 };
-        let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
-        rustix::fs::utimensat(CWD, context.paths.victim(), &times, rustix::fs::AtFlags::empty())?;
-        Ok("they were changed".to_owned())
-    }),
+    denied(
+        "replace-outside",
+        Filesystem,
+        "replace a file outside with one of the workspace",
+        |context| {
+            let new = context.paths.workspace.join("replacement");
+            fs::write(&new, "x")?;
+            fs::rename(&new, context.paths.victim()).map(|()| "it was replaced".to_owned())
+        },
+    ),
+    denied(
+        "change-mode-outside",
+        Filesystem,
+        "change the permissions of a file outside",
+        |context| mode(&context.paths.victim()),
+    ),
+    denied(
+        "change-times-outside",
+        Filesystem,
+        "change the time stamps of a file outside",
+        |context| {
+            let now = rustix::fs::Timespec { tv_sec: 1, tv_nsec: 0 };
+            let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
+            rustix::fs::utimensat(
+                CWD,
+                context.paths.victim(),
+                &times,
+                rustix::fs::AtFlags::empty(),
+            )?;
+            Ok("they were changed".to_owned())
+        },
+    ),
     denied("write-readable", Filesystem, "write to a file that may only be read", |context| {
         scribble(&context.paths.readable)
     }),
-    denied("write-readable-reopened", Filesystem, "reopen a descriptor of a readable file for writing", |context| {
-        let file = fs::File::open(&context.paths.readable)?;
-        scribble(&PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file))))
+    denied(
+        "write-readable-reopened",
+        Filesystem,
+        "reopen a descriptor of a readable file for writing",
+        |context| {
+            let file = fs::File::open(&context.paths.readable)?;
+            scribble(&PathBuf::from(format!(
+                "/proc/self/fd/{}",
+                std::os::fd::AsRawFd::as_raw_fd(&file)
+            )))
+        },
+    ),
+    denied(
+        "change-mode-readable",
+        Filesystem,
+        "change the permissions of a file that may only be read",
+        |context| mode(&context.paths.readable),
+    ),
+    denied("write-usr", Filesystem, "make a file in /usr/local", |context| {
+        plant(Path::new("/usr/local"), context)
     }),
-    denied("change-mode-readable", Filesystem, "change the permissions of a file that may only be read", |context| {
-        mode(&context.paths.readable)
+    denied("write-etc", Filesystem, "make a file in /etc", |context| {
+        plant(Path::new("/etc"), context)
     }),
-    denied("write-usr", Filesystem, "make a file in /usr/local", |context| plant(Path::new("/usr/local"), context)),
-    denied("write-etc", Filesystem, "make a file in /etc", |context| plant(Path::new("/etc"), context)),
-    denied("mount-inside", Filesystem, "mount a file system in the workspace, for the host to see", |context| {
-        let here = context.paths.workspace.join("mount-point");
-        mount("none", &here, "tmpfs", MountFlags::empty(), None)?;
-        let _ = unmount(&here, UnmountFlags::DETACH); // the mount was made just now
-        Ok("it was mounted".to_owned())
-    }),
+    denied(
+        "mount-inside",
+        Filesystem,
+        "mount a file system in the workspace, for the host to see",
+        |context| {
+            let here = context.paths.workspace.join("mount-point");
+            mount("none", &here, "tmpfs", MountFlags::empty(), None)?;
+            let _ = unmount(&here, UnmountFlags::DETACH); // the mount was made just now
+            Ok("it was mounted".to_owned())
+        },
+    ),
 ];
 
 /// Reads a file. Fails unless the file holds the secret.
 pub(super) fn reveal(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     fs::File::open(path)?.take(4096).read_to_string(&mut text)?;
-    if text == SECRET { Ok("the secret was read".to_owned()) } else { Err(empty_handed("it holds something else")) }
+    if text == SECRET {
+        Ok("the secret was read".to_owned())
+    } else {
+        Err(empty_handed("it holds something else"))
+    }
 }
 
 /// Overwrites the start of a file.

@@ -19,34 +19,74 @@ use super::{Attempt, Context, denied, refused};
 
 /// Attempts to read hidden files.
 pub(super) const HIDDEN: &[Attempt] = &[
-    denied("read-hidden", Hide, "read a hidden file by its name", |context| reveal(&at(context, "hidden.txt"))),
-    denied("read-hidden-link", Hide, "read a hidden file by a symbolic link that was there", |context| {
-        reveal(&at(context, "link-to-hidden"))
+    denied("read-hidden", Hide, "read a hidden file by its name", |context| {
+        reveal(&at(context, "hidden.txt"))
     }),
-    denied("read-hidden-own-link", Hide, "read a hidden file by a symbolic link made inside", |context| {
-        let link = at(context, "own-link-to-hidden");
-        symlink(at(context, "hidden.txt"), &link)?;
-        reveal(&link)
-    }),
-    denied("read-hidden-other-name", Hide, "read a hidden file by its other name, a hard link", |context| {
-        reveal(&at(context, "other-name"))
-    }),
-    denied("read-hidden-own-hard-link", Hide, "read a hidden file by a hard link made inside", |context| {
-        fs::hard_link(at(context, "hidden.txt"), at(context, "own-other-name"))?;
-        reveal(&at(context, "own-other-name"))
-    }),
-    denied("read-hidden-moved", Hide, "move a hidden file to another name and read it there", |context| {
-        fs::rename(at(context, "hidden.txt"), at(context, "moved"))?;
-        reveal(&at(context, "moved"))
-    }),
-    denied("read-hidden-moved-parent", Hide, "move the directory of a hidden file and read it there", |context| {
-        fs::rename(at(context, "nested"), at(context, "moved-directory"))?;
-        reveal(&at(context, "moved-directory/hidden.txt"))
-    }),
-    denied("read-hidden-reopened", Hide, "read a hidden file by an O_PATH descriptor that is reopened", |context| {
-        let path = rustix::fs::open(at(context, "hidden.txt"), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-        reveal(&PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&path))))
-    }),
+    denied(
+        "read-hidden-link",
+        Hide,
+        "read a hidden file by a symbolic link that was there",
+        |context| reveal(&at(context, "link-to-hidden")),
+    ),
+    denied(
+        "read-hidden-own-link",
+        Hide,
+        "read a hidden file by a symbolic link made inside",
+        |context| {
+            let link = at(context, "own-link-to-hidden");
+            symlink(at(context, "hidden.txt"), &link)?;
+            reveal(&link)
+        },
+    ),
+    denied(
+        "read-hidden-other-name",
+        Hide,
+        "read a hidden file by its other name, a hard link",
+        |context| reveal(&at(context, "other-name")),
+    ),
+    denied(
+        "read-hidden-own-hard-link",
+        Hide,
+        "read a hidden file by a hard link made inside",
+        |context| {
+            fs::hard_link(at(context, "hidden.txt"), at(context, "own-other-name"))?;
+            reveal(&at(context, "own-other-name"))
+        },
+    ),
+    denied(
+        "read-hidden-moved",
+        Hide,
+        "move a hidden file to another name and read it there",
+        |context| {
+            fs::rename(at(context, "hidden.txt"), at(context, "moved"))?;
+            reveal(&at(context, "moved"))
+        },
+    ),
+    denied(
+        "read-hidden-moved-parent",
+        Hide,
+        "move the directory of a hidden file and read it there",
+        |context| {
+            fs::rename(at(context, "nested"), at(context, "moved-directory"))?;
+            reveal(&at(context, "moved-directory/hidden.txt"))
+        },
+    ),
+    denied(
+        "read-hidden-reopened",
+        Hide,
+        "read a hidden file by an O_PATH descriptor that is reopened",
+        |context| {
+            let path = rustix::fs::open(
+                at(context, "hidden.txt"),
+                OFlags::PATH | OFlags::CLOEXEC,
+                Mode::empty(),
+            )?;
+            reveal(&PathBuf::from(format!(
+                "/proc/self/fd/{}",
+                std::os::fd::AsRawFd::as_raw_fd(&path)
+            )))
+        },
+    ),
     denied("read-hidden-own-root", Hide, "read a hidden file by /proc/self/root", |context| {
         let path = at(context, "hidden.txt");
         reveal(&Path::new("/proc/self/root").join(path.strip_prefix("/").unwrap_or(&path)))
@@ -56,23 +96,39 @@ pub(super) const HIDDEN: &[Attempt] = &[
         fs::set_permissions(&path, PermissionsExt::from_mode(0o600))?;
         reveal(&path)
     }),
-    denied("read-hidden-behind-link", Hide, "read a file that a pattern hides by the way of a link", |context| {
-        reveal(&at(context, "keys/hidden.key"))
-    }),
-    denied("read-hidden-closed", Hide, "open a closed directory and read a hidden file in it", |context| {
-        let closed = at(context, "closed");
-        fs::set_permissions(&closed, PermissionsExt::from_mode(0o700))?;
-        reveal(&closed.join("hidden.txt"))
-    }),
-    refused("unmount-hidden", Hide, "unmount what covers a hidden file", &[libc::EPERM], |context| {
-        unmount(at(context, "hidden.txt"), UnmountFlags::DETACH)?;
-        Ok("it was unmounted".to_owned())
-    }),
+    denied(
+        "read-hidden-behind-link",
+        Hide,
+        "read a file that a pattern hides by the way of a link",
+        |context| reveal(&at(context, "keys/hidden.key")),
+    ),
+    denied(
+        "read-hidden-closed",
+        Hide,
+        "open a closed directory and read a hidden file in it",
+        |context| {
+            let closed = at(context, "closed");
+            fs::set_permissions(&closed, PermissionsExt::from_mode(0o700))?;
+            reveal(&closed.join("hidden.txt"))
+        },
+    ),
+    refused(
+        "unmount-hidden",
+        Hide,
+        "unmount what covers a hidden file",
+        &[libc::EPERM],
+        |context| {
+            unmount(at(context, "hidden.txt"), UnmountFlags::DETACH)?;
+            Ok("it was unmounted".to_owned())
+        },
+    ),
 ];
 
 /// Attempts to change protected files.
 pub(super) const PROTECTED: &[Attempt] = &[
-    denied("write-protected", Protect, "write to a protected file", |context| scribble(&at(context, ".git/config"))),
+    denied("write-protected", Protect, "write to a protected file", |context| {
+        scribble(&at(context, ".git/config"))
+    }),
     denied("append-protected", Protect, "append to a protected file", |context| {
         fs::OpenOptions::new().append(true).open(at(context, ".git/config"))?.write_all(b"x")?;
         Ok("it was appended to".to_owned())
@@ -85,47 +141,90 @@ pub(super) const PROTECTED: &[Attempt] = &[
         fs::remove_file(at(context, ".git/config")).map(|()| "it was deleted".to_owned())
     }),
     denied("move-protected", Protect, "move a protected file away", |context| {
-        fs::rename(at(context, ".git/config"), at(context, "moved")).map(|()| "it was moved".to_owned())
+        fs::rename(at(context, ".git/config"), at(context, "moved"))
+            .map(|()| "it was moved".to_owned())
     }),
     denied("replace-protected", Protect, "replace a protected file with another", |context| {
         fs::write(at(context, "replacement"), "x")?;
-        fs::rename(at(context, "replacement"), at(context, ".git/config")).map(|()| "it was replaced".to_owned())
+        fs::rename(at(context, "replacement"), at(context, ".git/config"))
+            .map(|()| "it was replaced".to_owned())
     }),
-    denied("replace-protected-parent", Protect, "put another directory in the place of a protected one's", |context| {
-        fs::rename(at(context, ".git"), at(context, ".git2"))?;
-        fs::create_dir(at(context, ".git")).map(|()| "it was replaced".to_owned())
-    }),
+    denied(
+        "replace-protected-parent",
+        Protect,
+        "put another directory in the place of a protected one's",
+        |context| {
+            fs::rename(at(context, ".git"), at(context, ".git2"))?;
+            fs::create_dir(at(context, ".git")).map(|()| "it was replaced".to_owned())
+        },
+    ),
     denied("move-protected-directory", Protect, "move a protected directory away", |context| {
-        fs::rename(at(context, ".git/hooks"), at(context, "moved")).map(|()| "it was moved".to_owned())
+        fs::rename(at(context, ".git/hooks"), at(context, "moved"))
+            .map(|()| "it was moved".to_owned())
     }),
     denied("create-protected", Protect, "make a file in a protected directory", |context| {
         fs::write(at(context, ".git/hooks/post-commit"), "x").map(|()| "it was made".to_owned())
     }),
-    denied("write-protected-include", Protect, "write to a file that git's configuration includes", |context| {
-        scribble(&at(context, "team-config"))
-    }),
-    denied("create-protected-hook", Protect, "make a hook where git's configuration has them", |context| {
-        fs::write(at(context, "team-hooks/pre-push"), "x").map(|()| "it was made".to_owned())
-    }),
-    denied("write-protected-link", Protect, "write to a protected file by a symbolic link made inside", |context| {
-        symlink(".git/config", at(context, "link-to-protected"))?;
-        scribble(&at(context, "link-to-protected"))
-    }),
-    denied("write-protected-hard-link", Protect, "write to a protected file by a hard link made inside", |context| {
-        fs::hard_link(at(context, ".git/config"), at(context, "other-name-of-protected"))?;
-        scribble(&at(context, "other-name-of-protected"))
-    }),
-    denied("write-protected-reopened", Protect, "reopen a descriptor of a protected file for writing", |context| {
-        let file = fs::File::open(at(context, ".git/config"))?;
-        scribble(&PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file))))
-    }),
-    denied("change-mode-protected", Protect, "change the permissions of a protected file", |context| {
-        mode(&at(context, ".git/config"))
-    }),
-    refused("remount-protected", Protect, "remount a protected directory writable", &[libc::EPERM], |context| {
-        mount_remount(at(context, ".git/hooks"), MountFlags::BIND, "")?;
-        Ok("it was remounted".to_owned())
-    }),
+    denied(
+        "write-protected-include",
+        Protect,
+        "write to a file that git's configuration includes",
+        |context| scribble(&at(context, "team-config")),
+    ),
+    denied(
+        "create-protected-hook",
+        Protect,
+        "make a hook where git's configuration has them",
+        |context| {
+            fs::write(at(context, "team-hooks/pre-push"), "x").map(|()| "it was made".to_owned())
+        },
+    ),
+    denied(
+        "write-protected-link",
+        Protect,
+        "write to a protected file by a symbolic link made inside",
+        |context| {
+            symlink(".git/config", at(context, "link-to-protected"))?;
+            scribble(&at(context, "link-to-protected"))
+        },
+    ),
+    denied(
+        "write-protected-hard-link",
+        Protect,
+        "write to a protected file by a hard link made inside",
+        |context| {
+            fs::hard_link(at(context, ".git/config"), at(context, "other-name-of-protected"))?;
+            scribble(&at(context, "other-name-of-protected"))
+        },
+    ),
+    denied(
+        "write-protected-reopened",
+        Protect,
+        "reopen a descriptor of a protected file for writing",
+        |context| {
+            let file = fs::File::open(at(context, ".git/config"))?;
+            scribble(&PathBuf::from(format!(
+                "/proc/self/fd/{}",
+                std::os::fd::AsRawFd::as_raw_fd(&file)
+            )))
+        },
+    ),
+    denied(
+        "change-mode-protected",
+        Protect,
+        "change the permissions of a protected file",
+        |context| mode(&at(context, ".git/config")),
+    ),
+    refused(
+        "remount-protected",
+        Protect,
+        "remount a protected directory writable",
+        &[libc::EPERM],
+        |context| {
+            mount_remount(at(context, ".git/hooks"), MountFlags::BIND, "")?;
+            Ok("it was remounted".to_owned())
+        },
+    ),
 ];
 
 fn at(context: &Context, name: &str) -> PathBuf {

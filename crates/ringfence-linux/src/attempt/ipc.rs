@@ -9,12 +9,23 @@ use super::{Attempt, Context, denied, empty_handed, impossible};
 use crate::sys::attempt::{Key, NamedQueue, Queue, Segment};
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
-    denied("attach-shared-memory", Ipc, "attach a System V shared memory segment of the host", |context| {
-        Segment::attach(context.segment.ok_or_else(|| impossible("the host has no System V shared memory"))?)?;
-        Ok("it was attached".to_owned())
-    }),
+    denied(
+        "attach-shared-memory",
+        Ipc,
+        "attach a System V shared memory segment of the host",
+        |context| {
+            Segment::attach(
+                context
+                    .segment
+                    .ok_or_else(|| impossible("the host has no System V shared memory"))?,
+            )?;
+            Ok("it was attached".to_owned())
+        },
+    ),
     denied("send-message", Ipc, "send to a System V message queue of the host", |context| {
-        Queue::send(context.queue.ok_or_else(|| impossible("the host has no System V message queues"))?)?;
+        Queue::send(
+            context.queue.ok_or_else(|| impossible("the host has no System V message queues"))?,
+        )?;
         Ok("it was sent".to_owned())
     }),
     denied("open-message-queue", Ipc, "open a POSIX message queue of the host", |context| {
@@ -36,7 +47,8 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
 ];
 
 fn queue_name(context: &Context) -> io::Result<CString> {
-    CString::new(format!("/{}", context.name)).map_err(|_| impossible("the name has a NUL byte in it"))
+    CString::new(format!("/{}", context.name))
+        .map_err(|_| impossible("the name has a NUL byte in it"))
 }
 
 fn key_name(context: &Context) -> io::Result<CString> {

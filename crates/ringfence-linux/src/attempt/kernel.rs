@@ -16,19 +16,35 @@ const EPERM: &[i32] = &[libc::EPERM];
 const ENOSYS: &[i32] = &[libc::ENOSYS];
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
-    refused("call-io-uring", Kernel, "queue work for the kernel by io_uring", EPERM, |_| family("io_uring")),
-    refused("call-userfaultfd", Kernel, "stop the kernel in the middle of a copy by userfaultfd", EPERM, |_| {
-        family("userfaultfd")
+    refused("call-io-uring", Kernel, "queue work for the kernel by io_uring", EPERM, |_| {
+        family("io_uring")
     }),
+    refused(
+        "call-userfaultfd",
+        Kernel,
+        "stop the kernel in the middle of a copy by userfaultfd",
+        EPERM,
+        |_| family("userfaultfd"),
+    ),
     refused("call-bpf", Kernel, "load a program into the kernel by bpf", EPERM, |_| family("bpf")),
-    refused("call-perf", Kernel, "watch the processor by perf_event_open", EPERM, |_| family("perf")),
+    refused("call-perf", Kernel, "watch the processor by perf_event_open", EPERM, |_| {
+        family("perf")
+    }),
     refused("call-kexec", Kernel, "call kexec_load or reboot", EPERM, |_| family("boot")),
     refused("call-modules", Kernel, "load or unload a kernel module", EPERM, |_| family("modules")),
-    refused("call-keyring", Kernel, "call add_key, request_key or keyctl", EPERM, |_| family("keyring")),
-    refused("call-mount", Kernel, "call mount, pivot_root, chroot, or a newer call of their kind", EPERM, |_| {
-        family("mount")
+    refused("call-keyring", Kernel, "call add_key, request_key or keyctl", EPERM, |_| {
+        family("keyring")
     }),
-    refused("call-setns", Kernel, "enter a namespace of somebody else by setns", EPERM, |_| family("setns")),
+    refused(
+        "call-mount",
+        Kernel,
+        "call mount, pivot_root, chroot, or a newer call of their kind",
+        EPERM,
+        |_| family("mount"),
+    ),
+    refused("call-setns", Kernel, "enter a namespace of somebody else by setns", EPERM, |_| {
+        family("setns")
+    }),
     refused(
         "call-setxattrat",
         Kernel,
@@ -36,36 +52,62 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         ENOSYS,
         |_| family("setxattrat"),
     ),
-    refused("call-clone3", Kernel, "make a process by clone3, whose flags a filter cannot see", ENOSYS, |_| {
-        family("clone3")
-    }),
-    refused("call-handles", Kernel, "open a file by its handle, or take a descriptor of a process", EPERM, |_| {
-        family("descriptors")
-    }),
+    refused(
+        "call-clone3",
+        Kernel,
+        "make a process by clone3, whose flags a filter cannot see",
+        ENOSYS,
+        |_| family("clone3"),
+    ),
+    refused(
+        "call-handles",
+        Kernel,
+        "open a file by its handle, or take a descriptor of a process",
+        EPERM,
+        |_| family("descriptors"),
+    ),
     refused("call-fanotify", Kernel, "watch a whole file system", EPERM, |_| family("fanotify")),
     refused("call-pages", Kernel, "move pages of memory between nodes", EPERM, |_| family("pages")),
     refused("call-storage", Kernel, "call swapon, quotactl or acct", EPERM, |_| family("storage")),
     refused("call-clock", Kernel, "set the clock", EPERM, |_| family("clock")),
     refused("call-host", Kernel, "set the host's name, or read its log", EPERM, |_| family("host")),
-    refused("call-hardware", Kernel, "reach ports or descriptor tables of the processor", EPERM, |_| {
-        family("hardware")
+    refused(
+        "call-hardware",
+        Kernel,
+        "reach ports or descriptor tables of the processor",
+        EPERM,
+        |_| family("hardware"),
+    ),
+    refused("call-obsolete", Kernel, "call what no living program calls", EPERM, |_| {
+        family("obsolete")
     }),
-    refused("call-obsolete", Kernel, "call what no living program calls", EPERM, |_| family("obsolete")),
     denied("change-personality", Kernel, "make readable memory executable", |_| {
         attempt::executable_data().map(|()| "it is executable".to_owned())
     }),
-    refused("enter-32-bit", Kernel, "make a system call by the entry point of 32-bit programs", ENOSYS, |_| {
-        attempt::getpid_of_32_bit().map(|_| "it was answered".to_owned())
-    }),
-    refused("enter-x32", Kernel, "make a system call by the entry point of x32 programs", ENOSYS, |_| {
-        attempt::getpid_of_x32().map(|_| "it was answered".to_owned())
-    }),
+    refused(
+        "enter-32-bit",
+        Kernel,
+        "make a system call by the entry point of 32-bit programs",
+        ENOSYS,
+        |_| attempt::getpid_of_32_bit().map(|_| "it was answered".to_owned()),
+    ),
+    refused(
+        "enter-x32",
+        Kernel,
+        "make a system call by the entry point of x32 programs",
+        ENOSYS,
+        |_| attempt::getpid_of_x32().map(|_| "it was answered".to_owned()),
+    ),
     refused("unshare-user", Kernel, "enter a new user namespace by unshare", EPERM, |_| {
         attempt::unshare_user(Width::Plain).map(|()| "it is in one".to_owned())
     }),
-    refused("unshare-user-wide", Kernel, "enter one by unshare with a bit that a filter may trip over", EPERM, |_| {
-        attempt::unshare_user(Width::Widened).map(|()| "it is in one".to_owned())
-    }),
+    refused(
+        "unshare-user-wide",
+        Kernel,
+        "enter one by unshare with a bit that a filter may trip over",
+        EPERM,
+        |_| attempt::unshare_user(Width::Widened).map(|()| "it is in one".to_owned()),
+    ),
     refused("clone-user", Kernel, "make a new user namespace by clone", EPERM, |_| {
         attempt::clone_user().map(|()| "it was made".to_owned())
     }),
@@ -75,13 +117,18 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     denied("socket-raw", Kernel, "make a raw socket", |_| {
         socket(libc::AF_INET, SocketType::RAW, Some(rustix::net::ipproto::ICMP))
     }),
-    denied("socket-packet", Kernel, "make a packet socket", |_| socket(libc::AF_PACKET, SocketType::DGRAM, None)),
+    denied("socket-packet", Kernel, "make a packet socket", |_| {
+        socket(libc::AF_PACKET, SocketType::DGRAM, None)
+    }),
     denied("socket-netlink", Kernel, "make a netlink socket that is not for routes", |_| {
         attempt::key_management(Width::Plain).map(|()| "it was made".to_owned())
     }),
-    denied("socket-netlink-wide", Kernel, "make such a socket with a bit that a filter may trip over", |_| {
-        attempt::key_management(Width::Widened).map(|()| "it was made".to_owned())
-    }),
+    denied(
+        "socket-netlink-wide",
+        Kernel,
+        "make such a socket with a bit that a filter may trip over",
+        |_| attempt::key_management(Width::Widened).map(|()| "it was made".to_owned()),
+    ),
     denied("socket-vsock", Kernel, "make a socket to the hypervisor", |_| {
         socket(libc::AF_VSOCK, SocketType::STREAM, None)
     }),
@@ -91,9 +138,12 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     denied("write-core-pattern", Kernel, "open the pattern of core dumps for writing", |_| {
         open_for_writing("/proc/sys/kernel/core_pattern")
     }),
-    denied("write-kernel-setting", Kernel, "open a setting of the kernel's memory for writing", |_| {
-        open_for_writing("/proc/sys/vm/overcommit_memory")
-    }),
+    denied(
+        "write-kernel-setting",
+        Kernel,
+        "open a setting of the kernel's memory for writing",
+        |_| open_for_writing("/proc/sys/vm/overcommit_memory"),
+    ),
     denied("write-trigger", Kernel, "open the trigger of the magic SysRq key for writing", |_| {
         open_for_writing("/proc/sysrq-trigger")
     }),
@@ -103,18 +153,28 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     denied("read-kernel-core", Kernel, "open the kernel's memory in /proc/kcore", |_| {
         fs_err::File::open("/proc/kcore").map(|_| "it was opened".to_owned())
     }),
-    denied("dump-core", Kernel, "have the host's handler of core dumps run, outside and as its root", |_| {
-        match rustix::process::getrlimit(Resource::Core).maximum {
-            Some(1) => Err(empty_handed("the limit on core dumps is 1, which keeps it from running")),
+    denied(
+        "dump-core",
+        Kernel,
+        "have the host's handler of core dumps run, outside and as its root",
+        |_| match rustix::process::getrlimit(Resource::Core).maximum {
+            Some(1) => {
+                Err(empty_handed("the limit on core dumps is 1, which keeps it from running"))
+            }
             _ => Ok("no limit on core dumps keeps it from running".to_owned()),
-        }
-    }),
+        },
+    ),
 ];
 
 /// Makes every call of a family, and returns the first answer that is not the filter's.
 fn family(name: &str) -> io::Result<String> {
-    let family = families().iter().find(|family| family.name == name).ok_or_else(|| impossible("no such family"))?;
-    let Rule::Refuse(refusal) = family.rule else { return Err(impossible("the family is not refused outright")) };
+    let family = families()
+        .iter()
+        .find(|family| family.name == name)
+        .ok_or_else(|| impossible("no such family"))?;
+    let Rule::Refuse(refusal) = family.rule else {
+        return Err(impossible("the family is not refused outright"));
+    };
     let (mut is_refused, mut absent) = (false, None);
     for syscall in family.syscalls {
         match attempt::with_wrong_arguments(syscall, family.rule) {

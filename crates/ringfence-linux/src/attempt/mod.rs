@@ -71,7 +71,8 @@ impl Attempt {
             Ok(observed) => Observation { outcome: Outcome::Succeeded, errno: None, observed },
             Err(error) => {
                 let errno = error.raw_os_error();
-                let is_refusal = self.refusals.is_empty() || errno.is_none_or(|errno| self.refusals.contains(&errno));
+                let is_refusal = self.refusals.is_empty()
+                    || errno.is_none_or(|errno| self.refusals.contains(&errno));
                 let outcome = if is_refusal { Outcome::Denied } else { Outcome::Reached };
                 Observation { outcome, errno, observed: error.to_string() }
             }
@@ -154,12 +155,17 @@ mod tests {
     #[test]
     fn only_the_errors_of_a_sandbox_are_denials_where_they_are_named() {
         let context = Context::default();
-        let with = |refusals, run| Attempt { name: "", clause: Clause::Kernel, what: "", refusals, run }.run(&context);
+        let with = |refusals, run| {
+            Attempt { name: "", clause: Clause::Kernel, what: "", refusals, run }.run(&context)
+        };
         let faulty = |_: &Context| Err(io::Error::from_raw_os_error(libc::EFAULT));
         assert_eq!(with(&[libc::EPERM], faulty).outcome, Outcome::Reached);
         assert_eq!(with(&[libc::EPERM, libc::EFAULT], faulty).outcome, Outcome::Denied);
         assert_eq!(with(&[], faulty).outcome, Outcome::Denied);
-        assert_eq!(with(&[libc::EPERM], |_| Err(impossible("no such thing"))).outcome, Outcome::Denied);
+        assert_eq!(
+            with(&[libc::EPERM], |_| Err(impossible("no such thing"))).outcome,
+            Outcome::Denied
+        );
         assert_eq!(with(&[libc::EPERM], |_| Ok("done".to_owned())).outcome, Outcome::Succeeded);
     }
 }

@@ -33,12 +33,16 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         // answer.
         socket.set_read_timeout(Some(AT_ONCE))?;
         match socket.recv(&mut [0]) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok("it was taken".to_owned()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Ok("it was taken".to_owned())
+            }
             Err(error) => Err(error),
             Ok(_) => Ok("it was answered".to_owned()),
         }
     }),
-    denied("route-elsewhere", Network, "find a way to an address that is not the host's", |_| route(ELSEWHERE)),
+    denied("route-elsewhere", Network, "find a way to an address that is not the host's", |_| {
+        route(ELSEWHERE)
+    }),
     denied("route-to-name-server", Network, "find a way to the host's name server", |context| {
         route(context.network.name_server.ok_or_else(|| impossible("the host has no name server"))?)
     }),
@@ -46,9 +50,15 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         let address = UnixAddress::from_abstract_name(&context.network.abstract_name)?;
         UnixStream::connect_addr(&address).map(|_| "connected".to_owned())
     }),
-    denied("connect-socket-file", Ipc, "connect to a Unix socket of the host by its path", |context| {
-        UnixStream::connect(context.paths.outside.join("socket")).map(|_| "connected".to_owned())
-    }),
+    denied(
+        "connect-socket-file",
+        Ipc,
+        "connect to a Unix socket of the host by its path",
+        |context| {
+            UnixStream::connect(context.paths.outside.join("socket"))
+                .map(|_| "connected".to_owned())
+        },
+    ),
 ];
 
 fn connect(address: SocketAddr) -> io::Result<String> {
@@ -57,6 +67,7 @@ fn connect(address: SocketAddr) -> io::Result<String> {
 
 /// Connects a datagram socket. The call sends nothing, and fails if no route leads to the address.
 fn route(address: IpAddr) -> io::Result<String> {
-    let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let any: IpAddr =
+        if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     UdpSocket::bind((any, 0))?.connect((address, 53)).map(|()| "there is a route".to_owned())
 }

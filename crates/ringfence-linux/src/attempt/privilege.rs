@@ -15,27 +15,50 @@ use crate::sys::attempt;
 const SOMEBODY: u32 = 54_321;
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
-    denied("hold-capability", Privilege, "hold any capability", |_| capabilities(Path::new("/proc/self/status"))),
+    denied("hold-capability", Privilege, "hold any capability", |_| {
+        capabilities(Path::new("/proc/self/status"))
+    }),
     denied("regain-capability", Privilege, "put a capability back into one's own set", |_| {
         let wanted = CapabilitySet::SYS_ADMIN;
-        let sets = CapabilitySets { effective: wanted, permitted: wanted, inheritable: CapabilitySet::empty() };
+        let sets = CapabilitySets {
+            effective: wanted,
+            permitted: wanted,
+            inheritable: CapabilitySet::empty(),
+        };
         rustix::thread::set_capabilities(None, sets)?;
         Ok("it is back".to_owned())
     }),
-    denied("run-setuid-program", Privilege, "gain capabilities by a program with the set-user-id bit", |context| {
-        let program = context.paths.setuid.as_deref().ok_or_else(|| impossible("no such program was found"))?;
-        capabilities_of(program)
-    }),
-    denied("execute-as-root", Privilege, "gain capabilities by executing a program as user 0", |_| {
-        capabilities_of(Path::new("/bin/true"))
-    }),
-    denied("gain-privileges-later", Privilege, "leave the way open for privileges to be gained", |_| {
-        let status = fs_err::read_to_string("/proc/self/status")?;
-        match field(&status, "NoNewPrivs") {
-            Some("0") => Ok("no_new_privs is not set".to_owned()),
-            _ => Err(empty_handed("no_new_privs is set")),
-        }
-    }),
+    denied(
+        "run-setuid-program",
+        Privilege,
+        "gain capabilities by a program with the set-user-id bit",
+        |context| {
+            let program = context
+                .paths
+                .setuid
+                .as_deref()
+                .ok_or_else(|| impossible("no such program was found"))?;
+            capabilities_of(program)
+        },
+    ),
+    denied(
+        "execute-as-root",
+        Privilege,
+        "gain capabilities by executing a program as user 0",
+        |_| capabilities_of(Path::new("/bin/true")),
+    ),
+    denied(
+        "gain-privileges-later",
+        Privilege,
+        "leave the way open for privileges to be gained",
+        |_| {
+            let status = fs_err::read_to_string("/proc/self/status")?;
+            match field(&status, "NoNewPrivs") {
+                Some("0") => Ok("no_new_privs is not set".to_owned()),
+                _ => Err(empty_handed("no_new_privs is set")),
+            }
+        },
+    ),
     denied("change-user", Privilege, "become another user", |_| {
         rustix::thread::set_thread_uid(Uid::from_raw(SOMEBODY))?;
         Ok("it is another user".to_owned())
@@ -57,7 +80,10 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     denied("raise-limit", Privilege, "raise a hard resource limit", |_| {
         let now = rustix::process::getrlimit(Resource::Nofile);
         let more = now.maximum.ok_or_else(|| impossible("there is no limit to raise"))? + 1;
-        rustix::process::setrlimit(Resource::Nofile, Rlimit { current: now.current, maximum: Some(more) })?;
+        rustix::process::setrlimit(
+            Resource::Nofile,
+            Rlimit { current: now.current, maximum: Some(more) },
+        )?;
         Ok("it was raised".to_owned())
     }),
     denied("real-time", Privilege, "run in a real-time class, before everything else", |_| {
@@ -90,6 +116,7 @@ fn capabilities(status: &Path) -> io::Result<String> {
 }
 
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    let after_name = |line: &'a str| line.strip_prefix(name).and_then(|rest| rest.strip_prefix(':'));
+    let after_name =
+        |line: &'a str| line.strip_prefix(name).and_then(|rest| rest.strip_prefix(':'));
     status.lines().find_map(after_name).map(str::trim)
 }

@@ -13,15 +13,33 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         let path = format!("/proc/{}/stat", context.neighbour.process);
         fs_err::read_to_string(path).map(|_| "it is there".to_owned())
     }),
-    denied("read-process-arguments", Processes, "read the arguments of a process of the host", |context| {
-        fs_err::read(format!("/proc/{}/cmdline", context.neighbour.process)).map(|_| "they were read".to_owned())
-    }),
-    denied("read-process-environment", Processes, "read the environment of a process of the host", |context| {
-        fs_err::read(format!("/proc/{}/environ", context.neighbour.process)).map(|_| "it was read".to_owned())
-    }),
-    denied("open-process-memory", Processes, "open the memory of a process of the host", |context| {
-        fs_err::File::open(format!("/proc/{}/mem", context.neighbour.process)).map(|_| "it was opened".to_owned())
-    }),
+    denied(
+        "read-process-arguments",
+        Processes,
+        "read the arguments of a process of the host",
+        |context| {
+            fs_err::read(format!("/proc/{}/cmdline", context.neighbour.process))
+                .map(|_| "they were read".to_owned())
+        },
+    ),
+    denied(
+        "read-process-environment",
+        Processes,
+        "read the environment of a process of the host",
+        |context| {
+            fs_err::read(format!("/proc/{}/environ", context.neighbour.process))
+                .map(|_| "it was read".to_owned())
+        },
+    ),
+    denied(
+        "open-process-memory",
+        Processes,
+        "open the memory of a process of the host",
+        |context| {
+            fs_err::File::open(format!("/proc/{}/mem", context.neighbour.process))
+                .map(|_| "it was opened".to_owned())
+        },
+    ),
     refused(
         "read-process-memory",
         Processes,
@@ -44,11 +62,16 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         rustix::process::setpriority_process(Some(neighbour(context)?), 1)?;
         Ok("it was lowered".to_owned())
     }),
-    denied("limit-process", Processes, "change a resource limit of a process of the host", |context| {
-        let limit = rustix::process::getrlimit(Resource::Core);
-        rustix::process::prlimit(Some(neighbour(context)?), Resource::Core, limit)?;
-        Ok("it was changed".to_owned())
-    }),
+    denied(
+        "limit-process",
+        Processes,
+        "change a resource limit of a process of the host",
+        |context| {
+            let limit = rustix::process::getrlimit(Resource::Core);
+            rustix::process::prlimit(Some(neighbour(context)?), Resource::Core, limit)?;
+            Ok("it was changed".to_owned())
+        },
+    ),
     denied("pin-process", Processes, "move a process of the host to other processors", |context| {
         let own = rustix::thread::sched_getaffinity(None)?;
         rustix::thread::sched_setaffinity(Some(neighbour(context)?), &own)?;
@@ -57,5 +80,6 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
 ];
 
 fn neighbour(context: &Context) -> io::Result<Pid> {
-    Pid::from_raw(context.neighbour.process).ok_or_else(|| impossible("there is no process to reach"))
+    Pid::from_raw(context.neighbour.process)
+        .ok_or_else(|| impossible("there is no process to reach"))
 }

@@ -17,15 +17,25 @@ const EPERM: &[i32] = &[libc::EPERM];
 
 /// Attempts to type into the caller's terminal.
 pub(super) const TERMINAL: &[Attempt] = &[
-    refused("type-into-terminal", Terminal, "type into the controlling terminal by TIOCSTI", EPERM, |_| {
-        attempt::type_into(terminal()?.as_fd(), Width::Plain).map(|()| "a character was typed".to_owned())
-    }),
+    refused(
+        "type-into-terminal",
+        Terminal,
+        "type into the controlling terminal by TIOCSTI",
+        EPERM,
+        |_| {
+            attempt::type_into(terminal()?.as_fd(), Width::Plain)
+                .map(|()| "a character was typed".to_owned())
+        },
+    ),
     refused(
         "type-into-terminal-wide",
         Terminal,
         "type by TIOCSTI with a bit that a filter may trip over",
         EPERM,
-        |_| attempt::type_into(terminal()?.as_fd(), Width::Widened).map(|()| "a character was typed".to_owned()),
+        |_| {
+            attempt::type_into(terminal()?.as_fd(), Width::Widened)
+                .map(|()| "a character was typed".to_owned())
+        },
     ),
     refused("paste-into-terminal", Terminal, "paste into a terminal by TIOCLINUX", EPERM, |_| {
         attempt::console(terminal()?.as_fd()).map(|()| "the terminal answered".to_owned())
@@ -34,32 +44,52 @@ pub(super) const TERMINAL: &[Attempt] = &[
 
 /// Attempts to find variables and descriptors that the caller does not pass.
 pub(super) const ENVIRONMENT: &[Attempt] = &[
-    denied("read-variable", Environment, "read a variable of the caller that is not passed", |context| {
-        if context.variables.is_empty() {
-            return Err(impossible("the caller has no variable that is not passed"));
-        }
-        let found = context.variables.iter().filter(|name| std::env::var_os(name).is_some()).count();
-        if found > 0 { Ok(format!("{found} were found")) } else { Err(empty_handed("none is there")) }
-    }),
+    denied(
+        "read-variable",
+        Environment,
+        "read a variable of the caller that is not passed",
+        |context| {
+            if context.variables.is_empty() {
+                return Err(impossible("the caller has no variable that is not passed"));
+            }
+            let found =
+                context.variables.iter().filter(|name| std::env::var_os(name).is_some()).count();
+            if found > 0 {
+                Ok(format!("{found} were found"))
+            } else {
+                Err(empty_handed("none is there"))
+            }
+        },
+    ),
     denied(
         "read-parent-environment",
         Environment,
         "read such a variable in the parent's /proc/PID/environ",
         |context| reveal(&fs_err::read(format!("/proc/{}/environ", parent_id()))?, context),
     ),
-    denied("read-parent-memory", Environment, "read such a variable in the parent's memory", |context| {
-        reveal(&stack_of_parent()?, context)
-    }),
-    denied("use-descriptor", Environment, "use a descriptor that the caller has open and does not pass", |context| {
-        let number = context.descriptor.ok_or_else(|| impossible("the caller has none open"))?;
-        crate::sys::process::duplicate(number).map(|_| "it was used".to_owned())
-    }),
+    denied(
+        "read-parent-memory",
+        Environment,
+        "read such a variable in the parent's memory",
+        |context| reveal(&stack_of_parent()?, context),
+    ),
+    denied(
+        "use-descriptor",
+        Environment,
+        "use a descriptor that the caller has open and does not pass",
+        |context| {
+            let number =
+                context.descriptor.ok_or_else(|| impossible("the caller has none open"))?;
+            crate::sys::process::duplicate(number).map(|_| "it was used".to_owned())
+        },
+    ),
 ];
 
 /// Opens a pseudo-terminal that becomes the controlling terminal of this session.
 fn terminal() -> io::Result<OwnedFd> {
     let _ = rustix::process::setsid(); // fails if this process already leads a process group
-    let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    let master =
+        rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     rustix::pty::grantpt(&master)?;
     rustix::pty::unlockpt(&master)?;
     let name = rustix::pty::ptsname(&master, Vec::new())?;
@@ -88,7 +118,10 @@ fn reveal(memory: &[u8], context: &Context) -> io::Result<String> {
 fn stack_of_parent() -> io::Result<Vec<u8>> {
     let parent = parent_id();
     let maps = fs_err::read_to_string(format!("/proc/{parent}/maps"))?;
-    let line = maps.lines().find(|line| line.ends_with("[stack]")).ok_or_else(|| empty_handed("it has no stack"))?;
+    let line = maps
+        .lines()
+        .find(|line| line.ends_with("[stack]"))
+        .ok_or_else(|| empty_handed("it has no stack"))?;
     let range = line.split(' ').next().and_then(|range| range.split_once('-'));
     let address = |text: &str| u64::from_str_radix(text, 16).map_err(io::Error::other);
     let (start, end) = range.ok_or_else(|| impossible("its maps cannot be read"))?;

@@ -80,13 +80,18 @@ impl Directory {
         if setting.presence == Presence::Optional && !path.exists() {
             return Ok(());
         }
-        let failed = |source| CgroupError::Set { path: path.clone(), value: setting.value.clone(), source };
+        let failed =
+            |source| CgroupError::Set { path: path.clone(), value: setting.value.clone(), source };
         write(&path, &setting.value).map_err(failed)?;
         let kept = fs::read_to_string(&path).map_err(failed)?;
         if kept.trim_end() == setting.value {
             Ok(())
         } else {
-            Err(CgroupError::NotKept { path, value: setting.value.clone(), kept: kept.trim_end().to_owned() })
+            Err(CgroupError::NotKept {
+                path,
+                value: setting.value.clone(),
+                kept: kept.trim_end().to_owned(),
+            })
         }
     }
 
@@ -110,7 +115,9 @@ impl Directory {
     /// group (cgroups(7)).
     pub(super) fn can_be_left(&self) -> bool {
         let around = self.path.ancestors().skip(1).map(|group| group.join("cgroup.procs"));
-        around.take_while(|file| file.exists()).any(|file| fs::OpenOptions::new().write(true).open(file).is_ok())
+        around
+            .take_while(|file| file.exists())
+            .any(|file| fs::OpenOptions::new().write(true).open(file).is_ok())
     }
 
     /// Kills every process in the group and below it, including processes that are forked
@@ -168,7 +175,9 @@ impl Directory {
             while let Err(error) = fs::remove_dir(&group) {
                 match error.kind() {
                     io::ErrorKind::NotFound => break,
-                    io::ErrorKind::ResourceBusy if Instant::now() < deadline => thread::sleep(Duration::from_millis(1)),
+                    io::ErrorKind::ResourceBusy if Instant::now() < deadline => {
+                        thread::sleep(Duration::from_millis(1))
+                    }
                     _ => return Err(error),
                 }
             }

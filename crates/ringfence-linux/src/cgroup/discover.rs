@@ -30,13 +30,15 @@ pub(super) struct Place {
 impl Hierarchies {
     /// Finds the hierarchies of this process.
     pub(super) fn of_this_process() -> std::io::Result<Self> {
-        let read = |path| fs_err::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let read =
+            |path| fs_err::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         Ok(Self::parse(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?))
     }
 
     /// Parses the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`.
     pub(super) fn parse(memberships: &str, mounts: &str) -> Self {
-        let memberships: Vec<Membership<'_>> = memberships.lines().filter_map(Membership::parse).collect();
+        let memberships: Vec<Membership<'_>> =
+            memberships.lines().filter_map(Membership::parse).collect();
         let mounts: Vec<Mount> = mounts.lines().filter_map(Mount::parse).collect();
         let mut found = Self::default();
         for membership in &memberships {
@@ -44,12 +46,14 @@ impl Hierarchies {
             let Some(first) = candidates.clone().next() else { continue };
             // One hierarchy may be mounted more than once, and with another root. Prefer a mount
             // that shows our group.
-            let mount = candidates.find(|mount| mount.below(membership.path).is_some()).unwrap_or(first);
+            let mount =
+                candidates.find(|mount| mount.below(membership.path).is_some()).unwrap_or(first);
             let place = mount.place(membership.path);
             if membership.controllers.is_empty() {
                 found.unified = Some(place);
             } else {
-                let controllers = membership.controllers.iter().map(|&name| name.to_owned()).collect();
+                let controllers =
+                    membership.controllers.iter().map(|&name| name.to_owned()).collect();
                 found.legacy.push(Legacy { controllers, place });
             }
         }
@@ -58,7 +62,10 @@ impl Hierarchies {
 
     /// Returns this process's place in the version 1 hierarchy of a controller.
     pub(super) fn legacy(&self, controller: &str) -> Option<&Place> {
-        let mut bound = self.legacy.iter().filter(|legacy| legacy.controllers.iter().any(|name| name == controller));
+        let mut bound = self
+            .legacy
+            .iter()
+            .filter(|legacy| legacy.controllers.iter().any(|name| name == controller));
         bound.next().map(|legacy| &legacy.place)
     }
 }
@@ -108,7 +115,10 @@ impl Mount {
     fn carries(&self, membership: &Membership<'_>) -> bool {
         match &self.options {
             None => membership.controllers.is_empty(),
-            Some(options) => membership.controllers.iter().any(|name| options.iter().any(|option| option == name)),
+            Some(options) => membership
+                .controllers
+                .iter()
+                .any(|name| options.iter().any(|option| option == name)),
         }
     }
 
@@ -164,7 +174,8 @@ mod tests {
             "24 30 0:22 / /sys/kernel/security rw,nosuid - securityfs securityfs rw\n\
              35 24 0:30 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate\n",
         );
-        let own = "/sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service/app.slice/term.scope";
+        let own =
+            "/sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service/app.slice/term.scope";
         assert_eq!(found.unified, Some(place("/sys/fs/cgroup", own)));
         assert!(found.legacy.is_empty());
     }
@@ -179,9 +190,18 @@ mod tests {
              33 25 0:29 / /sys/fs/cgroup/systemd rw shared:13 - cgroup cgroup rw,xattr,name=systemd\n",
         );
         assert_eq!(found.unified, None);
-        assert_eq!(found.legacy("memory"), Some(&place("/sys/fs/cgroup/memory", "/sys/fs/cgroup/memory/user.slice")));
-        assert_eq!(found.legacy("cpu"), Some(&place("/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpu,cpuacct")));
-        assert_eq!(found.legacy("pids").unwrap().own, Path::new("/sys/fs/cgroup/pids/user.slice/user-0.slice"));
+        assert_eq!(
+            found.legacy("memory"),
+            Some(&place("/sys/fs/cgroup/memory", "/sys/fs/cgroup/memory/user.slice"))
+        );
+        assert_eq!(
+            found.legacy("cpu"),
+            Some(&place("/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpu,cpuacct"))
+        );
+        assert_eq!(
+            found.legacy("pids").unwrap().own,
+            Path::new("/sys/fs/cgroup/pids/user.slice/user-0.slice")
+        );
         assert_eq!(found.legacy("io"), None);
         assert_eq!(found.legacy.len(), 4);
     }
@@ -195,7 +215,10 @@ mod tests {
              41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n",
         );
         assert_eq!(found.unified, Some(place("/sys/fs/cgroup/unified", "/sys/fs/cgroup/unified")));
-        assert_eq!(found.legacy("memory"), Some(&place("/sys/fs/cgroup/memory", "/sys/fs/cgroup/memory/jobs/a")));
+        assert_eq!(
+            found.legacy("memory"),
+            Some(&place("/sys/fs/cgroup/memory", "/sys/fs/cgroup/memory/jobs/a"))
+        );
     }
 
     #[test]
@@ -205,7 +228,9 @@ mod tests {
         for root in ["/", "/docker/5f0c"] {
             let found = Hierarchies::parse(
                 &format!("0::{root}\n"),
-                &format!("700 650 0:30 {root} /sys/fs/cgroup ro,nosuid,nodev,noexec,relatime - cgroup2 cgroup rw\n"),
+                &format!(
+                    "700 650 0:30 {root} /sys/fs/cgroup ro,nosuid,nodev,noexec,relatime - cgroup2 cgroup rw\n"
+                ),
             );
             assert_eq!(found.unified, Some(place("/sys/fs/cgroup", "/sys/fs/cgroup")));
         }
@@ -213,7 +238,10 @@ mod tests {
 
     #[test]
     fn a_group_outside_of_the_mount_is_replaced_by_the_topmost_visible_one() {
-        let found = Hierarchies::parse("0::/../other\n", "700 650 0:30 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n");
+        let found = Hierarchies::parse(
+            "0::/../other\n",
+            "700 650 0:30 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n",
+        );
         assert_eq!(found.unified, Some(place("/sys/fs/cgroup", "/sys/fs/cgroup")));
     }
 
@@ -228,7 +256,10 @@ mod tests {
 
     #[test]
     fn a_host_without_control_groups_has_none() {
-        assert_eq!(Hierarchies::parse("", "24 30 0:22 / /proc rw - proc proc rw\n"), Hierarchies::default());
+        assert_eq!(
+            Hierarchies::parse("", "24 30 0:22 / /proc rw - proc proc rw\n"),
+            Hierarchies::default()
+        );
         assert_eq!(Hierarchies::parse("0::/\n", "not a mount\n"), Hierarchies::default());
     }
 }

@@ -52,7 +52,9 @@ impl CgroupError {
             return "the groups above set a tighter bound, or the value is out of the kernel's range";
         };
         match obstacle {
-            Obstacle::Directory { source, .. } if source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            Obstacle::Directory { source, .. }
+                if source.kind() == io::ErrorKind::ReadOnlyFilesystem =>
+            {
                 "the cgroup filesystem is read-only: make it writable, or start the container with a writable one"
             }
             Obstacle::Bounded { .. } => {

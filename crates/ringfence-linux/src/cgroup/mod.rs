@@ -67,7 +67,8 @@ impl Wanted {
     /// Returns the limit on bytes of socket buffers for kernels that count them apart from memory.
     /// The limit is only a share of the memory limit, because it adds to that limit.
     fn socket_memory(&self) -> u64 {
-        whole_pages(self.memory.unwrap_or(0) / Self::SOCKET_SHARE).max(rustix::param::page_size() as u64)
+        whole_pages(self.memory.unwrap_or(0) / Self::SOCKET_SHARE)
+            .max(rustix::param::page_size() as u64)
     }
 
     /// Returns the microseconds of processor time per period. The kernel refuses less than 1000.
@@ -242,7 +243,11 @@ impl Group {
         Self::create_in(&hierarchies, wanted, name)
     }
 
-    fn create_in(hierarchies: &Hierarchies, wanted: &Wanted, name: Name) -> Result<Self, CgroupError> {
+    fn create_in(
+        hierarchies: &Hierarchies,
+        wanted: &Wanted,
+        name: Name,
+    ) -> Result<Self, CgroupError> {
         // On failure, dropping `group` removes the directories that exist so far.
         let mut group = Self::default();
         let mut unified = Vec::new();
@@ -258,7 +263,13 @@ impl Group {
         Ok(group)
     }
 
-    fn hold_by_v1(&mut self, limit: Limit, place: &Place, wanted: &Wanted, name: Name) -> Result<(), CgroupError> {
+    fn hold_by_v1(
+        &mut self,
+        limit: Limit,
+        place: &Place,
+        wanted: &Wanted,
+        name: Name,
+    ) -> Result<(), CgroupError> {
         let failed = |source| CgroupError::Unavailable { limit, source };
         let known = self.legacy.iter().position(|(mount, _)| *mount == place.mount);
         let index = match known {
@@ -284,7 +295,8 @@ impl Group {
         wanted: &Wanted,
         name: Name,
     ) -> Result<(), CgroupError> {
-        let controllers: Vec<&'static str> = limits.iter().filter_map(|limit| limit.controller()).collect();
+        let controllers: Vec<&'static str> =
+            limits.iter().filter_map(|limit| limit.controller()).collect();
         let made = match (&hierarchies.unified, controllers.first()) {
             (Some(place), _) => v2::make(place, &controllers, name),
             (None, Some(controller)) => Err(Obstacle::NotBound { controller }),
@@ -296,7 +308,8 @@ impl Group {
                 for &limit in limits {
                     let settings = v2::settings(limit, wanted);
                     settings.iter().try_for_each(|setting| directory.set(setting))?;
-                    self.unified_settings.extend(settings.into_iter().map(|setting| (limit, setting)));
+                    self.unified_settings
+                        .extend(settings.into_iter().map(|setting| (limit, setting)));
                     self.held.push((limit, Version::V2));
                 }
                 Ok(())
@@ -343,7 +356,11 @@ impl Group {
 
     fn holder(&self, limit: Limit) -> Holder {
         let version = self.version(limit);
-        Holder { version, can_be_left: self.can_be_left(), uncounted: self.uncounted_memory(version) }
+        Holder {
+            version,
+            can_be_left: self.can_be_left(),
+            uncounted: self.uncounted_memory(version),
+        }
     }
 
     /// Returns true if a process with the rights of this process can leave the group, in any
@@ -355,8 +372,13 @@ impl Group {
     fn uncounted_memory(&self, version: Version) -> UncountedMemory {
         let lacks = |file: &str| !self.directories().any(|directory| directory.has(file));
         match version {
-            Version::V1 => UncountedMemory { sockets: lacks(v1::SOCKETS), swap: lacks(v1::SWAP) && is_swapping() },
-            Version::V2 => UncountedMemory { sockets: false, swap: lacks(v2::SWAP) && is_swapping() },
+            Version::V1 => UncountedMemory {
+                sockets: lacks(v1::SOCKETS),
+                swap: lacks(v1::SWAP) && is_swapping(),
+            },
+            Version::V2 => {
+                UncountedMemory { sockets: false, swap: lacks(v2::SWAP) && is_swapping() }
+            }
         }
     }
 

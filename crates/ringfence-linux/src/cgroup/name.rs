@@ -63,13 +63,17 @@ impl FromStr for Name {
     type Err = NotOurs;
 
     fn from_str(name: &str) -> Result<Self, NotOurs> {
-        let mut numbers = name.strip_prefix("ringfence-").ok_or(NotOurs)?.split('-').map(str::parse::<u64>);
+        let mut numbers =
+            name.strip_prefix("ringfence-").ok_or(NotOurs)?.split('-').map(str::parse::<u64>);
         let mut number = || numbers.next().and_then(Result::ok).ok_or(NotOurs);
         let (pid, started, count) = (number()?, number()?, number()?);
         if numbers.next().is_some() {
             return Err(NotOurs);
         }
-        Ok(Self { owner: Process { pid: u32::try_from(pid).map_err(|_| NotOurs)?, started }, count })
+        Ok(Self {
+            owner: Process { pid: u32::try_from(pid).map_err(|_| NotOurs)?, started },
+            count,
+        })
     }
 }
 

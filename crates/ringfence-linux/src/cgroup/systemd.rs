@@ -27,7 +27,8 @@ const CLIENTS: [&str; 2] = ["/usr/bin/busctl", "/bin/busctl"];
 const SCOPE_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Files of a group that limit its processes. The limit on their number is handled separately.
-const BOUNDS: [&str; 5] = ["memory.max", "memory.high", "memory.swap.max", "cpu.max", "cpuset.cpus"];
+const BOUNDS: [&str; 5] =
+    ["memory.max", "memory.high", "memory.swap.max", "cpu.max", "cpuset.cpus"];
 
 /// The owner of a group, who alone may give controllers to the groups below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +56,10 @@ pub(super) fn owner_of(place: &Place) -> GroupOwner {
 /// Returns the group of the unit that this process belongs to.
 fn own_unit(place: &Place) -> Option<PathBuf> {
     let is_unit = |group: &&Path| has_suffix(group, &[".service", ".scope", ".slice"]);
-    let mut groups = place.own.ancestors().take_while(|group| group.starts_with(&place.mount) && *group != place.mount);
+    let mut groups = place
+        .own
+        .ancestors()
+        .take_while(|group| group.starts_with(&place.mount) && *group != place.mount);
     groups.find(is_unit).map(Path::to_path_buf)
 }
 
@@ -74,7 +78,10 @@ fn is_delegated(unit: &Path) -> bool {
 
 /// Returns true if a unit is a scope that we requested.
 fn is_scope_of_ours(unit: &Path) -> bool {
-    let scope = unit.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(".scope"));
+    let scope = unit
+        .file_name()
+        .and_then(|name| name.to_str())
+        .and_then(|name| name.strip_suffix(".scope"));
     scope.is_some_and(|name| name.parse::<Name>().is_ok())
 }
 
@@ -82,7 +89,9 @@ fn is_scope_of_ours(unit: &Path) -> bool {
 /// `trusted.delegate`, which root alone can read.
 fn is_marked_as_delegated(unit: &Path) -> bool {
     let mut value = [0; 1];
-    let mut read = |name: &str| rustix::fs::getxattr(unit, name, &mut value[..]).is_ok_and(|length| length == 1);
+    let mut read = |name: &str| {
+        rustix::fs::getxattr(unit, name, &mut value[..]).is_ok_and(|length| length == 1)
+    };
     (read("user.delegate") || read("trusted.delegate")) && value == *b"1"
 }
 
@@ -91,7 +100,9 @@ fn is_marked_as_delegated(unit: &Path) -> bool {
 fn is_delegation_boundary(unit: &Path) -> bool {
     let user = rustix::process::geteuid();
     let owner = |group: &Path| rustix::fs::stat(group).ok().map(|stat| stat.st_uid);
-    !user.is_root() && owner(unit) == Some(user.as_raw()) && unit.parent().and_then(owner) != Some(user.as_raw())
+    !user.is_root()
+        && owner(unit) == Some(user.as_raw())
+        && unit.parent().and_then(owner) != Some(user.as_raw())
 }
 
 /// Asks the manager of a unit whether the unit is delegated.
@@ -103,7 +114,8 @@ fn is_told_to_be_delegated(unit: &Path) -> bool {
         _ => return false,
     };
     let user = rustix::process::geteuid().as_raw();
-    let is_of_user = unit.ancestors().skip(1).any(|group| group.ends_with(format!("user@{user}.service")));
+    let is_of_user =
+        unit.ancestors().skip(1).any(|group| group.ends_with(format!("user@{user}.service")));
     let Ok(mut command) = client(is_of_user.then_some(user)) else { return false };
     let object = format!("/org/freedesktop/systemd1/unit/{}", object_name(name));
     command.args(["get-property", "org.freedesktop.systemd1", &object, interface, "Delegate"]);
@@ -126,7 +138,11 @@ fn client(user: Option<u32>) -> Result<Command, String> {
     let program = program.ok_or("there is no `busctl` to ask systemd with")?;
     let mut command = Command::new(program);
     command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.arg(user.map_or("--system".to_owned(), |user| format!("--address=unix:path=/run/user/{user}/bus")));
+    command.arg(
+        user.map_or("--system".to_owned(), |user| {
+            format!("--address=unix:path=/run/user/{user}/bus")
+        }),
+    );
     Ok(command)
 }
 
@@ -138,7 +154,8 @@ pub(super) fn move_to_scope(place: &Place, processes: &[Pid], name: &str) -> Res
     let refused = |reason: String| Obstacle::NoScope { path: place.own.clone(), reason };
     let unit = own_unit(place).ok_or_else(|| refused("it belongs to no unit".to_owned()))?;
     let manager = Manager::for_unit(place, &unit);
-    for group in unit.ancestors().take_while(|group| !manager.holds(group) && *group != place.mount) {
+    for group in unit.ancestors().take_while(|group| !manager.holds(group) && *group != place.mount)
+    {
         if let Some(file) = BOUNDS.iter().find(|file| is_bounded(&group.join(file))) {
             return Err(Obstacle::Bounded { path: group.join(file) });
         }
@@ -146,9 +163,16 @@ pub(super) fn move_to_scope(place: &Place, processes: &[Pid], name: &str) -> Res
     let scope = format!("{name}.scope");
     let mut command = client(manager.user).map_err(refused)?;
     command.args(["--quiet", "call", "org.freedesktop.systemd1", "/org/freedesktop/systemd1"]);
-    command.args(["org.freedesktop.systemd1.Manager", "StartTransientUnit", "ssa(sv)a(sa(sv))", &scope, "fail"]);
+    command.args([
+        "org.freedesktop.systemd1.Manager",
+        "StartTransientUnit",
+        "ssa(sv)a(sa(sv))",
+        &scope,
+        "fail",
+    ]);
     command.args(properties(&manager, &unit, processes)).arg("0");
-    let output = command.output().map_err(|error| refused(format!("cannot run `busctl`: {error}")))?;
+    let output =
+        command.output().map_err(|error| refused(format!("cannot run `busctl`: {error}")))?;
     if !output.status.success() {
         return Err(refused(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
     }
@@ -159,7 +183,8 @@ pub(super) fn move_to_scope(place: &Place, processes: &[Pid], name: &str) -> Res
 /// value of each.
 fn properties(manager: &Manager, unit: &Path, processes: &[Pid]) -> Vec<String> {
     let mut properties: Vec<Vec<String>> = Vec::new();
-    let mut add = |words: &[&str]| properties.push(words.iter().map(|word| (*word).to_owned()).collect());
+    let mut add =
+        |words: &[&str]| properties.push(words.iter().map(|word| (*word).to_owned()).collect());
     add(&["Description", "s", "limits of a ringfence sandbox"]);
     add(&["Delegate", "b", "true"]);
     add(&["CollectMode", "s", "inactive-or-failed"]);
@@ -193,11 +218,17 @@ fn wait_until_in(scope: &str) -> io::Result<()> {
     let deadline = Instant::now() + SCOPE_TIMEOUT;
     loop {
         let memberships = fs::read_to_string("/proc/self/cgroup")?;
-        if memberships.lines().any(|line| line.starts_with("0::") && line.ends_with(&format!("/{scope}"))) {
+        if memberships
+            .lines()
+            .any(|line| line.starts_with("0::") && line.ends_with(&format!("/{scope}")))
+        {
             return Ok(());
         }
         if Instant::now() > deadline {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("systemd did not start `{scope}` in time")));
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("systemd did not start `{scope}` in time"),
+            ));
         }
         thread::sleep(POLL_INTERVAL);
     }
@@ -228,7 +259,9 @@ impl Manager {
         let manager_unit = user.map(|user| format!("user@{user}.service"));
         let manager_group = match &manager_unit {
             None => Some(place.mount.clone()),
-            Some(name) => unit.ancestors().skip(1).find(|group| group.ends_with(name)).map(Path::to_path_buf),
+            Some(name) => {
+                unit.ancestors().skip(1).find(|group| group.ends_with(name)).map(Path::to_path_buf)
+            }
         };
         let is_user_service = |group: &Path| has_suffix(group, &[".service"]);
         let owns_unit = match (&manager_group, user) {
@@ -237,14 +270,17 @@ impl Manager {
             (Some(_), None) => !unit.ancestors().skip(1).any(is_user_service),
             (None, _) => false,
         };
-        let inside = |group: &&Path| manager_group.as_ref().is_some_and(|own| group.starts_with(own) && *group != own);
+        let inside = |group: &&Path| {
+            manager_group.as_ref().is_some_and(|own| group.starts_with(own) && *group != own)
+        };
         let slice_group = unit
             .ancestors()
             .skip(1)
             .take_while(inside)
             .find(|group| owns_unit && has_suffix(group, &[".slice"]))
             .map(Path::to_path_buf);
-        let slice_name = slice_group.as_ref().and_then(|group| group.file_name()).and_then(|name| name.to_str());
+        let slice_name =
+            slice_group.as_ref().and_then(|group| group.file_name()).and_then(|name| name.to_str());
         let default = if user.is_some() { "app.slice" } else { "system.slice" };
         Manager { user, slice: slice_name.unwrap_or(default).to_owned(), slice_group, owns_unit }
     }
@@ -277,9 +313,13 @@ mod tests {
         let unit = own_unit(&place).expect("a unit");
         let manager = Manager::for_user(user, &place, &unit);
         assert_eq!(manager.slice, slice);
-        let groups = unit.ancestors().take_while(|group| !manager.holds(group) && *group != place.mount);
+        let groups =
+            unit.ancestors().take_while(|group| !manager.holds(group) && *group != place.mount);
         let outside: Vec<PathBuf> = outside.iter().map(|group| place.mount.join(group)).collect();
-        assert_eq!(groups.collect::<Vec<_>>(), outside.iter().map(PathBuf::as_path).collect::<Vec<_>>());
+        assert_eq!(
+            groups.collect::<Vec<_>>(),
+            outside.iter().map(PathBuf::as_path).collect::<Vec<_>>()
+        );
     }
 
     #[test]
@@ -290,14 +330,22 @@ mod tests {
         check(Some(7), session, "app.slice", &[session]);
         check(None, session, "user-7.slice", &[session]);
         check(None, "system.slice/x.service", "system.slice", &["system.slice/x.service"]);
-        check(Some(7), "system.slice/x.service", "app.slice", &["system.slice/x.service", "system.slice"]);
+        check(
+            Some(7),
+            "system.slice/x.service",
+            "app.slice",
+            &["system.slice/x.service", "system.slice"],
+        );
     }
 
     #[test]
     fn a_group_without_a_unit_belongs_to_its_writer() {
         assert_eq!(own_unit(&place("box/inner")), None);
         assert_eq!(owner_of(&place("box/inner")), GroupOwner::Writer);
-        assert_eq!(own_unit(&place("system.slice/x.service/inner")), Some(place("system.slice/x.service").own));
+        assert_eq!(
+            own_unit(&place("system.slice/x.service/inner")),
+            Some(place("system.slice/x.service").own)
+        );
     }
 
     #[test]
@@ -308,7 +356,9 @@ mod tests {
 
     #[test]
     fn a_scope_that_we_asked_for_is_known_by_its_name() {
-        assert!(is_scope_of_ours(Path::new("/sys/fs/cgroup/app.slice/ringfence-524-23347-0.scope")));
+        assert!(is_scope_of_ours(Path::new(
+            "/sys/fs/cgroup/app.slice/ringfence-524-23347-0.scope"
+        )));
         assert!(!is_scope_of_ours(Path::new("/sys/fs/cgroup/app.slice/run-r1.scope")));
     }
 
@@ -316,7 +366,9 @@ mod tests {
     fn a_bound_is_a_number_and_not_the_word_for_none() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("memory.max");
-        for (text, expected) in [("max\n", false), ("157286400\n", true), ("max 100000\n", false), ("\n", false)] {
+        for (text, expected) in
+            [("max\n", false), ("157286400\n", true), ("max 100000\n", false), ("\n", false)]
+        {
             fs::write(&file, text).unwrap();
             assert_eq!(is_bounded(&file), expected, "{text}");
         }

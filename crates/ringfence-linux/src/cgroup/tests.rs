@@ -9,7 +9,11 @@ fn group(wanted: Wanted) -> Option<Group> {
     match Group::create(&wanted) {
         Ok(group) => Some(group),
         Err(error @ (CgroupError::Discover { .. } | CgroupError::Unavailable { .. })) => {
-            eprintln!("SKIP control groups: {error}: {:?}; {}", std::error::Error::source(&error), error.hint());
+            eprintln!(
+                "SKIP control groups: {error}: {:?}; {}",
+                std::error::Error::source(&error),
+                error.hint()
+            );
             None
         }
         Err(error) => panic!("{error}: {:?}", std::error::Error::source(&error)),
@@ -28,7 +32,10 @@ fn shell(group: &Group, script: &str) -> Command {
         entry.push_str(&format!("echo 0 > '{}' && ", path.join(file).display()));
     }
     let mut command = Command::new("/bin/sh");
-    command.args(["-c", &format!("{entry} {{ {script}\n}}")]).stdin(Stdio::null()).stderr(Stdio::null());
+    command
+        .args(["-c", &format!("{entry} {{ {script}\n}}")])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null());
     command
 }
 
@@ -48,8 +55,10 @@ fn a_group_of_version_1_limits_the_buffers_of_sockets_too() {
     let wanted = Wanted { memory: Some((64 << 20) + 1), ..Wanted::default() };
     let Some(group) = group(wanted) else { return };
     let holder = group.holder(Limit::Memory);
-    let limits: Vec<String> =
-        paths(&group).iter().filter_map(|path| fs::read_to_string(path.join(v1::SOCKETS)).ok()).collect();
+    let limits: Vec<String> = paths(&group)
+        .iter()
+        .filter_map(|path| fs::read_to_string(path.join(v1::SOCKETS)).ok())
+        .collect();
     match holder.version {
         Version::V1 => assert_eq!(limits.is_empty(), holder.uncounted.sockets),
         Version::V2 => assert!(limits.is_empty() && !holder.uncounted.sockets),
@@ -64,7 +73,8 @@ fn a_group_can_be_left_by_whoever_may_write_the_files_around_it() {
     let script = format!("echo 0 > '{}/cgroup.procs' && cat /proc/self/cgroup", parent.display());
     let output = shell(&group, &script).output().unwrap();
     let name = paths(&group)[0].file_name().unwrap().to_str().unwrap().to_owned();
-    let has_left = output.status.success() && !String::from_utf8_lossy(&output.stdout).contains(&name);
+    let has_left =
+        output.status.success() && !String::from_utf8_lossy(&output.stdout).contains(&name);
     assert_eq!(group.can_be_left(), has_left, "{output:?}");
 }
 
@@ -121,7 +131,10 @@ fn check_that_the_whole_tree_dies(group: Group) {
     // Daemons in sessions of their own, whose parent is gone.
     let script = "for i in 1 2 3 4 5; do setsid sh -c 'sleep 60 & sleep 60' & done; exit 0";
     assert!(shell(&group, script).stdout(Stdio::null()).status().unwrap().success());
-    assert!(!directory::members(&paths[0]).unwrap().is_empty(), "the daemons live on, or the test proves nothing");
+    assert!(
+        !directory::members(&paths[0]).unwrap().is_empty(),
+        "the daemons live on, or the test proves nothing"
+    );
     group.kill().unwrap();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
     while !directory::members(&paths[0]).unwrap().is_empty() {
@@ -148,7 +161,8 @@ fn a_kill_reaches_daemons_through_the_limit_of_processes() {
 
 #[test]
 fn dropping_a_group_ends_what_is_in_it_and_removes_it() {
-    let wanted = Wanted { memory: Some(64 << 20), cpus: Some(1.0), processes: Some(16), tree_kill: true };
+    let wanted =
+        Wanted { memory: Some(64 << 20), cpus: Some(1.0), processes: Some(16), tree_kill: true };
     let Some(group) = group(wanted) else { return };
     let paths = paths(&group);
     let mut sleeper = shell(&group, "exec sleep 60").spawn().unwrap();
@@ -190,7 +204,10 @@ fn a_host_without_control_groups_says_which_limit_it_cannot_hold() {
         (Wanted { tree_kill: true, ..Wanted::default() }, Limit::TreeKill),
     ] {
         let error = Group::create_in(&nothing, &wanted, Name::next().unwrap()).unwrap_err();
-        assert!(matches!(error, CgroupError::Unavailable { limit: named, .. } if named == limit), "{error}");
+        assert!(
+            matches!(error, CgroupError::Unavailable { limit: named, .. } if named == limit),
+            "{error}"
+        );
     }
 }
 

@@ -32,7 +32,8 @@ pub(super) fn make(place: &Place, name: Name) -> Result<Directory, Obstacle> {
 /// Opens the file through which a child enters the group.
 pub(super) fn entrance(directory: &Directory) -> Result<OwnedFd, Obstacle> {
     let tasks = fs::OpenOptions::new().write(true).open(directory.path().join("tasks"));
-    let file = tasks.map_err(|source| Obstacle::Directory { path: directory.path().to_owned(), source })?;
+    let file = tasks
+        .map_err(|source| Obstacle::Directory { path: directory.path().to_owned(), source })?;
     Ok(file.into_file().into())
 }
 
@@ -49,9 +50,14 @@ pub(super) fn settings(limit: Limit, wanted: &Wanted) -> Vec<Setting> {
             ]
         }),
         Limit::Cpus => wanted.quota().map_or_else(Vec::new, |quota| {
-            vec![Setting::required("cpu.cfs_period_us", Wanted::PERIOD), Setting::required("cpu.cfs_quota_us", quota)]
+            vec![
+                Setting::required("cpu.cfs_period_us", Wanted::PERIOD),
+                Setting::required("cpu.cfs_quota_us", quota),
+            ]
         }),
-        Limit::Processes => wanted.processes.iter().map(|count| Setting::required("pids.max", count)).collect(),
+        Limit::Processes => {
+            wanted.processes.iter().map(|count| Setting::required("pids.max", count)).collect()
+        }
         Limit::TreeKill => Vec::new(),
     }
 }
@@ -62,9 +68,15 @@ mod tests {
 
     #[test]
     fn limits_are_written_as_version_1_spells_them() {
-        let wanted = Wanted { memory: Some((1 << 20) + 1), cpus: Some(1.5), processes: Some(7), tree_kill: true };
+        let wanted = Wanted {
+            memory: Some((1 << 20) + 1),
+            cpus: Some(1.5),
+            processes: Some(7),
+            tree_kill: true,
+        };
         let settings = Limit::ALL.iter().flat_map(|&limit| settings(limit, &wanted));
-        let written: Vec<String> = settings.map(|setting| format!("{}={}", setting.file, setting.value)).collect();
+        let written: Vec<String> =
+            settings.map(|setting| format!("{}={}", setting.file, setting.value)).collect();
         let memory = ["memory.limit_in_bytes=1048576", "memory.memsw.limit_in_bytes=1048576"];
         let sockets = ["memory.kmem.tcp.limit_in_bytes=131072"];
         let others = ["cpu.cfs_period_us=100000", "cpu.cfs_quota_us=150000", "pids.max=7"];

@@ -28,7 +28,11 @@ pub(super) const SWAP: &str = "memory.swap.max";
 ///
 /// The group is never created elsewhere, because the limits of our own group must apply to every
 /// process that we start.
-pub(super) fn make(place: &Place, controllers: &[&'static str], name: Name) -> Result<Directory, Obstacle> {
+pub(super) fn make(
+    place: &Place,
+    controllers: &[&'static str],
+    name: Name,
+) -> Result<Directory, Obstacle> {
     let place = stepped_out_of(place);
     if controllers.is_empty() {
         return make_in(&place.own, name);
@@ -37,7 +41,10 @@ pub(super) fn make(place: &Place, controllers: &[&'static str], name: Name) -> R
         GroupOwner::Writer => place,
         GroupOwner::Systemd => {
             let failed = |source| Obstacle::Directory { path: place.own.clone(), source };
-            let ours = directory::members(&place.own).map_err(failed)?.into_iter().filter(|pid| is_ours(*pid));
+            let ours = directory::members(&place.own)
+                .map_err(failed)?
+                .into_iter()
+                .filter(|pid| is_ours(*pid));
             systemd::move_to_scope(&place, &ours.collect::<Vec<_>>(), &name.to_string())?;
             let hierarchies = Hierarchies::of_this_process().map_err(failed)?;
             stepped_out_of(&hierarchies.unified.ok_or(Obstacle::NoHierarchy)?)
@@ -57,7 +64,8 @@ fn make_in(parent: &Path, name: Name) -> Result<Directory, Obstacle> {
     let failed = |source| Obstacle::Directory { path: parent.to_owned(), source };
     // Moving a process needs write access to this file as well, because this group is the common
     // ancestor of the old and the new group.
-    rustix::fs::access(parent.join("cgroup.procs"), Access::WRITE_OK).map_err(|errno| failed(errno.into()))?;
+    rustix::fs::access(parent.join("cgroup.procs"), Access::WRITE_OK)
+        .map_err(|errno| failed(errno.into()))?;
     name::sweep(parent);
     Directory::make(parent.join(name.to_string())).map_err(failed)
 }
@@ -68,13 +76,17 @@ fn pass_on(place: &Place, controllers: &[&'static str]) -> Result<(), Obstacle> 
     let failed = |source| Obstacle::Directory { path: group.to_owned(), source };
     let control = group.join("cgroup.subtree_control");
     let passed_on = words(&control).map_err(failed)?;
-    let missing: Vec<&'static str> =
-        controllers.iter().copied().filter(|name| !passed_on.iter().any(|word| word == name)).collect();
+    let missing: Vec<&'static str> = controllers
+        .iter()
+        .copied()
+        .filter(|name| !passed_on.iter().any(|word| word == name))
+        .collect();
     if missing.is_empty() {
         return Ok(());
     }
     let offered = words(&group.join("cgroup.controllers")).map_err(failed)?;
-    if let Some(&controller) = missing.iter().find(|name| !offered.iter().any(|word| word == *name)) {
+    if let Some(&controller) = missing.iter().find(|name| !offered.iter().any(|word| word == *name))
+    {
         return Err(Obstacle::NotOffered { path: group.to_owned(), controller });
     }
     rustix::fs::access(&control, Access::WRITE_OK).map_err(|errno| failed(errno.into()))?;
@@ -142,12 +154,17 @@ impl Aside {
                 return Ok(());
             }
             // Processes outside our pid namespace are listed as 0, so they cannot be moved.
-            let Some(listed) = listed.iter().map(|word| word.parse().ok().and_then(Pid::from_raw)).collect() else {
+            let Some(listed) =
+                listed.iter().map(|word| word.parse().ok().and_then(Pid::from_raw)).collect()
+            else {
                 break;
             };
             let listed: Vec<Pid> = listed;
             for pid in listed {
-                match directory::write(&leaf.join("cgroup.procs"), &pid.as_raw_nonzero().to_string()) {
+                match directory::write(
+                    &leaf.join("cgroup.procs"),
+                    &pid.as_raw_nonzero().to_string(),
+                ) {
                     Ok(()) => self.moved.push(pid),
                     // The process has ended.
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
@@ -161,7 +178,8 @@ impl Aside {
     fn step_back(&self, group: &Path) {
         for pid in &self.moved {
             // A process that cannot move back can stay in the leaf without harm.
-            let _ = directory::write(&group.join("cgroup.procs"), &pid.as_raw_nonzero().to_string());
+            let _ =
+                directory::write(&group.join("cgroup.procs"), &pid.as_raw_nonzero().to_string());
         }
         let _ = fs::remove_dir(group.join(name::SELF)); // fails, rightly, while a process is in it
     }
@@ -174,15 +192,17 @@ fn words(path: &Path) -> io::Result<Vec<String>> {
 /// Returns the settings that must be written for a limit.
 pub(super) fn settings(limit: Limit, wanted: &Wanted) -> Vec<Setting> {
     match limit {
-        Limit::Memory => wanted
-            .memory_in_pages()
-            .map_or_else(Vec::new, |bytes| vec![Setting::required("memory.max", bytes), Setting::optional(SWAP, 0)]),
+        Limit::Memory => wanted.memory_in_pages().map_or_else(Vec::new, |bytes| {
+            vec![Setting::required("memory.max", bytes), Setting::optional(SWAP, 0)]
+        }),
         Limit::Cpus => wanted
             .quota()
             .map(|quota| Setting::required("cpu.max", format_args!("{quota} {}", Wanted::PERIOD)))
             .into_iter()
             .collect(),
-        Limit::Processes => wanted.processes.iter().map(|count| Setting::required("pids.max", count)).collect(),
+        Limit::Processes => {
+            wanted.processes.iter().map(|count| Setting::required("pids.max", count)).collect()
+        }
         Limit::TreeKill => Vec::new(),
     }
 }
@@ -195,7 +215,9 @@ mod tests {
 
     #[test]
     fn whoever_stepped_aside_makes_groups_where_it_was_before() {
-        for (own, expected) in [("a/b", "a/b"), ("a/ringfence-self", "a"), ("a/ringfence-7-8-9", "a/ringfence-7-8-9")] {
+        for (own, expected) in
+            [("a/b", "a/b"), ("a/ringfence-self", "a"), ("a/ringfence-7-8-9", "a/ringfence-7-8-9")]
+        {
             let mount = PathBuf::from("/sys/fs/cgroup");
             let place = Place { own: mount.join(own), mount: mount.clone() };
             assert_eq!(stepped_out_of(&place).own, mount.join(expected), "{own}");
@@ -204,13 +226,21 @@ mod tests {
 
     #[test]
     fn limits_are_written_as_version_2_spells_them() {
-        let wanted = Wanted { memory: Some((1 << 20) + 1), cpus: Some(1.5), processes: Some(7), tree_kill: true };
+        let wanted = Wanted {
+            memory: Some((1 << 20) + 1),
+            cpus: Some(1.5),
+            processes: Some(7),
+            tree_kill: true,
+        };
         let written: Vec<String> = Limit::ALL
             .iter()
             .flat_map(|&limit| settings(limit, &wanted))
             .map(|setting| format!("{}={}", setting.file, setting.value))
             .collect();
-        assert_eq!(written, ["memory.max=1048576", "memory.swap.max=0", "cpu.max=150000 100000", "pids.max=7"]);
+        assert_eq!(
+            written,
+            ["memory.max=1048576", "memory.swap.max=0", "cpu.max=150000 100000", "pids.max=7"]
+        );
     }
 
     /// Creates a directory with the plain files of a group.
@@ -236,7 +266,10 @@ mod tests {
     fn a_group_that_already_passes_the_controllers_on_is_left_alone() {
         let group = imitation("memory pids", "cpu memory pids", "1\n2\n");
         pass_on_in(&group, &["pids", "memory"]).unwrap();
-        assert_eq!(fs::read_to_string(group.path().join("cgroup.subtree_control")).unwrap(), "memory pids");
+        assert_eq!(
+            fs::read_to_string(group.path().join("cgroup.subtree_control")).unwrap(),
+            "memory pids"
+        );
     }
 
     #[test]
@@ -262,7 +295,10 @@ mod tests {
         // moved.
         let group = imitation("", "memory pids", "");
         pass_on_in(&group, &["memory", "pids"]).unwrap();
-        assert_eq!(fs::read_to_string(group.path().join("cgroup.subtree_control")).unwrap(), "+memory +pids");
+        assert_eq!(
+            fs::read_to_string(group.path().join("cgroup.subtree_control")).unwrap(),
+            "+memory +pids"
+        );
     }
 
     #[test]

@@ -7,7 +7,10 @@
 
 use std::collections::HashMap;
 
-use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W};
+use libc::{
+    BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET,
+    BPF_W,
+};
 use libc::{c_int, sock_filter};
 
 /// A position in the program, counted from its end.
@@ -83,7 +86,12 @@ impl Assembler {
     }
 
     /// Emits tests that continue at `yes` if any of them holds, else at `no`.
-    pub(super) fn any(&mut self, tests: impl IntoIterator<Item = Test>, yes: Label, no: Label) -> Label {
+    pub(super) fn any(
+        &mut self,
+        tests: impl IntoIterator<Item = Test>,
+        yes: Label,
+        no: Label,
+    ) -> Label {
         tests.into_iter().fold(no, |next, test| self.branch(test, yes, next))
     }
 
@@ -105,7 +113,8 @@ impl Assembler {
     }
 
     fn jump(&mut self, target: Label) -> Label {
-        let distance = u32::try_from(self.distance(target)).expect("a filter has at most 4096 instructions");
+        let distance =
+            u32::try_from(self.distance(target)).expect("a filter has at most 4096 instructions");
         self.push(BPF_JMP | BPF_JA, 0, 0, distance)
     }
 
@@ -115,7 +124,8 @@ impl Assembler {
     }
 
     fn near(&self, target: Label) -> u8 {
-        u8::try_from(self.distance(target)).expect("a target that is too far is reached over a jump")
+        u8::try_from(self.distance(target))
+            .expect("a target that is too far is reached over a jump")
     }
 
     fn push(&mut self, code: u32, jt: u8, jf: u8, k: u32) -> Label {

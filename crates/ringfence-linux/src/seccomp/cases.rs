@@ -5,7 +5,10 @@
 //! arguments unknown. Each comparison with an argument splits the possible values in two, until a
 //! verdict is reached. The resulting cases are disjoint and cover every call.
 
-use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W};
+use libc::{
+    BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET,
+    BPF_W,
+};
 use libc::{c_int, sock_filter};
 
 use super::assemble::Verdict;
@@ -51,7 +54,12 @@ struct Paths<'a> {
 }
 
 impl Paths<'_> {
-    fn follow(&mut self, mut position: usize, mut accumulator: Accumulator, arguments: [Pattern; 6]) {
+    fn follow(
+        &mut self,
+        mut position: usize,
+        mut accumulator: Accumulator,
+        arguments: [Pattern; 6],
+    ) {
         loop {
             let sock_filter { code, jt, jf, k } = self.program[position];
             let (code, jt, jf) = (u32::from(code), usize::from(jt), usize::from(jf));
@@ -63,17 +71,24 @@ impl Paths<'_> {
             } else if code == BPF_ALU | BPF_AND | BPF_K {
                 accumulator = match accumulator {
                     Accumulator::Known(word) => Accumulator::Known(word & k),
-                    Accumulator::Argument { index, mask } => Accumulator::Argument { index, mask: mask & k },
+                    Accumulator::Argument { index, mask } => {
+                        Accumulator::Argument { index, mask: mask & k }
+                    }
                 };
             } else if code == BPF_JMP | BPF_JA {
                 position += k as usize;
             } else {
                 let comparison = code & !(BPF_JMP | BPF_K);
                 match accumulator {
-                    Accumulator::Known(word) => position += if holds(comparison, word, k) { jt } else { jf },
+                    Accumulator::Known(word) => {
+                        position += if holds(comparison, word, k) { jt } else { jf }
+                    }
                     Accumulator::Argument { index, mask } => {
                         let (yes, no) = part(comparison, mask, k);
-                        let branches = yes.into_iter().map(|yes| (yes, jt)).chain(no.into_iter().map(|no| (no, jf)));
+                        let branches = yes
+                            .into_iter()
+                            .map(|yes| (yes, jt))
+                            .chain(no.into_iter().map(|no| (no, jf)));
                         for (pattern, jump) in branches {
                             let mut arguments = arguments;
                             if let Some(narrower) = arguments[index].and(pattern) {
@@ -94,7 +109,10 @@ impl Paths<'_> {
             0 => Accumulator::Known(self.number),
             4 => Accumulator::Known(self.architecture),
             _ => {
-                assert!(offset >= 16 && offset.is_multiple_of(8), "no filter of ours reads offset {offset}");
+                assert!(
+                    offset >= 16 && offset.is_multiple_of(8),
+                    "no filter of ours reads offset {offset}"
+                );
                 Accumulator::Argument { index: (offset as usize - 16) / 8, mask: u32::MAX }
             }
         }
@@ -137,7 +155,8 @@ impl Pattern {
     /// Returns the words that are in both sets, or `None` if there are none.
     fn and(self, other: Self) -> Option<Self> {
         let differ = (self.value ^ other.value) & self.mask & other.mask;
-        (differ == 0).then_some(Self { mask: self.mask | other.mask, value: self.value | other.value })
+        (differ == 0)
+            .then_some(Self { mask: self.mask | other.mask, value: self.value | other.value })
     }
 
     /// Returns the words that are not in the set, as one pattern for each highest bit in which they
@@ -155,7 +174,8 @@ impl Pattern {
     fn joined(self, other: Self) -> Option<Self> {
         let differ = self.value ^ other.value;
         let mask = self.mask & !differ;
-        (self.mask == other.mask && differ.is_power_of_two()).then_some(Self { mask, value: self.value & mask })
+        (self.mask == other.mask && differ.is_power_of_two())
+            .then_some(Self { mask, value: self.value & mask })
     }
 }
 
@@ -180,8 +200,10 @@ impl Case {
 fn join(cases: Vec<Case>) -> Vec<Case> {
     let mut joined: Vec<Case> = Vec::with_capacity(cases.len());
     for mut case in cases {
-        while let Some((position, both)) =
-            joined.iter().enumerate().find_map(|(position, known)| Some((position, known.joined(&case)?)))
+        while let Some((position, both)) = joined
+            .iter()
+            .enumerate()
+            .find_map(|(position, known)| Some((position, known.joined(&case)?)))
         {
             joined.swap_remove(position);
             case = both;

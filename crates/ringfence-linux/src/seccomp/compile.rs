@@ -58,7 +58,8 @@ impl Architecture {
         number: |syscall| syscall.aarch64,
     };
 
-    pub(super) const NATIVE: Self = if cfg!(target_arch = "x86_64") { Self::X86_64 } else { Self::AARCH64 };
+    pub(super) const NATIVE: Self =
+        if cfg!(target_arch = "x86_64") { Self::X86_64 } else { Self::AARCH64 };
 
     pub(super) fn number(&self, syscall: &Syscall) -> Option<u32> {
         (self.number)(syscall)
@@ -96,8 +97,11 @@ pub(super) fn compile(architecture: &Architecture, profile: Profile) -> Vec<sock
 
 /// Covers all numbers with one interval per change of action.
 fn intervals(architecture: &Architecture) -> Vec<Interval> {
-    let mut ranges: Vec<(u32, Option<u32>, Action)> =
-        architecture.unknown.iter().map(|&(from, to)| (from, to, Action::End(NO_SUCH_CALL))).collect();
+    let mut ranges: Vec<(u32, Option<u32>, Action)> = architecture
+        .unknown
+        .iter()
+        .map(|&(from, to)| (from, to, Action::End(NO_SUCH_CALL)))
+        .collect();
     for family in families() {
         let action = match family.rule {
             Rule::Refuse(errno) => Action::End(Verdict::Errno(errno)),
@@ -139,8 +143,10 @@ impl Compiler {
             [Interval { action: Action::Check(rule), .. }] => self.check(*rule),
             [first, .., last] => {
                 let middle = first.from.midpoint(last.from);
-                let nearest = (1..intervals.len()).min_by_key(|&index| intervals[index].from.abs_diff(middle));
-                let (low, high) = intervals.split_at(nearest.expect("two or more intervals have a boundary"));
+                let nearest = (1..intervals.len())
+                    .min_by_key(|&index| intervals[index].from.abs_diff(middle));
+                let (low, high) =
+                    intervals.split_at(nearest.expect("two or more intervals have a boundary"));
                 let boundary = high[0].from;
                 let high = self.tree(high);
                 let low = self.tree(low);
@@ -198,7 +204,11 @@ impl Compiler {
                 let internet = self.internet();
                 let allow = self.allow();
                 let families = self.assembler.branch(equals(libc::AF_NETLINK), netlink, unknown);
-                let families = self.assembler.any([libc::AF_INET, libc::AF_INET6].map(equals), internet, families);
+                let families = self.assembler.any(
+                    [libc::AF_INET, libc::AF_INET6].map(equals),
+                    internet,
+                    families,
+                );
                 let families = self.assembler.branch(equals(libc::AF_UNIX), allow, families);
                 self.assembler.load(argument(0), families)
             }

@@ -1,7 +1,10 @@
 //! An interpreter of the part of classic BPF that seccomp accepts, to test filters without
 //! installing them.
 
-use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W};
+use libc::{
+    BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET,
+    BPF_W,
+};
 use libc::{c_int, sock_filter};
 
 /// The `struct seccomp_data` that the kernel passes to a filter.

@@ -39,7 +39,8 @@ pub fn nesting_profile() -> String {
     let architectures = [Architecture::X86_64, Architecture::AARCH64];
     // Engines pick the entry of the machine's own architecture. No entry lists sub-architectures,
     // so programs of other architectures cannot run.
-    let map = architectures.each_ref().map(|architecture| json!({ "architecture": architecture.oci }));
+    let map =
+        architectures.each_ref().map(|architecture| json!({ "architecture": architecture.oci }));
     let profile = Profile { sockets: Sockets::Open };
     document("archMap", &map, &rules(&architectures, profile, nesting_exception))
 }
@@ -123,17 +124,19 @@ fn rules(
     profile: Profile,
     exception: impl Fn(&Syscall) -> Option<Verdict>,
 ) -> Vec<SyscallRule> {
-    let programs: Vec<_> = architectures.iter().map(|architecture| compile(architecture, profile)).collect();
-    let mut syscalls: Vec<&Syscall> = families().iter().flat_map(|family| family.syscalls).chain(ALLOWED).collect();
+    let programs: Vec<_> =
+        architectures.iter().map(|architecture| compile(architecture, profile)).collect();
+    let mut syscalls: Vec<&Syscall> =
+        families().iter().flat_map(|family| family.syscalls).chain(ALLOWED).collect();
     syscalls.sort_by_key(|syscall| syscall.name);
 
     let mut rules: Vec<SyscallRule> = Vec::new();
     for syscall in syscalls {
         // The arguments of a call are checked alike on every architecture that has it.
-        let mut numbers = architectures
-            .iter()
-            .zip(&programs)
-            .filter_map(|(architecture, program)| Some((architecture.audit, program, architecture.number(syscall)?)));
+        let mut numbers =
+            architectures.iter().zip(&programs).filter_map(|(architecture, program)| {
+                Some((architecture.audit, program, architecture.number(syscall)?))
+            });
         let Some((architecture, program, number)) = numbers.next() else { continue };
         let cases = match exception(syscall) {
             Some(verdict) => vec![Case::always(verdict)],

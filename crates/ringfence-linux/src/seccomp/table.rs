@@ -89,7 +89,11 @@ static FAMILIES: &[Family] = &[
     Family {
         name: "io_uring",
         reason: "its requests pass no seccomp filter, and it is a frequent source of kernel exploits",
-        syscalls: &[shared("io_uring_setup", 425), shared("io_uring_enter", 426), shared("io_uring_register", 427)],
+        syscalls: &[
+            shared("io_uring_setup", 425),
+            shared("io_uring_enter", 426),
+            shared("io_uring_register", 427),
+        ],
         rule: EPERM,
     },
     Family {
@@ -98,7 +102,12 @@ static FAMILIES: &[Family] = &[
         syscalls: &[both("userfaultfd", 323, 282)],
         rule: EPERM,
     },
-    Family { name: "bpf", reason: "loads programs into the kernel", syscalls: &[both("bpf", 321, 280)], rule: EPERM },
+    Family {
+        name: "bpf",
+        reason: "loads programs into the kernel",
+        syscalls: &[both("bpf", 321, 280)],
+        rule: EPERM,
+    },
     Family {
         name: "perf",
         reason: "observes other processes and the kernel",
@@ -108,7 +117,11 @@ static FAMILIES: &[Family] = &[
     Family {
         name: "boot",
         reason: "replaces or stops the running kernel",
-        syscalls: &[both("kexec_load", 246, 104), both("kexec_file_load", 320, 294), both("reboot", 169, 142)],
+        syscalls: &[
+            both("kexec_load", 246, 104),
+            both("kexec_file_load", 320, 294),
+            both("reboot", 169, 142),
+        ],
         rule: EPERM,
     },
     Family {
@@ -127,7 +140,11 @@ static FAMILIES: &[Family] = &[
     Family {
         name: "keyring",
         reason: "keyrings belong to the user, not to a namespace: the host's keys would be in reach",
-        syscalls: &[both("add_key", 248, 217), both("request_key", 249, 218), both("keyctl", 250, 219)],
+        syscalls: &[
+            both("add_key", 248, 217),
+            both("request_key", 249, 218),
+            both("keyctl", 250, 219),
+        ],
         rule: EPERM,
     },
     Family {
@@ -316,4 +333,5 @@ static FAMILIES: &[Family] = &[
     },
 ];
 
-const HUGE_PAGES: &str = "the host reserved huge pages for a program of its own, and no limit on memory counts them";
+const HUGE_PAGES: &str =
+    "the host reserved huge pages for a program of its own, and no limit on memory counts them";

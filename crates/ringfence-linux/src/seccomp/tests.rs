@@ -8,7 +8,8 @@ use super::{Architecture, Filter, Profile, Rule, Sockets, compile, families};
 use crate::sys::seccomp::attempt;
 
 const GARBAGE: u64 = 0xdead_beef_0000_0000;
-const ARCHITECTURES: [(&str, Architecture); 2] = [("x86_64", Architecture::X86_64), ("aarch64", Architecture::AARCH64)];
+const ARCHITECTURES: [(&str, Architecture); 2] =
+    [("x86_64", Architecture::X86_64), ("aarch64", Architecture::AARCH64)];
 
 /// Calls `check` with the filter of each architecture.
 fn each_filter(sockets: Sockets, check: impl Fn(&Subject)) {
@@ -32,8 +33,13 @@ impl Subject {
     }
 
     fn number(&self, syscall: &str) -> u32 {
-        let found = families().iter().flat_map(|family| family.syscalls).find(|known| known.name == syscall);
-        self.architecture.number(found.expect("the table names it")).expect("both architectures have it")
+        let found = families()
+            .iter()
+            .flat_map(|family| family.syscalls)
+            .find(|known| known.name == syscall);
+        self.architecture
+            .number(found.expect("the table names it"))
+            .expect("both architectures have it")
     }
 
     /// Runs a call with plain arguments and with garbage in their high words. Both verdicts must be
@@ -73,9 +79,15 @@ fn every_known_call_outside_the_table_is_allowed_and_every_unknown_one_does_not_
             .collect();
         for number in (0..1024).filter(|number| !named.contains(number)) {
             let mut unknown = subject.architecture.unknown.iter();
-            let unknown = unknown.any(|&(from, to)| number >= from && to.is_none_or(|to| number <= to));
+            let unknown =
+                unknown.any(|&(from, to)| number >= from && to.is_none_or(|to| number <= to));
             let expected = if unknown { Err(ENOSYS) } else { Ok(()) };
-            assert_eq!(subject.run(number, &[]).verdict, expected, "call {number} on {}", subject.name);
+            assert_eq!(
+                subject.run(number, &[]).verdict,
+                expected,
+                "call {number} on {}",
+                subject.name
+            );
         }
     });
 }
@@ -143,7 +155,10 @@ fn the_numbers_in_the_table_are_those_of_libc() {
         ("fsetxattr", libc::SYS_fsetxattr),
     ];
     for (name, number) in known {
-        let syscall = families().iter().flat_map(|family| family.syscalls).find(|syscall| syscall.name == name);
+        let syscall = families()
+            .iter()
+            .flat_map(|family| family.syscalls)
+            .find(|syscall| syscall.name == name);
         let syscall = syscall.unwrap_or_else(|| panic!("{name} is not in the table"));
         assert_eq!(syscall.number().map(libc::c_long::from), Some(number), "{name}");
     }
@@ -232,9 +247,17 @@ fn huge_pages_cannot_be_asked_for() {
             filter.expect("mmap", &[0, 1 << 21, 3, flags], verdict);
         }
         filter.expect("memfd_create", &[0, libc::MFD_CLOEXEC], Ok(()));
-        filter.expect("memfd_create", &[0, libc::MFD_CLOEXEC | libc::MFD_HUGETLB], Err(libc::ENOMEM));
+        filter.expect(
+            "memfd_create",
+            &[0, libc::MFD_CLOEXEC | libc::MFD_HUGETLB],
+            Err(libc::ENOMEM),
+        );
         filter.expect("shmget", &[0, 1 << 21, 0o1600], Ok(()));
-        filter.expect("shmget", &[0, 1 << 21, 0o1600 | libc::SHM_HUGETLB as u32], Err(libc::ENOMEM));
+        filter.expect(
+            "shmget",
+            &[0, 1 << 21, 0o1600 | libc::SHM_HUGETLB as u32],
+            Err(libc::ENOMEM),
+        );
     });
 }
 
@@ -295,7 +318,9 @@ fn only_sockets_of_common_families_types_and_protocols_are_made() {
             ] {
                 subject.expect("socket", &refused, Err(errno));
             }
-            for family in (0..64).chain([u32::MAX]).filter(|family| ![1, 2, 10, 16].contains(family)) {
+            for family in
+                (0..64).chain([u32::MAX]).filter(|family| ![1, 2, 10, 16].contains(family))
+            {
                 subject.expect("socket", &[family, 1, 0], Err(EAFNOSUPPORT));
                 subject.expect("socketpair", &[family, 1, 0], Err(EAFNOSUPPORT));
             }
@@ -332,7 +357,12 @@ fn the_tree_is_shallow_and_small() {
         // The cost of an installation: the kernel runs the filter for each number.
         let total: usize = (0..470).map(|number| subject.run(number, &[]).steps).sum();
         assert!(total < 470 * 10, "{} instructions on average on {}", total / 470, subject.name);
-        assert!(subject.program.len() <= 200, "{} instructions on {}", subject.program.len(), subject.name);
+        assert!(
+            subject.program.len() <= 200,
+            "{} instructions on {}",
+            subject.program.len(),
+            subject.name
+        );
         // read, write, openat and getpid on x86_64; the same calls or their neighbours on aarch64.
         for number in [0, 1, 257, 39, 63, 64, 56, 172] {
             let steps = subject.run(number, &[]).steps;
@@ -417,7 +447,11 @@ fn the_kernel_enforces_what_the_interpreter_says() {
         assert_eq!(attempt(libc::SYS_clone3, [0; 4]), Err(ENOSYS));
         assert_eq!(attempt(libc::SYS_socket, [libc::AF_ALG as usize, 5, 0, 0]), Err(EAFNOSUPPORT));
         assert_eq!(attempt(libc::SYS_socket, [libc::AF_INET as usize, 3, 1, 0]), Err(EPERM));
-        assert_eq!(attempt(libc::SYS_socket, [libc::AF_UNIX as usize | GARBAGE as usize, 1, 0, 0]).map(drop), Ok(()));
+        assert_eq!(
+            attempt(libc::SYS_socket, [libc::AF_UNIX as usize | GARBAGE as usize, 1, 0, 0])
+                .map(drop),
+            Ok(())
+        );
         assert_eq!(attempt(0x4000_0000 | libc::SYS_getpid, [0; 4]), Err(ENOSYS));
         assert_eq!(attempt(1000, [0; 4]), Err(ENOSYS));
     });
@@ -425,15 +459,20 @@ fn the_kernel_enforces_what_the_interpreter_says() {
 
 #[test]
 fn threads_processes_and_nested_filters_work_behind_the_filter() {
-    behind_the_filter("threads_processes_and_nested_filters_work_behind_the_filter", Sockets::None, || {
-        assert_eq!(std::thread::spawn(|| 6 * 7).join().unwrap(), 42);
-        let output = Command::new("/bin/sh").args(["-c", "echo $(echo inside)"]).output().unwrap();
-        assert_eq!(output.stdout, b"inside\n");
-        assert!(std::os::unix::net::UnixStream::pair().is_ok());
-        assert!(std::os::unix::net::UnixDatagram::unbound().is_err());
-        Filter::build(Profile { sockets: Sockets::None }).install().unwrap();
-        assert!(std::net::TcpListener::bind("127.0.0.1:0").is_err());
-    });
+    behind_the_filter(
+        "threads_processes_and_nested_filters_work_behind_the_filter",
+        Sockets::None,
+        || {
+            assert_eq!(std::thread::spawn(|| 6 * 7).join().unwrap(), 42);
+            let output =
+                Command::new("/bin/sh").args(["-c", "echo $(echo inside)"]).output().unwrap();
+            assert_eq!(output.stdout, b"inside\n");
+            assert!(std::os::unix::net::UnixStream::pair().is_ok());
+            assert!(std::os::unix::net::UnixDatagram::unbound().is_err());
+            Filter::build(Profile { sockets: Sockets::None }).install().unwrap();
+            assert!(std::net::TcpListener::bind("127.0.0.1:0").is_err());
+        },
+    );
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -18,7 +18,8 @@ fn checked(result: i64) -> io::Result<i64> {
 pub fn with_wrong_arguments(syscall: &Syscall, rule: Rule) -> io::Result<i64> {
     // vhangup(2) takes no argument that could be wrong, and would hang up a real terminal.
     let is_without_arguments = syscall.name == "vhangup";
-    let (Some(number), Rule::Refuse(_), false) = (syscall.number(), rule, is_without_arguments) else {
+    let (Some(number), Rule::Refuse(_), false) = (syscall.number(), rule, is_without_arguments)
+    else {
         return Err(io::Error::from(io::ErrorKind::Unsupported));
     };
     let wrong = usize::MAX;
@@ -64,7 +65,8 @@ pub fn getpid_of_x32() -> io::Result<i64> {
 pub fn key_management(width: Width) -> io::Result<()> {
     let (family, protocol) = (width.of(libc::AF_NETLINK as u64), libc::NETLINK_XFRM);
     // SAFETY: socket takes integers only.
-    let made = checked(unsafe { libc::syscall(libc::SYS_socket, family, libc::SOCK_RAW, protocol) })?;
+    let made =
+        checked(unsafe { libc::syscall(libc::SYS_socket, family, libc::SOCK_RAW, protocol) })?;
     // SAFETY: the descriptor was created just now, and nobody else closes it.
     unsafe { libc::close(made as i32) };
     Ok(())
@@ -83,7 +85,8 @@ pub fn clone_user() -> io::Result<()> {
     let flags = libc::CLONE_NEWUSER | libc::SIGCHLD;
     // SAFETY: without CLONE_VM the child has its own copy of this stack; it calls nothing but
     // _exit.
-    match checked(unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, 0usize, 0usize, 0usize) })? {
+    match checked(unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, 0usize, 0usize, 0usize) })?
+    {
         0 => super::process::exit_now(0),
         child => reap(child),
     }
@@ -148,7 +151,8 @@ pub fn type_into(terminal: BorrowedFd<'_>, width: Width) -> io::Result<()> {
 pub fn console(terminal: BorrowedFd<'_>) -> io::Result<()> {
     let mut subcode: libc::c_char = 6; // TIOCL_GETSHIFTSTATE
     // SAFETY: TIOCLINUX reads the subcode, and with this subcode writes one byte back over it.
-    checked(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCLINUX, &raw mut subcode) }.into()).map(drop)
+    checked(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCLINUX, &raw mut subcode) }.into())
+        .map(drop)
 }
 
 /// Attaches to a process as its tracer without stopping it, ptrace(2) `PTRACE_SEIZE`. The
@@ -166,7 +170,8 @@ pub fn read_memory(process: i32) -> io::Result<i64> {
     let there = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 1 };
     // SAFETY: the kernel writes at most one byte to `byte`, which is alive; the other address is
     // not ours.
-    checked(unsafe { libc::process_vm_readv(process, &raw const here, 1, &raw const there, 1, 0) } as i64)
+    checked(unsafe { libc::process_vm_readv(process, &raw const here, 1, &raw const there, 1, 0) }
+        as i64)
 }
 
 /// Moves this process into a real-time scheduling class, sched_setscheduler(2).
@@ -175,7 +180,8 @@ pub fn real_time() -> io::Result<()> {
     let mut parameter: libc::sched_param = unsafe { std::mem::zeroed() };
     parameter.sched_priority = 1;
     // SAFETY: the pointer is to a live sched_param; 0 is the calling thread.
-    checked(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameter) }.into()).map(drop)
+    checked(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameter) }.into())
+        .map(drop)
 }
 
 /// A System V shared memory segment of one page, removed when dropped.
@@ -236,7 +242,8 @@ impl Queue {
     pub fn send(id: i32) -> io::Result<()> {
         let message: [libc::c_long; 2] = [1, 0]; // a positive message type, then the text
         // SAFETY: msgsnd reads the type and 0 bytes of text, both alive.
-        checked(unsafe { libc::msgsnd(id, message.as_ptr().cast(), 0, libc::IPC_NOWAIT) }.into()).map(drop)
+        checked(unsafe { libc::msgsnd(id, message.as_ptr().cast(), 0, libc::IPC_NOWAIT) }.into())
+            .map(drop)
     }
 }
 
@@ -257,7 +264,8 @@ impl NamedQueue {
         let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR | libc::O_CLOEXEC;
         let attributes = std::ptr::null_mut::<libc::mq_attr>();
         // SAFETY: the name is NUL-terminated; null attributes ask for the defaults.
-        let queue = unsafe { libc::mq_open(name.as_ptr(), flags, 0o600 as libc::mode_t, attributes) };
+        let queue =
+            unsafe { libc::mq_open(name.as_ptr(), flags, 0o600 as libc::mode_t, attributes) };
         checked(queue.into())?;
         // SAFETY: the queue was opened just now, and nobody else closes it.
         unsafe { libc::mq_close(queue) };
@@ -293,7 +301,9 @@ impl Key {
         let (secret, length) = (secret.as_ptr(), secret.len());
         // SAFETY: both strings are NUL-terminated, and the kernel reads `length` bytes of the
         // secret, which are alive.
-        let added = unsafe { libc::syscall(libc::SYS_add_key, kind, description.as_ptr(), secret, length, keyring) };
+        let added = unsafe {
+            libc::syscall(libc::SYS_add_key, kind, description.as_ptr(), secret, length, keyring)
+        };
         checked(added).map(Key)
     }
 
@@ -303,7 +313,9 @@ impl Key {
         let (operation, keyring) = (libc::KEYCTL_SEARCH, libc::KEY_SPEC_USER_KEYRING);
         let kind = c"user".as_ptr();
         // SAFETY: both strings are NUL-terminated; the last argument is no destination keyring.
-        checked(unsafe { libc::syscall(libc::SYS_keyctl, operation, keyring, kind, description.as_ptr(), 0) })
+        checked(unsafe {
+            libc::syscall(libc::SYS_keyctl, operation, keyring, kind, description.as_ptr(), 0)
+        })
     }
 }
 

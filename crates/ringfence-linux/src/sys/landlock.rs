@@ -7,7 +7,13 @@ pub fn abi() -> u32 {
     let nothing = std::ptr::null::<u8>();
     // SAFETY: with LANDLOCK_CREATE_RULESET_VERSION the attribute must be null and its size 0;
     // nothing is read.
-    let version =
-        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0usize, LANDLOCK_CREATE_RULESET_VERSION) };
+    let version = unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            nothing,
+            0usize,
+            LANDLOCK_CREATE_RULESET_VERSION,
+        )
+    };
     u32::try_from(version).unwrap_or(0)
 }

@@ -34,7 +34,9 @@ fn set_attributes(mount: BorrowedFd<'_>, restrict: Restrict, flags: i32) -> io::
             Restrict::Writing => common | libc::MOUNT_ATTR_RDONLY,
             // A read-only mount still permits writing to a device, because the data does not go to
             // the file system that holds the device file.
-            Restrict::Changing => libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC,
+            Restrict::Changing => {
+                libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC
+            }
         },
         attr_clr: 0,
         propagation: 0,
@@ -44,7 +46,14 @@ fn set_attributes(mount: BorrowedFd<'_>, restrict: Restrict, flags: i32) -> io::
     // SAFETY: mount_setattr(2) reads a NUL-terminated path, which the empty path is, and `size`
     // bytes of `attributes`, which is alive and has that size.
     let result = unsafe {
-        libc::syscall(libc::SYS_mount_setattr, mount.as_raw_fd(), c"".as_ptr(), flags, &raw const attributes, size)
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw const attributes,
+            size,
+        )
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -32,7 +32,8 @@ pub fn loopback_up() -> io::Result<()> {
 /// The tunnel belongs to the network namespace in which the device is opened.
 pub fn tunnel(device: &Path, tunnel: &Tunnel) -> io::Result<OwnedFd> {
     const NAME: &[u8] = b"tun0";
-    let device = rustix::fs::open(device, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
+    let device =
+        rustix::fs::open(device, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
     let mut request = named(NAME);
     request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
     configure(&device, libc::TUNSETIFF, &mut request)?;
@@ -75,7 +76,10 @@ fn generic(address: Ipv4Addr) -> libc::sockaddr {
     // sockaddr_in has the same 16 bytes: in `sa_data`, the port comes first (two bytes), then the
     // address (ip(7)).
     let bytes = [0, 0, a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0];
-    libc::sockaddr { sa_family: libc::AF_INET as libc::sa_family_t, sa_data: bytes.map(|byte| byte as libc::c_char) }
+    libc::sockaddr {
+        sa_family: libc::AF_INET as libc::sa_family_t,
+        sa_data: bytes.map(|byte| byte as libc::c_char),
+    }
 }
 
 fn configure(on: impl AsFd, operation: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {

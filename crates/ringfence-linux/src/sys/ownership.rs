@@ -23,7 +23,14 @@ pub fn translate(mount: BorrowedFd<'_>, namespace: BorrowedFd<'_>) -> io::Result
     // SAFETY: mount_setattr(2) reads a NUL-terminated path, which the empty path is, and `size`
     // bytes of `attributes`, which is alive and has that size.
     let result = unsafe {
-        libc::syscall(libc::SYS_mount_setattr, mount.as_raw_fd(), c"".as_ptr(), flags, &raw const attributes, size)
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw const attributes,
+            size,
+        )
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -34,7 +41,9 @@ pub fn translate(mount: BorrowedFd<'_>, namespace: BorrowedFd<'_>) -> io::Result
 pub fn namespace(from: (u32, u32), to: (u32, u32)) -> io::Result<OwnedFd> {
     let (process, pid) = in_new_user_namespace()?;
     let mapped = fs_err::write(format!("/proc/{pid}/uid_map"), format!("{} {} 1", from.0, to.0))
-        .and_then(|()| fs_err::write(format!("/proc/{pid}/gid_map"), format!("{} {} 1", from.1, to.1)))
+        .and_then(|()| {
+            fs_err::write(format!("/proc/{pid}/gid_map"), format!("{} {} 1", from.1, to.1))
+        })
         .and_then(|()| fs_err::File::open(format!("/proc/{pid}/ns/user")));
     // Both calls fail only if the process has already ended.
     let _ = pidfd_send_signal(&process, Signal::KILL);
@@ -49,12 +58,22 @@ fn in_new_user_namespace() -> io::Result<(OwnedFd, i32)> {
     // SAFETY: with a null stack the child runs on its own copy of this one, as after fork(2); the
     // kernel writes one int to `pidfd`, which is alive here. Other threads may hold locks, but the
     // child takes no lock: it makes only the two bare system calls below.
-    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, &raw mut pidfd, 0usize, 0usize) };
+    let pid =
+        unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, &raw mut pidfd, 0usize, 0usize) };
     match pid {
         -1 => Err(io::Error::last_os_error()),
         0 => loop {
             // SAFETY: PR_SET_PDEATHSIG takes integers only, and the call is a bare system call.
-            unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0usize, 0usize, 0usize) };
+            unsafe {
+                libc::syscall(
+                    libc::SYS_prctl,
+                    libc::PR_SET_PDEATHSIG,
+                    libc::SIGKILL,
+                    0usize,
+                    0usize,
+                    0usize,
+                )
+            };
             // SAFETY: ppoll(2) without descriptors and without a timeout reads no memory and waits
             // for a signal forever; the call is a bare system call.
             unsafe { libc::syscall(libc::SYS_ppoll, 0usize, 0usize, 0usize, 0usize, 0usize) };

@@ -70,7 +70,8 @@ pub fn fork() -> io::Result<Side> {
     // SAFETY: with a null stack the child runs on its own copy of this one, as after fork(2); the
     // kernel writes one int to `pidfd`, which is alive here. This process has one thread, so no
     // lock is lost.
-    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, &raw mut pidfd, 0usize, 0usize) };
+    let pid =
+        unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, &raw mut pidfd, 0usize, 0usize) };
     match pid {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Side::Child),
@@ -131,7 +132,9 @@ fn single_threaded() -> io::Result<()> {
         match threads {
             1 => return Ok(()),
             count if looks == LOOKS => {
-                return Err(io::Error::other(format!("cannot fork a process that has {count} threads")));
+                return Err(io::Error::other(format!(
+                    "cannot fork a process that has {count} threads"
+                )));
             }
             _ => looks += 1,
         }
@@ -154,7 +157,8 @@ pub fn execve(path: &CStr, argv: &[CString], env: &[CString]) -> io::Error {
 /// Joins a new, empty session keyring, keyctl(2) `KEYCTL_JOIN_SESSION_KEYRING`.
 pub fn join_new_session_keyring() -> io::Result<()> {
     // SAFETY: a null name asks for an anonymous keyring; no memory is read.
-    let result = unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, 0usize) };
+    let result =
+        unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, 0usize) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
@@ -231,7 +235,10 @@ pub struct Usage {
 impl From<&libc::rusage> for Usage {
     fn from(usage: &libc::rusage) -> Self {
         let micros = |time: libc::timeval| (time.tv_sec as u64) * 1_000_000 + time.tv_usec as u64;
-        Usage { cpu_micros: micros(usage.ru_utime) + micros(usage.ru_stime), max_rss: usage.ru_maxrss as u64 * 1024 }
+        Usage {
+            cpu_micros: micros(usage.ru_utime) + micros(usage.ru_stime),
+            max_rss: usage.ru_maxrss as u64 * 1024,
+        }
     }
 }
 

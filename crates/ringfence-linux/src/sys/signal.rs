@@ -65,7 +65,9 @@ impl Mask {
     /// blocked.
     pub fn descriptor(&self) -> io::Result<OwnedFd> {
         // SAFETY: the pointer is to a live sigset_t; -1 asks for a new descriptor.
-        let fd = unsafe { libc::signalfd(-1, &raw const self.0, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        let fd = unsafe {
+            libc::signalfd(-1, &raw const self.0, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
+        };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }

@@ -136,7 +136,8 @@ mod tests {
         assert!(all == bytes);
         assert!(!fcntl_getfl(&writer).unwrap().contains(OFlags::NONBLOCK));
         drop(writer);
-        let length = timeout(DEADLINE, Descriptor::to_read(reader.as_fd()).read(&mut [0])).await.unwrap();
+        let length =
+            timeout(DEADLINE, Descriptor::to_read(reader.as_fd()).read(&mut [0])).await.unwrap();
         assert_eq!(length.unwrap(), 0);
     }
 
@@ -144,7 +145,8 @@ mod tests {
     async fn a_pipe_that_nobody_reads_is_broken() {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         drop(reader);
-        let written = timeout(DEADLINE, Descriptor::to_write(writer.as_fd()).write_all(b"x")).await.unwrap();
+        let written =
+            timeout(DEADLINE, Descriptor::to_write(writer.as_fd()).write_all(b"x")).await.unwrap();
         assert_eq!(written.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 

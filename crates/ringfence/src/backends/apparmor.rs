@@ -24,7 +24,8 @@ pub(super) fn confines_this_process() -> bool {
 }
 
 fn profile(program: &Path) -> String {
-    let name = program.file_name().map_or_else(|| "ringfence".into(), |name| name.to_string_lossy());
+    let name =
+        program.file_name().map_or_else(|| "ringfence".into(), |name| name.to_string_lossy());
     let path = program.display();
     format!(
         "AppArmor lets only named programs use user namespaces; name this one, as root:\n\

@@ -6,7 +6,9 @@ use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Plan, Supp
 use ringfence_linux::Confinement;
 
 use super::limits::{self, CgroupAccess};
-use super::{Backend, GroupNeed, Preparation, PrepareError, Processes, Question, Site, Unavailable, exec};
+use super::{
+    Backend, GroupNeed, Preparation, PrepareError, Processes, Question, Site, Unavailable, exec,
+};
 use crate::Command;
 
 /// Backend that only supervises the command.
@@ -23,16 +25,22 @@ impl Backend for Bare {
     fn capabilities(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
         let summary = match (self.name, detect_container(question.host)) {
             (Name::Outer, Some(container)) => format!("trusts the {} around it", container.name),
-            (Name::Outer, None) => "trusts whatever is around it; no container was detected".to_owned(),
+            (Name::Outer, None) => {
+                "trusts whatever is around it; no container was detected".to_owned()
+            }
             _ => "no isolation, by explicit choice".to_owned(),
         };
         let mut support = limits::support(question, CgroupAccess::Callers);
         if question.clauses.contains(&Clause::Cleanup) {
-            support.insert(Clause::Cleanup, limits::cleanup_of_a_tree(question, CgroupAccess::Callers));
+            support.insert(
+                Clause::Cleanup,
+                limits::cleanup_of_a_tree(question, CgroupAccess::Callers),
+            );
         }
         for clause in Clause::ALL {
             let why = || format!("backend `{}` isolates nothing itself", self.name);
-            let absent = || Support::absent(why(), "choose a backend that isolates: `--backend auto`");
+            let absent =
+                || Support::absent(why(), "choose a backend that isolates: `--backend auto`");
             support.entry(clause).or_insert_with(absent);
         }
         Ok(Capabilities { backend: self.name, summary, defaults: Defaults::Waived, support })

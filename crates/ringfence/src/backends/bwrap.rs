@@ -18,7 +18,8 @@ use ringfence_linux::seccomp::{Filter, Profile, Sockets};
 use ringfence_linux::streams::TERMINALS;
 use ringfence_linux::view::inode_limit;
 use ringfence_linux::{
-    Access, Confinement, Entry, Files, Launch, Launcher, Report, SHARED_MEMORY_SIZE, Survivors, Terminal, View, control,
+    Access, Confinement, Entry, Files, Launch, Launcher, Report, SHARED_MEMORY_SIZE, Survivors,
+    Terminal, View, control,
 };
 use rustix::fs::{Access as Permission, Mode, OFlags};
 use rustix::net::RecvFlags;
@@ -28,8 +29,8 @@ use super::limits::{self, CgroupAccess};
 use super::mounted::{self, on_host};
 use super::native::{egress_support, ipc, way_to_namespaces};
 use super::{
-    Backend, Freshness, GroupNeed, Preparation, PrepareError, Processes, Question, Site, Unavailable, exec,
-    null_streams,
+    Backend, Freshness, GroupNeed, Preparation, PrepareError, Processes, Question, Site,
+    Unavailable, exec, null_streams,
 };
 use crate::memory::{Memory, Subject};
 use crate::{Command, Host, egress, view};
@@ -42,7 +43,11 @@ impl Backend for Bwrap {
         let program = find(question.host, question.policy)?;
         let start = StartsAs::find(&program, question.host, question.launcher, question.freshness)?;
         let landlock = abi();
-        let files = if landlock > 0 { "bubblewrap: mount namespace+landlock" } else { "bubblewrap: mount namespace" };
+        let files = if landlock > 0 {
+            "bubblewrap: mount namespace+landlock"
+        } else {
+            "bubblewrap: mount namespace"
+        };
         let mut support = limits::support(question, CgroupAccess::AsPolicySays);
         support.extend([
             (Clause::Filesystem, Support::enforced(files)),
@@ -52,14 +57,18 @@ impl Backend for Bwrap {
             (Clause::Egress, egress_support(question.policy)),
             (Clause::Processes, Support::enforced("bubblewrap: pid namespace")),
             (Clause::Ipc, ipc(landlock, question.policy)),
-            (Clause::Privilege, Support::enforced("bubblewrap: user namespace+no_new_privs+no capabilities")),
+            (
+                Clause::Privilege,
+                Support::enforced("bubblewrap: user namespace+no_new_privs+no capabilities"),
+            ),
             (Clause::Kernel, Support::enforced("seccomp")),
             (Clause::Terminal, Support::enforced("seccomp")),
             (Clause::Environment, Support::enforced("a clean environment, closed descriptors")),
             (Clause::Cleanup, Support::enforced("bubblewrap: pid namespace")),
             (Clause::Tmp, start.bound_on_tmp()),
         ]);
-        let with_landlock = if landlock > 0 { format!("Landlock ABI {landlock}, ") } else { String::new() };
+        let with_landlock =
+            if landlock > 0 { format!("Landlock ABI {landlock}, ") } else { String::new() };
         let summary = format!("bubblewrap at {}, {with_landlock}seccomp", program.display());
         Ok(Capabilities { backend: Name::Bwrap, summary, defaults: Defaults::Required, support })
     }
@@ -83,8 +92,12 @@ impl Division {
         for entry in &view.entries {
             match entry {
                 _ if start == StartsAs::User => division.by_bubblewrap.push(entry.clone()),
-                Entry::Pin { .. } | Entry::Protect { .. } | Entry::Hide { .. } => division.inside.push(entry.clone()),
-                Entry::Bind { source, destination, access } if lies_in_writable(view, destination) => {
+                Entry::Pin { .. } | Entry::Protect { .. } | Entry::Hide { .. } => {
+                    division.inside.push(entry.clone())
+                }
+                Entry::Bind { source, destination, access }
+                    if lies_in_writable(view, destination) =>
+                {
                     let staged = Path::new(STAGING).join(division.inside.len().to_string());
                     let bind = |source: &Path, destination: &Path| Entry::Bind {
                         source: source.to_path_buf(),
@@ -108,7 +121,9 @@ impl Division {
 /// on the way to it.
 fn lies_in_writable(view: &View, path: &Path) -> bool {
     view.entries.iter().any(|entry| match entry {
-        Entry::Bind { destination, access: Access::Write, .. } => path != destination && path.starts_with(destination),
+        Entry::Bind { destination, access: Access::Write, .. } => {
+            path != destination && path.starts_with(destination)
+        }
         _ => false,
     })
 }
@@ -126,9 +141,12 @@ impl Processes for Bwrap {
         let view = mounted::uncovered(sight.view);
         let path = sight.variables.get(OsStr::new("PATH")).cloned().unwrap_or_default();
         lookup(command, &path, &view)?;
-        let expected = mounted::expectations(&view).map_err(failed("what bubblewrap is to mount"))?;
+        let expected =
+            mounted::expectations(&view).map_err(failed("what bubblewrap is to mount"))?;
 
-        let directory = site.workspace.directory_inside(&command.starting_directory(site.host, &site.workspace.source));
+        let directory = site
+            .workspace
+            .directory_inside(&command.starting_directory(site.host, &site.workspace.source));
         let network = site.plan.policy.network.clone().unwrap_or(Network::Closed);
         let mut arguments = Arguments::new(&network, &directory, site.streams.terminals());
         let (gate, holder) = egress::await_gate(&site.plan.policy)?.unzip();
@@ -141,7 +159,8 @@ impl Processes for Bwrap {
         }
         let mounts_inside = !division.inside.is_empty();
         let has_tunnel = egress::gate(&site.plan.policy) == Some(Kind::Transparent);
-        let described = arguments.described(&program, &sight.variables, &division.inside, &view, command);
+        let described =
+            arguments.described(&program, &sight.variables, &division.inside, &view, command);
         let described = described.map_err(failed("bubblewrap's arguments"))?;
         if mounts_inside {
             arguments.covers().map_err(failed("bubblewrap's arguments"))?;
@@ -153,7 +172,10 @@ impl Processes for Bwrap {
             arguments.filter().map_err(failed("bubblewrap's arguments"))?;
             None
         };
-        let tunnel = has_tunnel.then(|| arguments.tunnel()).transpose().map_err(failed("the tunnel's device"))?;
+        let tunnel = has_tunnel
+            .then(|| arguments.tunnel())
+            .transpose()
+            .map_err(failed("the tunnel's device"))?;
         let way = holder.map(|holder| Way { holder: arguments.pass(holder), tunnel });
         let inside = Inside {
             mounts: division.inside,
@@ -165,8 +187,9 @@ impl Processes for Bwrap {
             highest_descriptor: crate::HIGHEST_DESCRIPTOR,
             exec: exec(command, sight.variables, directory)?,
         };
-        let (command, passed) =
-            arguments.command(&program, site.launcher, &inside).map_err(failed("bubblewrap's arguments"))?;
+        let (command, passed) = arguments
+            .command(&program, site.launcher, &inside)
+            .map_err(failed("bubblewrap's arguments"))?;
         Ok(Preparation {
             // Bubblewrap runs on the host, so the policy must not influence its environment or
             // directory.
@@ -205,7 +228,13 @@ const SHARED_MEMORY: &str = "/dev/shm";
 impl Arguments {
     fn new(network: &Network, directory: &Path, terminals: &[PathBuf]) -> Arguments {
         let mut arguments = Arguments { words: Vec::new(), passed: Vec::new() };
-        arguments.push(["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]);
+        arguments.push([
+            "--unshare-user",
+            "--unshare-ipc",
+            "--unshare-pid",
+            "--unshare-uts",
+            "--unshare-cgroup-try",
+        ]);
         if !matches!(network, Network::Open) {
             arguments.push(["--unshare-net"]);
         }
@@ -252,7 +281,16 @@ impl Arguments {
     fn start_as_root(&mut self, host: &Host, view: &View) -> NamespaceRoot {
         // For any other user, bubblewrap makes a second user namespace, from which no mount can be
         // changed.
-        self.push(["--uid", "0", "--gid", "0", "--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SYS_RESOURCE"]);
+        self.push([
+            "--uid",
+            "0",
+            "--gid",
+            "0",
+            "--cap-add",
+            "CAP_SYS_ADMIN",
+            "--cap-add",
+            "CAP_SYS_RESOURCE",
+        ]);
         // Without CAP_SETFCAP, the root of a namespace may not be mapped into a nested namespace
         // (user_namespaces(7), since Linux 5.12).
         self.push(["--cap-add", "CAP_SETFCAP"]);
@@ -289,19 +327,31 @@ impl Arguments {
             rest.entry(entry, view)?;
         }
         rest.close()?;
-        let variables = variables.iter().flat_map(|(name, value)| [OsStr::new("--setenv"), name, value]);
+        let variables =
+            variables.iter().flat_map(|(name, value)| [OsStr::new("--setenv"), name, value]);
         let words = self.words.iter().chain(&rest.words).map(OsString::as_os_str);
         let words = std::iter::once(program.as_os_str()).chain(words);
-        let inner =
-            [OsStr::new("--"), &inner.program].into_iter().chain(inner.arguments.iter().map(OsString::as_os_str));
-        Ok(words.chain(variables).chain(inner).map(|word| word.to_string_lossy().into_owned()).collect())
+        let inner = [OsStr::new("--"), &inner.program]
+            .into_iter()
+            .chain(inner.arguments.iter().map(OsString::as_os_str));
+        Ok(words
+            .chain(variables)
+            .chain(inner)
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect())
     }
 
     /// Makes bubblewrap create the directory and the file with which ringfence's program covers
     /// hidden paths.
     fn covers(&mut self) -> io::Result<()> {
-        let [directory, file] = [View::COVER_DIRECTORY, View::COVER_FILE].map(|name| Path::new("/").join(name));
-        self.push([OsStr::new("--perms"), OsStr::new("0000"), OsStr::new("--dir"), directory.as_os_str()]);
+        let [directory, file] =
+            [View::COVER_DIRECTORY, View::COVER_FILE].map(|name| Path::new("/").join(name));
+        self.push([
+            OsStr::new("--perms"),
+            OsStr::new("0000"),
+            OsStr::new("--dir"),
+            directory.as_os_str(),
+        ]);
         let data = self.data(b"")?;
         self.push([OsString::from("--perms"), "0000".into(), "--file".into(), data, file.into()]);
         Ok(())
@@ -325,7 +375,10 @@ impl Arguments {
         let description = self.pass(inside.in_memory()?).to_string();
         let list = self.data(&joined(&self.words.clone()))?;
         let command = Command::new(program).argument("--args").argument(list).argument("--");
-        let command = command.argument(format!("/proc/self/fd/{ours}")).argument(inside::NAME).argument(description);
+        let command = command
+            .argument(format!("/proc/self/fd/{ours}"))
+            .argument(inside::NAME)
+            .argument(description);
         Ok((command, self.passed))
     }
 
@@ -333,10 +386,18 @@ impl Arguments {
         let os = |path: &PathBuf| path.clone().into_os_string();
         match entry {
             Entry::Directory { path } => self.push([OsString::from("--dir"), os(path)]),
-            Entry::Symlink { path, target } => self.push([OsString::from("--symlink"), os(target), os(path)]),
+            Entry::Symlink { path, target } => {
+                self.push([OsString::from("--symlink"), os(target), os(path)])
+            }
             Entry::File { path, contents } => {
                 let data = self.data(contents)?;
-                self.push([OsString::from("--perms"), "0644".into(), "--file".into(), data, os(path)]);
+                self.push([
+                    OsString::from("--perms"),
+                    "0644".into(),
+                    "--file".into(),
+                    data,
+                    os(path),
+                ]);
             }
             Entry::Scratch { path, size, mode } => self.push([
                 // Create the parent first: bubblewrap would give missing parents the mode of the
@@ -356,8 +417,12 @@ impl Arguments {
                 let option = if *access == Access::Write { "--bind" } else { "--ro-bind" };
                 self.push([OsString::from(option), os(source), os(destination)]);
             }
-            Entry::Pin { path } => self.push([OsString::from("--bind"), os(&on_host(view, path)), os(path)]),
-            Entry::Protect { path } => self.push([OsString::from("--ro-bind"), os(&on_host(view, path)), os(path)]),
+            Entry::Pin { path } => {
+                self.push([OsString::from("--bind"), os(&on_host(view, path)), os(path)])
+            }
+            Entry::Protect { path } => {
+                self.push([OsString::from("--ro-bind"), os(&on_host(view, path)), os(path)])
+            }
             Entry::Hide { path } if on_host(view, path).is_dir() => self.push([
                 OsString::from("--perms"),
                 "0000".into(),
@@ -436,7 +501,8 @@ fn lookup(command: &Command, path: &OsStr, view: &View) -> Result<(), PrepareErr
 /// Finds bubblewrap in the caller's `PATH`. Skips directories that a sandbox can write, because
 /// bubblewrap runs on the host.
 fn find(host: &Host, policy: &Policy) -> Result<PathBuf, Unavailable> {
-    let is_program = |program: &PathBuf| program.is_file() && !can_be_planted(program, host, policy);
+    let is_program =
+        |program: &PathBuf| program.is_file() && !can_be_planted(program, host, policy);
     let mut candidates = host.path().map(|directory| directory.join("bwrap"));
     candidates.find(is_program).ok_or_else(|| Unavailable {
         why: "there is no `bwrap` in PATH outside the workspace".to_owned(),
@@ -447,7 +513,8 @@ fn find(host: &Host, policy: &Policy) -> Result<PathBuf, Unavailable> {
 /// Tells whether sandboxed code may have written `program`: its path, as given or resolved, lies
 /// where the policy lets a sandbox write.
 fn can_be_planted(program: &Path, host: &Host, policy: &Policy) -> bool {
-    let workspace = policy.filesystem.workspace.as_ref().map_or(Path::new("."), |workspace| &workspace.source);
+    let workspace =
+        policy.filesystem.workspace.as_ref().map_or(Path::new("."), |workspace| &workspace.source);
     let writable = policy.filesystem.write.iter().flatten().map(PathBuf::as_path);
     let names = |path: &Path| {
         let absolute = host.absolute(path);
@@ -455,7 +522,8 @@ fn can_be_planted(program: &Path, host: &Host, policy: &Policy) -> bool {
     };
     let programs = names(program);
     let mut places = writable.chain([workspace, host.directory.as_path()]).flat_map(names);
-    program.is_relative() || places.any(|place| programs.iter().any(|program| program.starts_with(&place)))
+    program.is_relative()
+        || places.any(|place| programs.iter().any(|program| program.starts_with(&place)))
 }
 
 /// User as which bubblewrap starts ringfence's program in the sandbox.
@@ -477,10 +545,17 @@ impl StartsAs {
 
     /// Finds the best variant that works on this host. Runs bubblewrap unless the result of an
     /// earlier run may be used.
-    fn find(program: &Path, host: &Host, launcher: &Launcher, freshness: Freshness) -> Result<StartsAs, Unavailable> {
+    fn find(
+        program: &Path,
+        host: &Host,
+        launcher: &Launcher,
+        freshness: Freshness,
+    ) -> Result<StartsAs, Unavailable> {
         let memory = Memory::of(host, Subject::Bwrap(program));
         let note = memory.note().filter(|_| freshness == Freshness::Remembered);
-        if let Some(known) = note.and_then(|note| Self::ALL.into_iter().find(|way| way.name() == note)) {
+        if let Some(known) =
+            note.and_then(|note| Self::ALL.into_iter().find(|way| way.name() == note))
+        {
             return Ok(known);
         }
         let mut failure = None;
@@ -543,11 +618,27 @@ const WORKED: i32 = 86;
 const UNKNOWN_OPTION: &str = "Unknown option";
 
 /// Runs bubblewrap once, with every kind of namespace that a sandbox uses.
-fn preflight(program: &Path, host: &Host, launcher: &Launcher, way: StartsAs) -> Result<(), Unavailable> {
+fn preflight(
+    program: &Path,
+    host: &Host,
+    launcher: &Launcher,
+    way: StartsAs,
+) -> Result<(), Unavailable> {
     let unavailable = |why: String| Unavailable { fix: way_to_namespaces(program), why };
-    let failed = |error: io::Error| unavailable(format!("cannot run `{}`: {error}", program.display()));
+    let failed =
+        |error: io::Error| unavailable(format!("cannot run `{}`: {error}", program.display()));
     let mut arguments = Arguments::new(&Network::Closed, Path::new("/"), &[]);
-    arguments.push(["--ro-bind", "/", "/", "--perms", "1777", "--size", "1048576", "--tmpfs", "/tmp"]);
+    arguments.push([
+        "--ro-bind",
+        "/",
+        "/",
+        "--perms",
+        "1777",
+        "--size",
+        "1048576",
+        "--tmpfs",
+        "/tmp",
+    ]);
     arguments.devices(&[]);
     arguments.close().map_err(failed)?;
     let mut mounts = Vec::new();
@@ -573,8 +664,8 @@ fn preflight(program: &Path, host: &Host, launcher: &Launcher, way: StartsAs) ->
         exec: exec(&inner, [], "/".into()).map_err(|error| unavailable(error.to_string()))?,
     };
     let (trial, passed) = arguments.command(program, launcher, &inside).map_err(failed)?;
-    let (reader, writer) =
-        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+    let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+        .map_err(|error| failed(error.into()))?;
     let launch = Launch {
         exec: exec(&trial, [], "/".into()).map_err(|error| unavailable(error.to_string()))?,
         confinement: Confinement::Delegated,
@@ -585,7 +676,8 @@ fn preflight(program: &Path, host: &Host, launcher: &Launcher, way: StartsAs) ->
     };
     let [stdin, stdout, _] = null_streams().map_err(failed)?.map(Some);
     let files = Files { stdio: [stdin, stdout, Some(writer)], terminal: None, gate: None, passed };
-    let started = launcher.start(&launch, files, None).map_err(|error| unavailable(crate::chain(&error)))?;
+    let started =
+        launcher.start(&launch, files, None).map_err(|error| unavailable(crate::chain(&error)))?;
     let mut report = control::receive(&started.control, RecvFlags::empty()).map_err(failed)?;
     if let Some(Report::Started { .. }) = report {
         report = control::receive(&started.control, RecvFlags::empty()).map_err(failed)?;
@@ -600,7 +692,11 @@ fn preflight(program: &Path, host: &Host, launcher: &Launcher, way: StartsAs) ->
                 let why = format!("`{}` is too old: {said}", program.display());
                 return Err(Unavailable { why, fix: "install bubblewrap 0.6 or newer".to_owned() });
             }
-            Err(unavailable(if said.is_empty() { format!("its preflight failed: {report:?}") } else { said }))
+            Err(unavailable(if said.is_empty() {
+                format!("its preflight failed: {report:?}")
+            } else {
+                said
+            }))
         }
     }
 }
@@ -615,7 +711,10 @@ mod tests {
     fn exactly_the_versions_that_follow_links_are_reported() {
         for old in ["0.8.0", "0.11.9", "0.4", "0.12.0-rc1"] {
             let warning = follows_links(&format!("bubblewrap {old}\n")).expect(old);
-            assert!(warning.starts_with(&format!("bubblewrap {old} may follow symbolic links")), "{warning}");
+            assert!(
+                warning.starts_with(&format!("bubblewrap {old} may follow symbolic links")),
+                "{warning}"
+            );
         }
         for good in ["0.12.0", "0.12.1", "0.20", "1.0.0"] {
             assert_eq!(follows_links(&format!("bubblewrap {good}\n")), None, "{good}");
@@ -639,7 +738,10 @@ mod tests {
         assert_eq!(by_bubblewrap, plain.iter().chain([&staged]).cloned().collect::<Vec<_>>());
         let mounted = bind("/.staged/0", "/w/data", Access::Read);
         let cover = Entry::Hide { path: STAGING.into() };
-        assert_eq!(inside, [&mounted].into_iter().chain(&guard).chain([&cover]).cloned().collect::<Vec<_>>());
+        assert_eq!(
+            inside,
+            [&mounted].into_iter().chain(&guard).chain([&cover]).cloned().collect::<Vec<_>>()
+        );
         let by_path = Division::of(&view, StartsAs::User);
         assert_eq!((by_path.by_bubblewrap, by_path.inside), (view.entries, Vec::new()));
     }
@@ -648,7 +750,8 @@ mod tests {
     fn a_program_that_a_sandbox_could_have_written_is_not_bubblewrap() {
         let root = tempfile::tempdir().unwrap();
         let root = fs_err::canonicalize(root.path()).unwrap();
-        let (workspace, writable, system) = (root.join("workspace"), root.join("writable"), root.join("system"));
+        let (workspace, writable, system) =
+            (root.join("workspace"), root.join("writable"), root.join("system"));
         for directory in [&workspace, &writable, &system] {
             fs_err::create_dir(directory).unwrap();
             fs_err::write(directory.join("bwrap"), "").unwrap();

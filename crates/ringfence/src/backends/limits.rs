@@ -13,7 +13,8 @@ use super::{GroupNeed, Preparation, Question};
 /// Clauses that a cgroup enforces.
 const HELD: [Clause; 3] = [Clause::Memory, Clause::Cpus, Clause::ProcessCount];
 /// Weakness of a limit if the command can write cgroup files.
-const CAN_BE_LEFT: &str = "the command can write cgroup files, and so leave the group that holds it";
+const CAN_BE_LEFT: &str =
+    "the command can write cgroup files, and so leave the group that holds it";
 /// Weakness of a memory limit under cgroup v1: memory that v1 does not count. The other socket
 /// buffers are limited separately from memory.
 const UNCOUNTED_BY_V1: &str = "cgroup v1 limits the buffers of sockets apart, to an eighth of the limit more, and \
@@ -75,9 +76,9 @@ pub(super) fn support(question: &Question<'_>, access: CgroupAccess) -> BTreeMap
 pub(super) fn cleanup_of_a_tree(question: &Question<'_>, access: CgroupAccess) -> Support {
     match probe().tree_kill {
         Ok(holder) => from_cgroup(Clause::Cleanup, Ok(holder), access.is_given(question)),
-        Err(_) => {
-            Support::weaker("no cgroup can be had: a subreaper ends the tree, and a process that kills it gets away")
-        }
+        Err(_) => Support::weaker(
+            "no cgroup can be had: a subreaper ends the tree, and a process that kills it gets away",
+        ),
     }
 }
 
@@ -95,12 +96,19 @@ fn from_cgroup(clause: Clause, found: Result<Holder, CgroupError>, is_given: boo
     if is_given && can_be_left {
         missing.push(CAN_BE_LEFT);
     }
-    if missing.is_empty() { Support::enforced(version.name()) } else { Support::weaker(missing.join("; ")) }
+    if missing.is_empty() {
+        Support::enforced(version.name())
+    } else {
+        Support::weaker(missing.join("; "))
+    }
 }
 
 /// Returns one sentence for each kind of memory that a memory limit does not count. `version` is
 /// the version of the memory controller.
-pub(crate) fn missing_from_memory(version: Version, uncounted: UncountedMemory) -> Vec<&'static str> {
+pub(crate) fn missing_from_memory(
+    version: Version,
+    uncounted: UncountedMemory,
+) -> Vec<&'static str> {
     let sockets = match version {
         Version::V1 if uncounted.sockets => {
             Some("cgroup v1 counts no buffers of sockets, and nothing else limits them")
@@ -113,9 +121,13 @@ pub(crate) fn missing_from_memory(version: Version, uncounted: UncountedMemory) 
 }
 
 /// Creates the cgroup that a plan needs, or `None` if nothing needs a cgroup.
-pub(crate) fn create_group(plan: &Plan, preparation: &Preparation) -> Result<Option<Group>, CgroupError> {
+pub(crate) fn create_group(
+    plan: &Plan,
+    preparation: &Preparation,
+) -> Result<Option<Group>, CgroupError> {
     let wanted = wanted(plan, preparation);
-    let create = |wanted: Wanted| (wanted != Wanted::default()).then(|| Group::create(&wanted)).transpose();
+    let create =
+        |wanted: Wanted| (wanted != Wanted::default()).then(|| Group::create(&wanted)).transpose();
     match (create(wanted), preparation.group) {
         (Err(CgroupError::Unavailable { limit: Limit::TreeKill, .. }), GroupNeed::IfPossible) => {
             create(Wanted { tree_kill: false, ..wanted })
@@ -150,7 +162,10 @@ mod tests {
     #[test]
     fn a_group_that_the_command_can_leave_holds_nothing_in_full() {
         for clause in [Clause::Cpus, Clause::ProcessCount, Clause::Cleanup] {
-            assert_eq!(from_cgroup(clause, Ok(holder(Version::V2)), true), Support::weaker(CAN_BE_LEFT));
+            assert_eq!(
+                from_cgroup(clause, Ok(holder(Version::V2)), true),
+                Support::weaker(CAN_BE_LEFT)
+            );
             assert!(from_cgroup(clause, Ok(holder(Version::V2)), false).is_enforced());
             let kept = Holder { can_be_left: false, ..holder(Version::V2) };
             assert!(from_cgroup(clause, Ok(kept), true).is_enforced());
@@ -160,8 +175,14 @@ mod tests {
     #[test]
     fn memory_is_held_in_full_by_version_2_alone() {
         assert!(from_cgroup(Clause::Memory, Ok(holder(Version::V2)), false).is_enforced());
-        assert_eq!(from_cgroup(Clause::Memory, Ok(holder(Version::V1)), false), Support::weaker(UNCOUNTED_BY_V1));
-        let swapping = Holder { uncounted: UncountedMemory { sockets: false, swap: true }, ..holder(Version::V2) };
+        assert_eq!(
+            from_cgroup(Clause::Memory, Ok(holder(Version::V1)), false),
+            Support::weaker(UNCOUNTED_BY_V1)
+        );
+        let swapping = Holder {
+            uncounted: UncountedMemory { sockets: false, swap: true },
+            ..holder(Version::V2)
+        };
         assert!(!from_cgroup(Clause::Memory, Ok(swapping), false).is_enforced());
         assert!(from_cgroup(Clause::Cpus, Ok(swapping), false).is_enforced());
     }

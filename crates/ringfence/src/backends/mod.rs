@@ -263,7 +263,8 @@ pub(crate) fn exec(
 ) -> Result<Exec, PrepareError> {
     use std::os::unix::ffi::OsStringExt;
     let word = |word: OsString, what: &str| {
-        std::ffi::CString::new(word.into_vec()).map_err(|_| PrepareError::Nul { what: what.to_owned() })
+        std::ffi::CString::new(word.into_vec())
+            .map_err(|_| PrepareError::Nul { what: what.to_owned() })
     };
     let program = word(command.program.clone(), "the command's name")?;
     let mut argv = vec![program.clone()];

@@ -55,21 +55,37 @@ pub(super) fn expectations(view: &View) -> io::Result<Vec<Expectation>> {
             Entry::Bind { source, destination, .. } => {
                 // The destination may lie behind a symbolic link of the view, as with a merged
                 // `/usr`.
-                expected.push(Expectation::Bound { path: destination.clone(), identity: identity(source)? });
+                expected.push(Expectation::Bound {
+                    path: destination.clone(),
+                    identity: identity(source)?,
+                });
             }
             Entry::Pin { path } | Entry::Protect { path } => {
-                expected.push(Expectation::Mounted { path: path.clone(), identity: identity(&on_host(view, path))? });
+                expected.push(Expectation::Mounted {
+                    path: path.clone(),
+                    identity: identity(&on_host(view, path))?,
+                });
             }
             Entry::Hide { path } => expected.push(Expectation::Hidden { path: path.clone() }),
-            Entry::Directory { .. } | Entry::Symlink { .. } | Entry::File { .. } | Entry::Scratch { .. } => {}
+            Entry::Directory { .. }
+            | Entry::Symlink { .. }
+            | Entry::File { .. }
+            | Entry::Scratch { .. } => {}
         }
     }
     Ok(expected)
 }
 
 fn identity(path: &Path) -> io::Result<Identity> {
-    let opened = openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS);
-    let failed = |error: io::Error| io::Error::new(error.kind(), format!("`{}`: {error}", path.display()));
+    let opened = openat2(
+        CWD,
+        path,
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+        ResolveFlags::NO_SYMLINKS,
+    );
+    let failed =
+        |error: io::Error| io::Error::new(error.kind(), format!("`{}`: {error}", path.display()));
     Identity::of(&opened.map_err(|error| failed(error.into()))?).map_err(failed)
 }
 
@@ -98,7 +114,11 @@ mod tests {
     use super::*;
 
     fn bind(source: &Path, destination: &str) -> Entry {
-        Entry::Bind { source: source.into(), destination: destination.into(), access: Access::Write }
+        Entry::Bind {
+            source: source.into(),
+            destination: destination.into(),
+            access: Access::Write,
+        }
     }
 
     #[test]
@@ -107,7 +127,9 @@ mod tests {
         let root = fs_err::canonicalize(root.path()).unwrap();
         fs_err::create_dir(root.join(".git")).unwrap();
         fs_err::create_dir(root.join("secret")).unwrap();
-        let view = View { entries: vec![bind(&root, "/workspace"), Entry::Pin { path: "/workspace/.git".into() }] };
+        let view = View {
+            entries: vec![bind(&root, "/workspace"), Entry::Pin { path: "/workspace/.git".into() }],
+        };
         assert_eq!(expectations(&view).unwrap().len(), 2);
         fs_err::remove_dir(root.join(".git")).unwrap();
         std::os::unix::fs::symlink("secret", root.join(".git")).unwrap();
@@ -120,10 +142,24 @@ mod tests {
         let pin = |path: &str| Entry::Pin { path: path.into() };
         let protect = |path: &str| Entry::Protect { path: path.into() };
         let hide = |path: &str| Entry::Hide { path: path.into() };
-        let entries = [pin("/w/a"), pin("/w/b"), pin("/w/c/d"), protect("/w/a"), protect("/w/b/e"), hide("/w/c")];
-        let view = View { entries: [bind(Path::new("/"), "/w")].into_iter().chain(entries).collect() };
+        let entries = [
+            pin("/w/a"),
+            pin("/w/b"),
+            pin("/w/c/d"),
+            protect("/w/a"),
+            protect("/w/b/e"),
+            hide("/w/c"),
+        ];
+        let view =
+            View { entries: [bind(Path::new("/"), "/w")].into_iter().chain(entries).collect() };
         let kept = uncovered(view).entries;
-        let expected = [bind(Path::new("/"), "/w"), pin("/w/b"), protect("/w/a"), protect("/w/b/e"), hide("/w/c")];
+        let expected = [
+            bind(Path::new("/"), "/w"),
+            pin("/w/b"),
+            protect("/w/a"),
+            protect("/w/b/e"),
+            hide("/w/c"),
+        ];
         assert_eq!(kept, expected);
     }
 }

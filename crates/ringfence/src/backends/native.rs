@@ -11,8 +11,8 @@ use ringfence_linux::gate::{self, Kind};
 use ringfence_linux::landlock::{ABI_WITH_SCOPES, Rules, abi};
 use ringfence_linux::seccomp::Sockets;
 use ringfence_linux::{
-    Access, Confinement, Entry, Exec, Files, Launch, Launcher, Network as Reach, Report, Survivors, Terminal, View,
-    control,
+    Access, Confinement, Entry, Exec, Files, Launch, Launcher, Network as Reach, Report, Survivors,
+    Terminal, View, control,
 };
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -20,8 +20,8 @@ use rustix::net::RecvFlags;
 
 use super::limits::{self, CgroupAccess};
 use super::{
-    Backend, Freshness, GroupNeed, Preparation, PrepareError, PrivateDirectory, Processes, Question, Site, Unavailable,
-    apparmor, exec, null_streams,
+    Backend, Freshness, GroupNeed, Preparation, PrepareError, PrivateDirectory, Processes,
+    Question, Site, Unavailable, apparmor, exec, null_streams,
 };
 use crate::memory::{Memory, Subject};
 use crate::{Command, egress, view};
@@ -69,8 +69,9 @@ impl Processes for Native {
                 (false, Some(kind)) => Reach::Gated(kind),
                 (false, None) => Reach::Private,
             };
-            let directory =
-                site.workspace.directory_inside(&command.starting_directory(site.host, &site.workspace.source));
+            let directory = site
+                .workspace
+                .directory_inside(&command.starting_directory(site.host, &site.workspace.source));
             return Ok(Preparation {
                 exec: exec(command, sight.variables, directory)?,
                 confinement: Confinement::Namespaces {
@@ -88,8 +89,9 @@ impl Processes for Native {
                 private: None,
             });
         }
-        let private = PrivateDirectory::create(site.host.user_id)
-            .map_err(|source| PrepareError::Host { what: "a private directory".to_owned(), source })?;
+        let private = PrivateDirectory::create(site.host.user_id).map_err(|source| {
+            PrepareError::Host { what: "a private directory".to_owned(), source }
+        })?;
         let mut variables = sight.variables;
         variables.insert("HOME".into(), private.path().into());
         variables.insert("TMPDIR".into(), private.path().into());
@@ -122,7 +124,8 @@ impl Processes for Native {
 
 /// Translates a view into Landlock rules on the host's own tree.
 fn in_place(view: &View, private: &Path) -> Rules {
-    let mut paths: Vec<(PathBuf, Access)> = vec![(private.into(), Access::Write), ("/proc".into(), Access::Read)];
+    let mut paths: Vec<(PathBuf, Access)> =
+        vec![(private.into(), Access::Write), ("/proc".into(), Access::Read)];
     for device in ["null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts"] {
         paths.push((Path::new("/dev").join(device), Access::Write));
     }
@@ -130,7 +133,9 @@ fn in_place(view: &View, private: &Path) -> Rules {
         match entry {
             Entry::Bind { source, access, .. } => paths.push((source.clone(), *access)),
             // Files that are synthetic in a root of the sandbox's own are the host's files here.
-            Entry::File { path, .. } | Entry::Symlink { path, .. } => paths.push((path.clone(), Access::Read)),
+            Entry::File { path, .. } | Entry::Symlink { path, .. } => {
+                paths.push((path.clone(), Access::Read))
+            }
             _ => {}
         }
     }
@@ -149,11 +154,15 @@ fn tier(question: &Question<'_>) -> Result<Tier, Unavailable> {
             memory.keep();
             Ok(Tier::Namespaces { landlock })
         }
-        Err(failure) if landlock > 0 => Ok(Tier::Landlock { abi: landlock, because: failure.to_string() }),
+        Err(failure) if landlock > 0 => {
+            Ok(Tier::Landlock { abi: landlock, because: failure.to_string() })
+        }
         Err(failure) => {
             let program = std::env::current_exe().unwrap_or_else(|_| "ringfence".into());
             let fix = match &failure {
-                TrialError::Step { source, .. } if Errno::from_io_error(source) == Some(Errno::NOSYS) => {
+                TrialError::Step { source, .. }
+                    if Errno::from_io_error(source) == Some(Errno::NOSYS) =>
+                {
                     "use Linux 5.12 or newer, or bubblewrap: --backend bwrap".to_owned()
                 }
                 _ => way_to_namespaces(&program),
@@ -182,7 +191,9 @@ fn meaning(error: &io::Error) -> &'static str {
             " (AppArmor lets only named programs use user namespaces)"
         }
         Some(Errno::NOSPC | Errno::USERS) => " (the limit user.max_user_namespaces is reached)",
-        Some(Errno::PERM) if is_forbidden_by_sysctl() => " (forbidden by the sysctl kernel.unprivileged_userns_clone)",
+        Some(Errno::PERM) if is_forbidden_by_sysctl() => {
+            " (forbidden by the sysctl kernel.unprivileged_userns_clone)"
+        }
         Some(Errno::PERM) => " (forbidden by a container, a security module or a sysctl)",
         Some(Errno::NOSYS) => " (the kernel is too old: Linux 5.12 has what `native` needs)",
         _ => "",
@@ -191,7 +202,8 @@ fn meaning(error: &io::Error) -> &'static str {
 
 /// Tells whether Debian's sysctl forbids user namespaces to ordinary users.
 fn is_forbidden_by_sysctl() -> bool {
-    let setting = fs_err::read_to_string("/proc/sys/kernel/unprivileged_userns_clone").unwrap_or_default();
+    let setting =
+        fs_err::read_to_string("/proc/sys/kernel/unprivileged_userns_clone").unwrap_or_default();
     setting.trim() == "0" && !rustix::process::geteuid().is_root()
 }
 
@@ -209,16 +221,22 @@ pub(super) fn way_to_namespaces(program: &Path) -> String {
 
 /// Builds a whole sandbox and makes it execute a program that does not exist. If the sandbox gets
 /// that far, namespaces work.
-fn try_namespaces(launcher: &Launcher, landlock_abi: u32, gate: Option<Kind>) -> Result<(), TrialError> {
+fn try_namespaces(
+    launcher: &Launcher,
+    landlock_abi: u32,
+    gate: Option<Kind>,
+) -> Result<(), TrialError> {
     let step = |step: &str| {
         let step = step.to_owned();
         |source| TrialError::Step { step, source }
     };
-    let view = View { entries: vec![Entry::Scratch { path: "/tmp".into(), size: 1 << 20, mode: 0o1777 }] };
+    let view =
+        View { entries: vec![Entry::Scratch { path: "/tmp".into(), size: 1 << 20, mode: 0o1777 }] };
     let program: CString = c"/nothing".into();
     let network = gate.map_or(Reach::Private, Reach::Gated);
     // Any descriptor serves as the gate, because nobody looks at it.
-    let (_holder, gate) = gate.map(|_| control::pair()).transpose().map_err(step("make a pair of sockets"))?.unzip();
+    let (_holder, gate) =
+        gate.map(|_| control::pair()).transpose().map_err(step("make a pair of sockets"))?.unzip();
     let trial = Launch {
         exec: Exec { argv: vec![program.clone()], program, env: Vec::new(), directory: "/".into() },
         confinement: Confinement::Namespaces { view, network, landlock_abi, streams: Vec::new() },
@@ -230,7 +248,8 @@ fn try_namespaces(launcher: &Launcher, landlock_abi: u32, gate: Option<Kind>) ->
     let stdio = null_streams().map_err(step("open `/dev/null`"))?.map(Some);
     let files = Files { stdio, gate, ..Files::default() };
     let started = launcher.start(&trial, files, None).map_err(|error| match error {
-        ringfence_linux::LaunchError::Clone { source } | ringfence_linux::LaunchError::Ask { source } => {
+        ringfence_linux::LaunchError::Clone { source }
+        | ringfence_linux::LaunchError::Ask { source } => {
             step("create user, mount, pid, network, ipc and uts namespaces")(source)
         }
     })?;
@@ -269,8 +288,9 @@ fn with_namespaces(landlock: u32, question: &Question<'_>) -> Vec<(Clause, Suppo
 fn with_landlock_alone(abi: u32, because: &str, question: &Question<'_>) -> Vec<(Clause, Support)> {
     let program = std::env::current_exe().unwrap_or_else(|_| "ringfence".into());
     let fix = way_to_namespaces(&program);
-    let needs_namespaces =
-        |what: &str| Support::absent(format!("{what}; user namespaces do not work here: {because}"), &fix);
+    let needs_namespaces = |what: &str| {
+        Support::absent(format!("{what}; user namespaces do not work here: {because}"), &fix)
+    };
     // Landlock controls neither stat(2) nor chmod(2), chown(2), utime(2) and setxattr(2)
     // (landlock(7)).
     let filesystem = Support::weaker(if abi >= 3 {
@@ -302,7 +322,10 @@ fn with_landlock_alone(abi: u32, because: &str, question: &Question<'_>) -> Vec<
         (Clause::Hide, needs_namespaces("Landlock cannot take back a part of what it allows")),
         (Clause::Protect, needs_namespaces("Landlock cannot take back a part of what it allows")),
         (Clause::Network, Support::enforced("seccomp: no socket can be made")),
-        (Clause::Egress, needs_namespaces("without a network of its own, a command reaches all or nothing")),
+        (
+            Clause::Egress,
+            needs_namespaces("without a network of its own, a command reaches all or nothing"),
+        ),
         (Clause::Processes, processes),
         (Clause::Ipc, Support::weaker(ipc)),
         (Clause::Privilege, Support::enforced("no_new_privs+no capabilities")),
@@ -334,7 +357,10 @@ fn tried_egress(landlock: u32, question: &Question<'_>) -> Support {
     }
     match try_namespaces(question.launcher, landlock, Some(Kind::Transparent)) {
         Ok(()) => support,
-        Err(failure) => Support::absent(format!("`transparent` needs a tunnel: {failure}"), "leave `transparent` out"),
+        Err(failure) => Support::absent(
+            format!("`transparent` needs a tunnel: {failure}"),
+            "leave `transparent` out",
+        ),
     }
 }
 
@@ -346,10 +372,17 @@ pub(super) fn egress_support(policy: &Policy) -> Support {
     match rustix::fs::open(gate::DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
         Ok(_) => Support::enforced("network namespace+egress proxy+tunnel"),
         Err(error) => Support::absent(
-            format!("`transparent` needs a tunnel, and `{}` cannot be opened: {error}", gate::DEVICE),
+            format!(
+                "`transparent` needs a tunnel, and `{}` cannot be opened: {error}",
+                gate::DEVICE
+            ),
             match error {
-                Errno::ACCESS | Errno::PERM => "chmod 666 /dev/net/tun as root, or leave `transparent` out",
-                _ => "modprobe tun as root, or, in a container, start it with --device /dev/net/tun",
+                Errno::ACCESS | Errno::PERM => {
+                    "chmod 666 /dev/net/tun as root, or leave `transparent` out"
+                }
+                _ => {
+                    "modprobe tun as root, or, in a container, start it with --device /dev/net/tun"
+                }
             },
         ),
     }

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, chmod, fstat, mkdir, mkdirat, openat, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, Dir, Mode, OFlags, chmod, fstat, mkdir, mkdirat, openat, renameat, unlinkat,
+};
 use rustix::io::Errno;
 use rustix::path::Arg;
 use rustix::process::{Pid, test_kill_process};
@@ -158,7 +160,12 @@ fn open(parent: impl AsFd, name: impl Arg) -> rustix::io::Result<OwnedFd> {
 /// Another user may have created the path before, or may do so as soon as it is removed. The opened
 /// path must therefore be a real directory, belong to the user, and be closed to others.
 fn make_base(base: &Path, user_id: u32) -> io::Result<OwnedFd> {
-    let strange = || io::Error::other(format!("`{}` is not a private directory of user {user_id}", base.display()));
+    let strange = || {
+        io::Error::other(format!(
+            "`{}` is not a private directory of user {user_id}",
+            base.display()
+        ))
+    };
     loop {
         match mkdir(base, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -179,11 +186,16 @@ fn make_base(base: &Path, user_id: u32) -> io::Result<OwnedFd> {
 
 /// Removes private directories whose creators are gone.
 fn sweep(base: &OwnedFd) {
-    let listed = openat(base, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let listed =
+        openat(base, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let Ok(entries) = listed.and_then(Dir::new) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let maker = name.to_str().ok().and_then(|name| name.split('-').next()?.parse().ok()).and_then(Pid::from_raw);
+        let maker = name
+            .to_str()
+            .ok()
+            .and_then(|name| name.split('-').next()?.parse().ok())
+            .and_then(Pid::from_raw);
         if maker.is_some_and(|maker| test_kill_process(maker) == Err(Errno::SRCH)) {
             let _ = remove(base, name); // another ringfence may be sweeping, too
         }
@@ -221,7 +233,9 @@ mod tests {
         let user_id = rustix::process::getuid().as_raw();
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| (0..500).for_each(|_| drop(PrivateDirectory::create(user_id).unwrap())));
+                scope.spawn(|| {
+                    (0..500).for_each(|_| drop(PrivateDirectory::create(user_id).unwrap()))
+                });
             }
         });
     }

@@ -76,7 +76,9 @@ impl CodeError {
     pub fn fault(&self) -> Fault {
         match self {
             CodeError::UnknownLanguage { .. } | CodeError::TooLong { .. } => Fault::User,
-            CodeError::NoProgram { .. } | CodeError::FromProject { .. } | CodeError::NotPython { .. } => Fault::User,
+            CodeError::NoProgram { .. }
+            | CodeError::FromProject { .. }
+            | CodeError::NotPython { .. } => Fault::User,
             CodeError::Stage { .. } | CodeError::NotWaiting { .. } => Fault::Host,
             CodeError::Run(error) => error.fault(),
             CodeError::Session(error) => error.fault(),
@@ -107,10 +109,15 @@ impl CodeError {
                     ),
                 }]
             }
-            CodeError::TooLong { .. } => vec!["give its data to it in a file: --read PATH".to_owned()],
+            CodeError::TooLong { .. } => {
+                vec!["give its data to it in a file: --read PATH".to_owned()]
+            }
             CodeError::NoProgram { language, .. } => vec![
-                "install it where the sandbox sees it, or name an image that has it: --image".to_owned(),
-                format!("or name another program in your own config.toml: [code.languages.{language}] command = [...]"),
+                "install it where the sandbox sees it, or name an image that has it: --image"
+                    .to_owned(),
+                format!(
+                    "or name another program in your own config.toml: [code.languages.{language}] command = [...]"
+                ),
             ],
             CodeError::FromProject { language, .. } => {
                 vec![format!(
@@ -118,8 +125,12 @@ impl CodeError {
                 )]
             }
             CodeError::NotPython { .. } => vec!["run it with `Engine::execute_code`".to_owned()],
-            CodeError::NotWaiting { .. } => vec!["code is run without it, by an interpreter of its own".to_owned()],
-            CodeError::Stage { .. } => vec!["look at /tmp: df -h /tmp; ls -ld /tmp/ringfence-*".to_owned()],
+            CodeError::NotWaiting { .. } => {
+                vec!["code is run without it, by an interpreter of its own".to_owned()]
+            }
+            CodeError::Stage { .. } => {
+                vec!["look at /tmp: df -h /tmp; ls -ld /tmp/ringfence-*".to_owned()]
+            }
             CodeError::Run(error) => error.hints(),
             CodeError::Session(error) => error.hints(),
         }

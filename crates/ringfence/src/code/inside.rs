@@ -37,7 +37,9 @@ impl Sandbox {
         let script = Script::new(self.code(), code, language)?;
         script.check(self.manifest().backend)?;
         let looked_at = script.clone();
-        let lint = tokio::task::spawn_blocking(move || looked_at.lint()).await.expect("the lint answers in any case");
+        let lint = tokio::task::spawn_blocking(move || looked_at.lint())
+            .await
+            .expect("the lint answers in any case");
         if lint.blocks {
             return Ok(lint.refuse(self.observe().result(Ended::never_begun())));
         }
@@ -97,8 +99,14 @@ impl Place {
                 Ok(work) => {
                     // Keep the path that the guest returned, because only the guest knows where the
                     // home is.
-                    let path = work.path.strip_suffix(&format!("/{WORK}")).unwrap_or(&path).to_owned();
-                    let place = Place { session: session.clone(), path, runtime: Handle::current(), is_there: true };
+                    let path =
+                        work.path.strip_suffix(&format!("/{WORK}")).unwrap_or(&path).to_owned();
+                    let place = Place {
+                        session: session.clone(),
+                        path,
+                        runtime: Handle::current(),
+                        is_there: true,
+                    };
                     session.files().make_directory(&place.below(TEMPORARY)).await?;
                     return Ok(place);
                 }
@@ -151,7 +159,10 @@ async fn remove(session: &Session, path: &str) {
     for _ in 0..TRIES {
         match session.files().remove(path).await {
             Ok(()) => return,
-            Err(error) => tracing::debug!(error = crate::chain(&error), "an execution's directory is not removed yet"),
+            Err(error) => tracing::debug!(
+                error = crate::chain(&error),
+                "an execution's directory is not removed yet"
+            ),
         }
         tokio::time::sleep(MOMENT).await;
     }

@@ -71,9 +71,12 @@ impl Engine {
     ) -> Result<ExecutionResult, CodeError> {
         let script = Script::new(&self.core.settings.code, code, language)?;
         match self.core.stage(&script, &with_time(policy, timeout))? {
-            Staged::Ready(stage) => {
-                stage.teller.tell(self.run_captured(&stage.policy, &stage.command, Vec::new(), interruption))
-            }
+            Staged::Ready(stage) => stage.teller.tell(self.run_captured(
+                &stage.policy,
+                &stage.command,
+                Vec::new(),
+                interruption,
+            )),
             Staged::Blocked(result) => Ok(*result),
         }
     }
@@ -91,10 +94,14 @@ impl Engine {
         let script = Script::new(&self.core.settings.code, code, language)?;
         let stage = match self.core.stage(&script, &with_time(policy, timeout))? {
             Staged::Ready(stage) => stage,
-            Staged::Blocked(result) => return Ok(Attached { status: ExitStatus::NotExecutable, result: *result }),
+            Staged::Blocked(result) => {
+                return Ok(Attached { status: ExitStatus::NotExecutable, result: *result });
+            }
         };
         match self.run_attached(&stage.policy, &stage.command, Vec::new()) {
-            Ok(Attached { status, result }) => Ok(Attached { status, result: stage.teller.tell(Ok(result))? }),
+            Ok(Attached { status, result }) => {
+                Ok(Attached { status, result: stage.teller.tell(Ok(result))? })
+            }
             Err(error) => Err(error::of(error, &script)),
         }
     }

@@ -28,7 +28,11 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    pub(crate) fn new(settings: &CodeSettings, text: &str, language: &str) -> Result<Script, CodeError> {
+    pub(crate) fn new(
+        settings: &CodeSettings,
+        text: &str,
+        language: &str,
+    ) -> Result<Script, CodeError> {
         let Some((name, language)) = settings.languages.get_key_value(language) else {
             let known = settings.languages.keys().cloned().collect();
             return Err(CodeError::UnknownLanguage { language: language.to_owned(), known });
@@ -66,7 +70,9 @@ impl Script {
         let note = match error {
             None => NOTE.to_owned(),
             Some((line, column)) => {
-                format!("{NOTE}; near the syntax error at line {line}, column {column} it may have missed some")
+                format!(
+                    "{NOTE}; near the syntax error at line {line}, column {column} it may have missed some"
+                )
             }
         };
         Lint { found, blocks, note: Some(note) }

@@ -50,8 +50,16 @@ impl Sandbox {
         self.files().write(&place.file(&interpreter), INTERPRETER.as_bytes().to_vec()).await?;
         let exec = place.exec(&interpreter).input(Input::Piped);
         let execution = self.exec(&exec).await.map_err(|error| error::of(error, &interpreter))?;
-        let mut spare = Spare { sandbox: self.clone(), interpreter, execution, not_imported: Vec::new(), place };
-        let late = || CodeError::NotWaiting { why: "it does not come to an end with its imports".to_owned() };
+        let mut spare = Spare {
+            sandbox: self.clone(),
+            interpreter,
+            execution,
+            not_imported: Vec::new(),
+            place,
+        };
+        let late = || CodeError::NotWaiting {
+            why: "it does not come to an end with its imports".to_owned(),
+        };
         timeout(PATIENCE, spare.greet()).await.unwrap_or_else(|_| Err(late()))?;
         Ok(spare)
     }
@@ -67,11 +75,17 @@ impl Spare {
     /// Runs code in this interpreter and returns its result, as [`Sandbox::execute_code`] does. If
     /// the interpreter has ended, the code runs by [`Sandbox::execute_code`]. Dropping the future
     /// ends the code and every process that it started.
-    pub async fn execute_code(self, code: &str, timeout: Option<Duration>) -> Result<ExecutionResult, CodeError> {
+    pub async fn execute_code(
+        self,
+        code: &str,
+        timeout: Option<Duration>,
+    ) -> Result<ExecutionResult, CodeError> {
         let Spare { sandbox, interpreter, execution, place, .. } = self;
         let script = Script::new(sandbox.code(), code, &interpreter.name)?;
         let looked_at = script.clone();
-        let lint = tokio::task::spawn_blocking(move || looked_at.lint()).await.expect("the lint answers in any case");
+        let lint = tokio::task::spawn_blocking(move || looked_at.lint())
+            .await
+            .expect("the lint answers in any case");
         if lint.blocks {
             return sandbox.execute_code(code, &interpreter.name, timeout).await;
         }
@@ -83,11 +97,14 @@ impl Spare {
         if given.await.is_err() {
             return sandbox.execute_code(code, &interpreter.name, timeout).await;
         }
-        let captured = execution.capture_within(sandbox.most_output(), sandbox.time_for_code(timeout)).await;
+        let captured =
+            execution.capture_within(sandbox.most_output(), sandbox.time_for_code(timeout)).await;
         place.remove().await;
-        let Captured { ended, stdout, stderr, dropped } = captured.map_err(|error| error::of(error, &script))?;
+        let Captured { ended, stdout, stderr, dropped } =
+            captured.map_err(|error| error::of(error, &script))?;
         let duration = begun.elapsed().as_secs_f64();
-        let mut result = ExecutionResult { stdout, stderr, dropped, duration, ..before.result(ended) };
+        let mut result =
+            ExecutionResult { stdout, stderr, dropped, duration, ..before.result(ended) };
         result.meta.warm = true;
         Ok(lint.tell(result))
     }
@@ -108,7 +125,8 @@ impl Spare {
                 return Err(CodeError::NotWaiting { why: "it says too much".to_owned() });
             }
         }
-        let text = String::from_utf8_lossy(words.strip_suffix(b"\0").unwrap_or(&words)).into_owned();
+        let text =
+            String::from_utf8_lossy(words.strip_suffix(b"\0").unwrap_or(&words)).into_owned();
         match text.strip_prefix("ready") {
             Some(failures) => {
                 self.not_imported = failures.lines().skip(1).map(untrusted::printable).collect();
@@ -127,7 +145,12 @@ impl Spare {
             },
             Err(error) => return told.err().unwrap_or(error).into(),
         };
-        let said: String = untrusted::printable(String::from_utf8_lossy(errors).trim()).chars().take(TOLD).collect();
-        CodeError::NotWaiting { why: format!("it {how}; {said}").trim_end_matches(['.', ';', ' ']).to_owned() }
+        let said: String = untrusted::printable(String::from_utf8_lossy(errors).trim())
+            .chars()
+            .take(TOLD)
+            .collect();
+        CodeError::NotWaiting {
+            why: format!("it {how}; {said}").trim_end_matches(['.', ';', ' ']).to_owned(),
+        }
     }
 }

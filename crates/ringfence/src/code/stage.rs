@@ -38,16 +38,23 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    pub(super) fn new(settings: &Settings, policy: &Policy, script: &Script, lint: Lint) -> Result<Stage, CodeError> {
+    pub(super) fn new(
+        settings: &Settings,
+        policy: &Policy,
+        script: &Script,
+        lint: Lint,
+    ) -> Result<Stage, CodeError> {
         let teller = Teller::new(script.clone(), lint, policy.sha256());
         let failed = |source| CodeError::Stage { source };
         let directory = PrivateDirectory::create(settings.host.user_id).map_err(failed)?;
         // Resolve links first, because the same paths are used inside the sandbox.
         let root = fs_err::canonicalize(directory.path()).map_err(failed)?;
         let file = root.join(script.file());
-        let options = fs_err::OpenOptions::new().write(true).create_new(true).mode(0o600).to_owned();
-        let written =
-            options.open(&file).and_then(|mut file| std::io::Write::write_all(&mut file, script.text.as_bytes()));
+        let options =
+            fs_err::OpenOptions::new().write(true).create_new(true).mode(0o600).to_owned();
+        let written = options
+            .open(&file)
+            .and_then(|mut file| std::io::Write::write_all(&mut file, script.text.as_bytes()));
         written.map_err(failed)?;
 
         let mut policy = policy.clone();
@@ -59,7 +66,8 @@ impl Stage {
         } else {
             let work = root.join(WORK);
             fs_err::create_dir(&work).map_err(failed)?;
-            policy.filesystem.workspace = Some(Workspace { source: root.clone(), destination: Some(root) });
+            policy.filesystem.workspace =
+                Some(Workspace { source: root.clone(), destination: Some(root) });
             Some(work)
         };
         let command = command(script, file.clone(), start);
@@ -88,7 +96,10 @@ impl Teller {
         Teller { script, lint, policy_sha256 }
     }
 
-    pub(super) fn tell(self, outcome: Result<ExecutionResult, RunError>) -> Result<ExecutionResult, CodeError> {
+    pub(super) fn tell(
+        self,
+        outcome: Result<ExecutionResult, RunError>,
+    ) -> Result<ExecutionResult, CodeError> {
         let mut result = outcome.map_err(|error| error::of(error, &self.script))?;
         result.meta.policy_sha256 = self.policy_sha256;
         Ok(self.lint.tell(result))

@@ -234,7 +234,11 @@ impl Output {
 
 impl std::fmt::Debug for Turn {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Turn").field("id", &self.id).field("number", &self.number).finish_non_exhaustive()
+        formatter
+            .debug_struct("Turn")
+            .field("id", &self.id)
+            .field("number", &self.number)
+            .finish_non_exhaustive()
     }
 }
 
@@ -251,7 +255,9 @@ impl Turn {
         let mut state = Arc::clone(&life.state).lock_owned().await;
         let process = match &mut *state {
             State::Alive(process) => process,
-            State::Gone(how) => return Err(ContextError::Ended { id: id.to_owned(), how: how.clone() }),
+            State::Gone(how) => {
+                return Err(ContextError::Ended { id: id.to_owned(), how: how.clone() });
+            }
         };
         let (number, input) = (process.cells + 1, life.input.clone());
         let request = request(number);
@@ -287,7 +293,10 @@ impl Turn {
                 return Ok(self.rest());
             }
             let State::Alive(process) = &mut *self.state else {
-                return Err(ContextError::Ended { id: self.id.clone(), how: "its last cell failed".to_owned() });
+                return Err(ContextError::Ended {
+                    id: self.id.clone(),
+                    how: "its last cell failed".to_owned(),
+                });
             };
             let late = [self.last_words_by, self.deadline].into_iter().flatten().min();
             let said = async {
@@ -326,7 +335,9 @@ impl Turn {
         self.telling = None;
         self.untold = told.err();
         self.last_words_by = self.untold.as_ref().map(|_| Instant::now() + END_PATIENCE);
-        if let (Some(noted), None, State::Alive(process)) = (&self.half_told, &self.untold, &*self.state) {
+        if let (Some(noted), None, State::Alive(process)) =
+            (&self.half_told, &self.untold, &*self.state)
+        {
             // If this fails, the cell counts as half sent, and the context ends too early.
             let _ = noted.tells(&process.mark, self.number, false);
         }
@@ -334,10 +345,13 @@ impl Turn {
 
     /// Converts a message or output of the process into an event of the cell, if there is one.
     fn hear(&mut self, said: Said) -> Result<Option<Event>, ContextError> {
-        let told = |text: String, event: fn(String) -> Event| (!text.is_empty()).then(|| event(text));
+        let told =
+            |text: String, event: fn(String) -> Event| (!text.is_empty()).then(|| event(text));
         Ok(match said {
             Said::Text(Stream::Stderr, bytes) => told(self.stderr.take(bytes), Event::Stderr),
-            Said::Text(Stream::Stdout | Stream::Terminal, bytes) => told(self.stdout.take(bytes), Event::Stdout),
+            Said::Text(Stream::Stdout | Stream::Terminal, bytes) => {
+                told(self.stdout.take(bytes), Event::Stdout)
+            }
             Said::Unreadable => {
                 self.refused_results += 1;
                 None
@@ -348,14 +362,17 @@ impl Turn {
                     Some(Event::Begun { count: cell })
                 }
                 Message::End { cell } if cell == self.number => {
-                    let output = if stream == Stream::Stderr { &mut self.stderr } else { &mut self.stdout };
+                    let output =
+                        if stream == Stream::Stderr { &mut self.stderr } else { &mut self.stdout };
                     output.is_over = true;
                     self.last_words_by.get_or_insert_with(|| Instant::now() + END_PATIENCE);
                     None
                 }
                 // The message is repeated, or belongs to an earlier cell.
                 Message::Begun { .. } | Message::End { .. } => None,
-                Message::Ready => return Err(self.fail(Failure::Nonsense("it starts a second time".to_owned()))),
+                Message::Ready => {
+                    return Err(self.fail(Failure::Nonsense("it starts a second time".to_owned())));
+                }
                 Message::Result(_) if length > self.results => {
                     self.refused_results += 1;
                     None
@@ -384,7 +401,11 @@ impl Turn {
             return Event::Stderr(stderr);
         }
         self.life.phase.send_replace(Phase::Idle);
-        Event::Ended(Left { stdout: self.stdout.left, stderr: self.stderr.left, results: self.refused_results })
+        Event::Ended(Left {
+            stdout: self.stdout.left,
+            stderr: self.stderr.left,
+            results: self.refused_results,
+        })
     }
 
     /// Ends the process, because its further messages cannot be relied on.
@@ -395,9 +416,10 @@ impl Turn {
                 let how = self.life.why.get().cloned().unwrap_or(how);
                 (how.clone(), ContextError::Ended { id, how })
             }
-            Failure::Nonsense(why) => {
-                ("its harness said what makes no sense".to_owned(), ContextError::Nonsense { id, why })
-            }
+            Failure::Nonsense(why) => (
+                "its harness said what makes no sense".to_owned(),
+                ContextError::Nonsense { id, why },
+            ),
             Failure::Session(error) => ("it was lost sight of".to_owned(), error.into()),
         };
         self.end(how);
@@ -407,7 +429,9 @@ impl Turn {
     fn late(&mut self) -> ContextError {
         match (self.untold.take(), self.time) {
             (Some(error), _) => self.fail(Failure::Session(error)),
-            (None, Some(time)) if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) => {
+            (None, Some(time))
+                if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) =>
+            {
                 self.end("its cell took longer than the policy allows".to_owned());
                 ContextError::TimedOut { id: self.id.clone(), time }
             }

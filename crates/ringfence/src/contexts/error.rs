@@ -93,8 +93,12 @@ impl ContextError {
     /// Returns whose move it is after this error.
     pub fn fault(&self) -> Fault {
         match self {
-            ContextError::Absent { .. } | ContextError::Stateless { .. } | ContextError::TooMany { .. } => Fault::User,
-            ContextError::Ended { .. } | ContextError::TimedOut { .. } | ContextError::Unsound { .. } => Fault::User,
+            ContextError::Absent { .. }
+            | ContextError::Stateless { .. }
+            | ContextError::TooMany { .. } => Fault::User,
+            ContextError::Ended { .. }
+            | ContextError::TimedOut { .. }
+            | ContextError::Unsound { .. } => Fault::User,
             ContextError::NotReady { .. } | ContextError::Nonsense { .. } => Fault::Backend,
             ContextError::Held { .. } | ContextError::Unwritten(_) => Fault::Host,
             ContextError::Room(RoomError::File { .. }) => Fault::Host,
@@ -117,9 +121,13 @@ impl ContextError {
     pub fn hints(&self) -> Vec<String> {
         let hint = match self {
             ContextError::Absent { .. } => "list those that there are, or make one",
-            ContextError::Stateless { .. } => "run its code without a context: `ringfence code --language L FILE`",
+            ContextError::Stateless { .. } => {
+                "run its code without a context: `ringfence code --language L FILE`"
+            }
             ContextError::TooMany { .. } => "remove one that is no longer used",
-            ContextError::Ended { .. } | ContextError::TimedOut { .. } | ContextError::Nonsense { .. } => {
+            ContextError::Ended { .. }
+            | ContextError::TimedOut { .. }
+            | ContextError::Nonsense { .. } => {
                 "restart it, as a cell that names no context does by itself; what its variables held is lost"
             }
             ContextError::NotReady { .. } => "`ringfence logs NAME` may tell what it waits for",

@@ -115,7 +115,8 @@ mod tests {
     fn a_result_that_cannot_be_read_is_known_for_one() {
         let nested = format!("{}1{}", "[".repeat(200), "]".repeat(200));
         for part in [nested.as_str(), "1e999", r#""\ud800""#] {
-            let result = format!(r#"{{"is_main_result":true,"formats":{{"x":{part}}},"type":"result"}}"#);
+            let result =
+                format!(r#"{{"is_main_result":true,"formats":{{"x":{part}}},"type":"result"}}"#);
             assert!(serde_json::from_str::<Message>(&result).is_err(), "{part}");
             assert_eq!(Kind::of(result.as_bytes()), Some(Kind::Result), "{part}");
             let error = format!(r#"{{"type":"error","name":{part}}}"#);

@@ -31,8 +31,12 @@ impl Harness {
         let (program, arguments) = language.command();
         let exec = Exec::new(program).input(Input::Piped).leaving_nothing();
         match self {
-            Harness::Python => exec.arguments(arguments).argument("-c").argument(include_str!("harness.py")),
-            Harness::Javascript => exec.arguments(arguments).argument("-e").argument(include_str!("harness.js")),
+            Harness::Python => {
+                exec.arguments(arguments).argument("-c").argument(include_str!("harness.py"))
+            }
+            Harness::Javascript => {
+                exec.arguments(arguments).argument("-e").argument(include_str!("harness.js"))
+            }
             Harness::Bash => {
                 // Long options come first, bash(1).
                 let own = ["--norc", "--noprofile", "--noediting"].map(str::to_owned).into_iter();
@@ -64,7 +68,8 @@ impl Harness {
             }
             Harness::Bash => {
                 let _ = write!(request, "__ringfence_begin {number}; "); // as above
-                request.extend(env.iter().map(|(name, value)| format!("{name}={} ", quoted(value))));
+                request
+                    .extend(env.iter().map(|(name, value)| format!("{name}={} ", quoted(value))));
                 // The code reads /dev/null, because the shell's own input carries the cells. The
                 // end is sent twice, because an interrupt may hit the first one.
                 let end = format!("__ringfence_end {number}\n");

@@ -43,11 +43,13 @@ impl Contexts<'_> {
         if !sandbox.is_up() {
             return Err(RoomError::Absent { name: name.clone() }.into());
         }
-        let failed = |source| RoomError::File { what: "read the contexts", name: name.clone(), source };
-        let notes = Notes::take(&sandbox.directory()).await.map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => ContextError::Held { name: name.clone() },
-            _ => failed(error).into(),
-        })?;
+        let failed =
+            |source| RoomError::File { what: "read the contexts", name: name.clone(), source };
+        let notes =
+            Notes::take(&sandbox.directory()).await.map_err(|error| match error.kind() {
+                io::ErrorKind::WouldBlock => ContextError::Held { name: name.clone() },
+                _ => failed(error).into(),
+            })?;
         let left = notes.all().map_err(failed)?;
         let running = sandbox.session().processes().await?;
         let is_noted = |process: &ListedProcess| left.iter().any(|note| is_its(process, note));
@@ -70,18 +72,23 @@ impl Contexts<'_> {
     fn take_up(&self, note: Note, runs: bool, notes: &Arc<Notes>) {
         let session = self.sandbox.session();
         let input = session.input(note.process.pid);
-        let (recipe, room) = match (self.recipe(&note.language, note.directory.as_deref()), self.room()) {
-            (Ok(recipe), Ok(room)) => (recipe, room),
-            (Err(error), _) | (_, Err(error)) => {
-                tracing::warn!(id = note.id, error = crate::chain(&error), "a context cannot go on, and is removed");
-                let _ = notes.remove(&note.id); // the next process removes the note
-                if runs {
-                    // Otherwise the next process kills it.
-                    tokio::spawn(async move { input.kill().await });
+        let (recipe, room) =
+            match (self.recipe(&note.language, note.directory.as_deref()), self.room()) {
+                (Ok(recipe), Ok(room)) => (recipe, room),
+                (Err(error), _) | (_, Err(error)) => {
+                    tracing::warn!(
+                        id = note.id,
+                        error = crate::chain(&error),
+                        "a context cannot go on, and is removed"
+                    );
+                    let _ = notes.remove(&note.id); // the next process removes the note
+                    if runs {
+                        // Otherwise the next process kills it.
+                        tokio::spawn(async move { input.kill().await });
+                    }
+                    return;
                 }
-                return;
-            }
-        };
+            };
         let state = Arc::new(tokio::sync::Mutex::new(State::Gone(ENDED_ALONE.to_owned())));
         let phase = watch::Sender::new(if runs { Phase::Told } else { Phase::Idle });
         let turn = Arc::clone(&state).try_lock_owned().expect("nobody else knows of it yet");
@@ -101,17 +108,29 @@ impl Contexts<'_> {
 
 /// Finds the process of a context, so that the context takes cells again. If that fails, ends the
 /// process and records the reason.
-async fn find(session: Session, harness: Harness, trace: Trace, life: Arc<Life>, mut state: OwnedMutexGuard<State>) {
+async fn find(
+    session: Session,
+    harness: Harness,
+    trace: Trace,
+    life: Arc<Life>,
+    mut state: OwnedMutexGuard<State>,
+) {
     let found = match trace.is_half_told {
         true => Err("it was told half of a cell when the process that kept it ended".to_owned()),
-        false => match in_time(&life.input, IDLE_PATIENCE, Process::find(&session, harness, trace)).await {
+        false => match in_time(&life.input, IDLE_PATIENCE, Process::find(&session, harness, trace))
+            .await
+        {
             Ok(Ok(process)) => Ok(process),
             Ok(Err(Failure::Session(SessionError::Refused { code: Code::NotFound, .. }))) => {
                 Err(ENDED_ALONE.to_owned())
             }
             Ok(Err(Failure::Ended(how))) => Err(how),
-            Ok(Err(Failure::Nonsense(why))) => Err(format!("what its harness says makes no sense: {why}")),
-            Ok(Err(Failure::Session(error))) => Err(format!("it was lost sight of: {}", crate::chain(&error))),
+            Ok(Err(Failure::Nonsense(why))) => {
+                Err(format!("what its harness says makes no sense: {why}"))
+            }
+            Ok(Err(Failure::Session(error))) => {
+                Err(format!("it was lost sight of: {}", crate::chain(&error)))
+            }
             Err(how) => Err(how),
         },
     };

@@ -67,7 +67,12 @@ pub(crate) struct Kept {
 impl Default for Kept {
     fn default() -> Kept {
         let room = Arc::new(Semaphore::new(MOST));
-        Kept { contexts: Mutex::default(), starting: Default::default(), room, notes: OnceCell::new() }
+        Kept {
+            contexts: Mutex::default(),
+            starting: Default::default(),
+            room,
+            notes: OnceCell::new(),
+        }
     }
 }
 
@@ -93,7 +98,11 @@ pub struct Contexts<'a> {
 impl Contexts<'_> {
     /// Starts a context for a language of the settings. It starts in `directory` of the sandbox, or
     /// where commands of the sandbox start.
-    pub async fn create(&self, language: &str, directory: Option<&str>) -> Result<Context, ContextError> {
+    pub async fn create(
+        &self,
+        language: &str,
+        directory: Option<&str>,
+    ) -> Result<Context, ContextError> {
         self.begin(language, directory, Use::Named, "").await
     }
 
@@ -109,9 +118,11 @@ impl Contexts<'_> {
         let room = self.room()?;
         let id = crate::run::identity();
         let noted = sandbox.kept_contexts().notes.get().map(|notes| {
-            let (id, language, directory) = (id.clone(), language.to_owned(), directory.map(str::to_owned));
+            let (id, language, directory) =
+                (id.clone(), language.to_owned(), directory.map(str::to_owned));
             let (started, process) = (Timestamp::now(), Trace::default());
-            let note = Note { id, language, directory, is_usual: used == Use::Usual, started, process };
+            let note =
+                Note { id, language, directory, is_usual: used == Use::Usual, started, process };
             Arc::new(Noted::new(Arc::clone(notes), note))
         });
         let life = start(&recipe, sandbox.session(), preload, noted.as_deref()).await?;
@@ -202,7 +213,8 @@ impl Contexts<'_> {
     pub async fn prepare(&self, language: &str, preload: &str) -> Result<Context, ContextError> {
         let kept = self.sandbox.kept_contexts();
         let _turn = kept.starting.lock().await;
-        let is_it = |context: &&Context| context.0.used == Use::Usual && context.language() == language;
+        let is_it =
+            |context: &&Context| context.0.used == Use::Usual && context.language() == language;
         let found = kept.all().iter().find(is_it).cloned();
         if let Some(context) = found {
             match context.revive().await {
@@ -220,7 +232,8 @@ impl Contexts<'_> {
 
     /// Returns the context with this id.
     pub fn get(&self, id: &str) -> Result<Context, ContextError> {
-        let found = self.sandbox.kept_contexts().all().iter().find(|context| context.id() == id).cloned();
+        let found =
+            self.sandbox.kept_contexts().all().iter().find(|context| context.id() == id).cloned();
         found.ok_or_else(|| ContextError::Absent { id: id.to_owned() })
     }
 
@@ -295,17 +308,25 @@ impl Context {
     ///
     /// Code that fails is not an error of this function: the failure is an event. Code that the
     /// lint of imports blocks is not run, which is an event, too.
-    pub async fn execute(&self, code: &str, env: &BTreeMap<String, String>) -> Result<Cell, ContextError> {
+    pub async fn execute(
+        &self,
+        code: &str,
+        env: &BTreeMap<String, String>,
+    ) -> Result<Cell, ContextError> {
         let slot = &*self.0;
         let script = Script::new(&slot.code, code, self.language())?;
         check(code, env)?;
-        let lint = tokio::task::spawn_blocking(move || script.lint()).await.expect("the lint answers in any case");
+        let lint = tokio::task::spawn_blocking(move || script.lint())
+            .await
+            .expect("the lint answers in any case");
         if lint.blocks {
             let (name, value) = ("BlockedImports".to_owned(), "the code was not run".to_owned());
             return Ok(Cell::refused(Raised { name, value, traceback: lint.words() }));
         }
         let request = |number| slot.recipe.harness.request(number, code, env);
-        Ok(Cell::new(Turn::take(&slot.id, self.life(), slot.bounds, slot.noted.as_ref(), request).await?))
+        Ok(Cell::new(
+            Turn::take(&slot.id, self.life(), slot.bounds, slot.noted.as_ref(), request).await?,
+        ))
     }
 
     /// Interrupts the cell that runs, as Ctrl-C does. If no cell runs, nothing happens. If the cell
@@ -370,8 +391,15 @@ impl Context {
 }
 
 /// Starts the process of a context, and writes its note if the context is to outlive this process.
-async fn start(recipe: &Recipe, session: &Session, preload: &str, noted: Option<&Noted>) -> Result<Life, ContextError> {
-    let Some(noted) = noted else { return Ok(Life::new(recipe.start(session, preload, None).await?)) };
+async fn start(
+    recipe: &Recipe,
+    session: &Session,
+    preload: &str,
+    noted: Option<&Noted>,
+) -> Result<Life, ContextError> {
+    let Some(noted) = noted else {
+        return Ok(Life::new(recipe.start(session, preload, None).await?));
+    };
     let tag = keep::new_tag();
     let process = recipe.start(session, preload, Some(&tag)).await?;
     match noted.begins(&process, tag) {
@@ -410,7 +438,8 @@ fn unless_gone(outcome: Result<(), SessionError>) -> Result<(), ContextError> {
 fn check(code: &str, env: &BTreeMap<String, String>) -> Result<(), ContextError> {
     let is_name = |name: &str| {
         let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-        name.bytes().all(is_part) && name.bytes().next().is_some_and(|first| !first.is_ascii_digit())
+        name.bytes().all(is_part)
+            && name.bytes().next().is_some_and(|first| !first.is_ascii_digit())
     };
     if code.contains('\0') || env.values().any(|value| value.contains('\0')) {
         return Err(ContextError::Unsound { why: "its code or a variable holds a NUL" });

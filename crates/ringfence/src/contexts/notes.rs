@@ -107,7 +107,8 @@ impl Notes {
     /// Writes a note completely or not at all.
     fn write(&self, note: &Note) -> io::Result<()> {
         let temporary = format!(".{}", note.id);
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(&self.directory, &temporary, flags, Mode::RUSR | Mode::WUSR)?;
         std::fs::File::from(file).write_all(&serde_json::to_vec(note)?)?;
         Ok(renameat(&self.directory, &temporary, &self.directory, file_of(&note.id))?)
@@ -169,7 +170,13 @@ mod tests {
     use super::*;
 
     fn note(id: &str, second: i64) -> Note {
-        let process = Trace { pid: 7, tag: "tag".to_owned(), mark: "mark".to_owned(), cells: 0, is_half_told: false };
+        let process = Trace {
+            pid: 7,
+            tag: "tag".to_owned(),
+            mark: "mark".to_owned(),
+            cells: 0,
+            is_half_told: false,
+        };
         let started = Timestamp::from_second(second).unwrap();
         let (id, language) = (id.to_owned(), "python".to_owned());
         Note { id, language, directory: None, is_usual: true, started, process }

@@ -34,7 +34,12 @@ pub(super) struct Recipe {
 }
 
 impl Recipe {
-    pub(super) fn new(name: &str, language: &Language, harness: Harness, directory: Option<&str>) -> Recipe {
+    pub(super) fn new(
+        name: &str,
+        language: &Language,
+        harness: Harness,
+        directory: Option<&str>,
+    ) -> Recipe {
         let exec = Exec { directory: directory.map(str::to_owned), ..harness.exec(language) };
         Recipe { name: name.to_owned(), harness, exec }
     }
@@ -114,7 +119,11 @@ impl Process {
     /// belongs to a cell whose events nobody reads, and that cell is interrupted. The end of that
     /// cell may have been reported before this process listened. Therefore this function sends an
     /// empty cell and waits for the end of that one.
-    pub(super) async fn find(session: &Session, harness: Harness, trace: Trace) -> Result<Process, Failure> {
+    pub(super) async fn find(
+        session: &Session,
+        harness: Harness,
+        trace: Trace,
+    ) -> Result<Process, Failure> {
         let execution = session.reconnect(trace.pid).await.map_err(Failure::Session)?;
         let mut process = Process::new(harness, execution, trace.mark);
         process.cells = trace.cells;
@@ -188,8 +197,12 @@ impl Process {
 
     async fn part(&mut self) -> Result<(Stream, Part), Failure> {
         loop {
-            for (stream, separator) in [(Stream::Stdout, &mut self.stdout), (Stream::Stderr, &mut self.stderr)] {
-                if let Some(part) = separator.next().map_err(|why| Failure::Nonsense(why.to_owned()))? {
+            for (stream, separator) in
+                [(Stream::Stdout, &mut self.stdout), (Stream::Stderr, &mut self.stderr)]
+            {
+                if let Some(part) =
+                    separator.next().map_err(|why| Failure::Nonsense(why.to_owned()))?
+                {
                     return Ok((stream, part));
                 }
             }

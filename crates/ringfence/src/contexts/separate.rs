@@ -62,7 +62,9 @@ impl Separator {
                 Found::At(0) => match self.piece()? {
                     None => return Ok(None),
                     Some(false) => continue,
-                    Some(true) => return Ok(Some(Part::Message(std::mem::take(&mut self.message)))),
+                    Some(true) => {
+                        return Ok(Some(Part::Message(std::mem::take(&mut self.message))));
+                    }
                 },
                 Found::At(start) | Found::Begins(start) => start,
                 Found::Nowhere => self.rest.len(),
@@ -90,15 +92,20 @@ impl Separator {
     /// Takes the piece that `rest` begins with. Returns whether the piece was the last of its
     /// message, or `None` if the piece is incomplete.
     fn piece(&mut self) -> Result<Option<bool>, &'static str> {
-        let Some(head) = self.rest.get(self.mark.len()..self.mark.len() + HEAD) else { return Ok(None) };
+        let Some(head) = self.rest.get(self.mark.len()..self.mark.len() + HEAD) else {
+            return Ok(None);
+        };
         let is_last = match head[0] {
             b'.' => true,
             b'+' => false,
             _ => return Err("a piece of a message is neither its last nor followed by one"),
         };
-        let digits = std::str::from_utf8(&head[1..]).ok().and_then(|digits| usize::from_str_radix(digits, 16).ok());
-        let length =
-            digits.filter(|length| *length <= LONGEST_PIECE).ok_or("a piece of a message has no sound length")?;
+        let digits = std::str::from_utf8(&head[1..])
+            .ok()
+            .and_then(|digits| usize::from_str_radix(digits, 16).ok());
+        let length = digits
+            .filter(|length| *length <= LONGEST_PIECE)
+            .ok_or("a piece of a message has no sound length")?;
         let start = self.mark.len() + HEAD;
         let Some(piece) = self.rest.get(start..start + length) else { return Ok(None) };
         if self.message.len() + length > LONGEST_MESSAGE {
@@ -124,7 +131,8 @@ impl Text {
             bytes.splice(..0, self.half.drain(..));
         }
         self.half = bytes.split_off(bytes.len() - unfinished(&bytes));
-        String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+        String::from_utf8(bytes)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
     }
 
     /// Returns the rest as text, when no bytes follow.
@@ -177,10 +185,16 @@ mod tests {
 
     #[test]
     fn messages_are_told_from_output_however_both_are_cut() {
-        let stream = format!("a\x1e{}b\x1e0123{}{}c\n", piece('.', "{}"), piece('+', "{\"x\""), piece('.', ":1}"));
+        let stream = format!(
+            "a\x1e{}b\x1e0123{}{}c\n",
+            piece('.', "{}"),
+            piece('+', "{\"x\""),
+            piece('.', ":1}")
+        );
         let text = |text: &str| Part::Text(text.into());
         let message = |text: &str| Part::Message(text.into());
-        let expected = [text("a\x1e"), message("{}"), text("b\x1e0123"), message("{\"x\":1}"), text("c\n")];
+        let expected =
+            [text("a\x1e"), message("{}"), text("b\x1e0123"), message("{\"x\":1}"), text("c\n")];
         for size in 1..=stream.len() {
             assert_eq!(parts(&stream, size).unwrap(), expected, "in pieces of {size}");
         }
@@ -189,13 +203,19 @@ mod tests {
     #[test]
     fn output_between_the_pieces_of_a_message_is_output() {
         let stream = format!("{}from another{}", piece('+', "{"), piece('.', "}"));
-        assert_eq!(parts(&stream, 7).unwrap(), [Part::Text("from another".into()), Part::Message("{}".into())]);
+        assert_eq!(
+            parts(&stream, 7).unwrap(),
+            [Part::Text("from another".into()), Part::Message("{}".into())]
+        );
     }
 
     #[test]
     fn a_piece_that_is_none_is_an_error() {
         for (stream, why) in [
-            (format!("\x1e{MARK}?0000"), "a piece of a message is neither its last nor followed by one"),
+            (
+                format!("\x1e{MARK}?0000"),
+                "a piece of a message is neither its last nor followed by one",
+            ),
             (format!("\x1e{MARK}.zzzz"), "a piece of a message has no sound length"),
             (format!("\x1e{MARK}.ffff"), "a piece of a message has no sound length"),
         ] {
@@ -215,10 +235,15 @@ mod tests {
         let whole = "aé€😀z".as_bytes();
         for cut in 0..=whole.len() {
             let mut text = Text::default();
-            let shown = [text.push(whole[..cut].to_vec()), text.push(whole[cut..].to_vec()), text.finish()].concat();
+            let shown =
+                [text.push(whole[..cut].to_vec()), text.push(whole[cut..].to_vec()), text.finish()]
+                    .concat();
             assert_eq!(shown, "aé€😀z", "cut at {cut}");
         }
         let mut text = Text::default();
-        assert_eq!([text.push(b"a\xff\xe2\x82".to_vec()), text.finish()].concat(), "a\u{fffd}\u{fffd}");
+        assert_eq!(
+            [text.push(b"a\xff\xe2\x82".to_vec()), text.finish()].concat(),
+            "a\u{fffd}\u{fffd}"
+        );
     }
 }

@@ -135,7 +135,8 @@ impl From<Shown> for ResultLine {
 
 /// Removes the quotes of a string's representation, as E2B does.
 fn unquoted(value: Value) -> Value {
-    let inside = |quote: char| value.as_str()?.strip_prefix(quote)?.strip_suffix(quote).map(str::to_owned);
+    let inside =
+        |quote: char| value.as_str()?.strip_prefix(quote)?.strip_suffix(quote).map(str::to_owned);
     inside('\'').or_else(|| inside('"')).map_or_else(|| value.clone(), Value::from)
 }
 
@@ -148,9 +149,13 @@ impl Line {
             Event::Stdout(text) => Line::Stdout { text, timestamp },
             Event::Stderr(text) => Line::Stderr { text, timestamp },
             Event::Result(shown) => Line::Result(Box::new(shown.into())),
-            Event::Error(Raised { name, value, traceback }) => Line::Error { name, value, traceback },
+            Event::Error(Raised { name, value, traceback }) => {
+                Line::Error { name, value, traceback }
+            }
             Event::Ended(left) if left.is_nothing() => Line::EndOfExecution,
-            Event::Ended(left) => return vec![Line::Stderr { text: missing(left), timestamp }, Line::EndOfExecution],
+            Event::Ended(left) => {
+                return vec![Line::Stderr { text: missing(left), timestamp }, Line::EndOfExecution];
+            }
         }]
     }
 
@@ -162,7 +167,8 @@ impl Line {
 
     /// Returns the line as JSON, with a line feed at its end.
     pub fn text(&self) -> String {
-        let mut text = serde_json::to_string(self).expect("its keys are text and no part of it fails");
+        let mut text =
+            serde_json::to_string(self).expect("its keys are text and no part of it fails");
         text.push('\n');
         text
     }
@@ -170,7 +176,9 @@ impl Line {
 
 fn missing(left: Left) -> String {
     let Left { stdout, stderr, results } = left;
-    format!("\nringfence: {stdout} bytes of output, {stderr} bytes of errors and {results} results were left out\n")
+    format!(
+        "\nringfence: {stdout} bytes of output, {stderr} bytes of errors and {results} results were left out\n"
+    )
 }
 
 #[cfg(test)]
@@ -181,19 +189,27 @@ mod tests {
 
     #[track_caller]
     fn check(event: Event, expected: &str) {
-        let lines = Line::of(event, Timestamp::UNIX_EPOCH).iter().map(Line::text).collect::<String>();
+        let lines =
+            Line::of(event, Timestamp::UNIX_EPOCH).iter().map(Line::text).collect::<String>();
         assert_eq!(lines, expected);
     }
 
     #[test]
     fn events_are_lines_that_clients_know() {
-        check(Event::Begun { count: 3 }, "{\"type\":\"number_of_executions\",\"execution_count\":3}\n");
+        check(
+            Event::Begun { count: 3 },
+            "{\"type\":\"number_of_executions\",\"execution_count\":3}\n",
+        );
         check(
             Event::Stdout("a\n".to_owned()),
             "{\"type\":\"stdout\",\"text\":\"a\\n\",\"timestamp\":\"1970-01-01T00:00:00Z\"}\n",
         );
-        let raised = Raised { name: "E".to_owned(), value: "v".to_owned(), traceback: "t".to_owned() };
-        check(Event::Error(raised), "{\"type\":\"error\",\"name\":\"E\",\"value\":\"v\",\"traceback\":\"t\"}\n");
+        let raised =
+            Raised { name: "E".to_owned(), value: "v".to_owned(), traceback: "t".to_owned() };
+        check(
+            Event::Error(raised),
+            "{\"type\":\"error\",\"name\":\"E\",\"value\":\"v\",\"traceback\":\"t\"}\n",
+        );
         check(Event::Ended(Left::default()), "{\"type\":\"end_of_execution\"}\n");
         let formats = [
             ("text/plain".to_owned(), json!("'quoted'")),
@@ -211,7 +227,9 @@ mod tests {
     fn what_was_left_out_is_said_before_the_end() {
         let left = Left { stdout: 5, ..Left::default() };
         let lines = Line::of(Event::Ended(left), Timestamp::UNIX_EPOCH);
-        assert!(matches!(&lines[..], [Line::Stderr { text, .. }, Line::EndOfExecution] if text.contains("5 bytes")));
+        assert!(
+            matches!(&lines[..], [Line::Stderr { text, .. }, Line::EndOfExecution] if text.contains("5 bytes"))
+        );
     }
 
     #[test]

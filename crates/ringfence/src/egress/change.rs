@@ -45,7 +45,9 @@ pub enum ChangeError {
     #[error(transparent)]
     Room(#[from] RoomError),
     /// The sandbox has no gate: its network is open, or it has none.
-    #[error("cannot change what the sandbox `{name}` may reach: its network is {network}, which has no gate")]
+    #[error(
+        "cannot change what the sandbox `{name}` may reach: its network is {network}, which has no gate"
+    )]
     NoGate {
         /// Name of the sandbox.
         name: Name,
@@ -53,7 +55,9 @@ pub enum ChangeError {
         network: &'static str,
     },
     /// The sandbox's proxy is a container, which takes its rules only once.
-    #[error("cannot change what the sandbox `{name}` may reach: its proxy is a container of its own")]
+    #[error(
+        "cannot change what the sandbox `{name}` may reach: its proxy is a container of its own"
+    )]
     ProxyContainer {
         /// Name of the sandbox.
         name: Name,
@@ -67,7 +71,9 @@ pub enum ChangeError {
         key: &'static str,
     },
     /// The lists are too long.
-    #[error("cannot change what the sandbox `{name}` may reach: the lists have {length} bytes, and {LONGEST} at most")]
+    #[error(
+        "cannot change what the sandbox `{name}` may reach: the lists have {length} bytes, and {LONGEST} at most"
+    )]
     TooLong {
         /// Name of the sandbox.
         name: Name,
@@ -107,18 +113,26 @@ impl ChangeError {
         match self {
             ChangeError::Room(error) => vec![error.hint()],
             ChangeError::NoGate { name, .. } => {
-                vec![format!("make it anew with a gate: ringfence up {name} --replace --allow HOST")]
+                vec![format!(
+                    "make it anew with a gate: ringfence up {name} --replace --allow HOST"
+                )]
             }
             ChangeError::ProxyContainer { name } => {
-                vec![format!("make it anew with other hosts: ringfence up {name} --replace --proxy --allow HOST")]
+                vec![format!(
+                    "make it anew with other hosts: ringfence up {name} --replace --proxy --allow HOST"
+                )]
             }
             ChangeError::Fixed { name, key } => {
                 vec![format!("make it anew with another {key}: ringfence up {name} --replace")]
             }
-            ChangeError::TooLong { .. } => vec!["write fewer rules: *.example.org stands for many hosts".to_owned()],
+            ChangeError::TooLong { .. } => {
+                vec!["write fewer rules: *.example.org stands for many hosts".to_owned()]
+            }
             ChangeError::Unreachable { name, .. } => vec![
                 "ask again".to_owned(),
-                format!("or make it anew, if an earlier ringfence started it: ringfence up {name} --replace"),
+                format!(
+                    "or make it anew, if an earlier ringfence started it: ringfence up {name} --replace"
+                ),
             ],
             ChangeError::Refused { .. } => vec!["look at the disk: df -h".to_owned()],
         }
@@ -184,7 +198,10 @@ impl Sandbox {
         if manifest.container.as_ref().is_some_and(|container| container.spec.proxy.is_some()) {
             return Err(ChangeError::ProxyContainer { name: name() });
         }
-        let kept = [("transparent", own.transparent == egress.transparent), ("observe", own.observe == egress.observe)];
+        let kept = [
+            ("transparent", own.transparent == egress.transparent),
+            ("observe", own.observe == egress.observe),
+        ];
         if let Some((key, _)) = kept.into_iter().find(|(_, is_kept)| !is_kept) {
             return Err(ChangeError::Fixed { name: name(), key });
         }
@@ -194,7 +211,9 @@ impl Sandbox {
         }
         let answered = timeout(PATIENCE, ask(&self.directory(), &order)).await;
         let unreachable = |source| ChangeError::Unreachable { name: name(), source };
-        let answer = answered.map_err(|_| unreachable(io::ErrorKind::TimedOut.into()))?.map_err(unreachable)?;
+        let answer = answered
+            .map_err(|_| unreachable(io::ErrorKind::TimedOut.into()))?
+            .map_err(unreachable)?;
         answer.map_err(|why| ChangeError::Refused { name: name(), why })
     }
 }
@@ -251,7 +270,10 @@ impl Orders {
     fn change(&self, order: &str, proxy: &Proxy) -> io::Result<()> {
         let network: Network = serde_json::from_str(order)?;
         let Some(egress) = network.egress() else {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a gate lets out what is on a list"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a gate lets out what is on a list",
+            ));
         };
         let rules = super::rules(egress);
         let mut policy = self.plan.policy.clone();
@@ -307,7 +329,8 @@ mod tests {
         let host = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = host.local_addr().unwrap();
         let target = Target::from_address(address.ip(), address.port()).unwrap();
-        let is_denied = async || matches!(proxy.connect(&target, Via::Connect).await, Err(Refusal::Denied(_)));
+        let is_denied =
+            async || matches!(proxy.connect(&target, Via::Connect).await, Err(Refusal::Denied(_)));
         assert!(is_denied().await);
         assert_eq!(changed(room.path()).unwrap(), None);
 
@@ -328,7 +351,9 @@ mod tests {
     async fn what_is_no_order_changes_nothing_and_whoever_says_nothing_is_not_waited_for() {
         let room = tempfile::tempdir().unwrap();
         let (proxy, _) = holder(room.path());
-        for (order, why) in [("{\n", "EOF"), ("{\"mode\": \"open\"}\n", "a gate lets out"), ("\n", "EOF")] {
+        for (order, why) in
+            [("{\n", "EOF"), ("{\"mode\": \"open\"}\n", "a gate lets out"), ("\n", "EOF")]
+        {
             let answer = ask(room.path(), order.as_bytes()).await.unwrap();
             assert!(answer.as_ref().is_err_and(|error| error.contains(why)), "{order}: {answer:?}");
         }

@@ -54,7 +54,12 @@ impl Follower {
             Err(error) => return Err(error),
         };
         let found = file.metadata()?;
-        let mut end = self.read.get(&found.ino()).copied().filter(|end| *end <= found.len()).unwrap_or_default();
+        let mut end = self
+            .read
+            .get(&found.ino())
+            .copied()
+            .filter(|end| *end <= found.len())
+            .unwrap_or_default();
         file.seek(SeekFrom::Start(end))?;
         let mut lines = BufReader::new(file.take(LONGEST_READ));
         let mut line = String::new();
@@ -72,7 +77,10 @@ impl Follower {
                 return Ok(Some((found.ino(), end)));
             }
             end += length as u64;
-            let entry = line.contains(&self.sandbox).then(|| serde_json::from_str::<Entry>(&line).ok()).flatten();
+            let entry = line
+                .contains(&self.sandbox)
+                .then(|| serde_json::from_str::<Entry>(&line).ok())
+                .flatten();
             entries.extend(entry.filter(|entry| entry.sandbox.as_ref() == Some(&self.sandbox)));
         }
     }
@@ -91,10 +99,16 @@ mod tests {
     }
 
     fn line_of(sandbox: &str, target: &str) -> String {
-        let denial = Denial { target: target.to_owned(), reason: Reason::Unlisted, via: Via::Connect, policy: None };
+        let denial = Denial {
+            target: target.to_owned(),
+            reason: Reason::Unlisted,
+            via: Via::Connect,
+            policy: None,
+        };
         let event = Event::Denied(denial);
         let sandbox = Some(sandbox.to_owned());
-        let entry = Entry { time: String::new(), sandbox, workspace: PathBuf::new(), event, number: None };
+        let entry =
+            Entry { time: String::new(), sandbox, workspace: PathBuf::new(), event, number: None };
         serde_json::to_string(&entry).unwrap() + "\n"
     }
 
@@ -116,7 +130,8 @@ mod tests {
         let parts = vec![old.clone(), log.clone()];
         let mut follower = Follower { parts, sandbox: "own".to_owned(), read: HashMap::new() };
         check(&mut follower, &[]);
-        let append = |path: &Path| fs_err::OpenOptions::new().append(true).create(true).open(path).unwrap();
+        let append =
+            |path: &Path| fs_err::OpenOptions::new().append(true).create(true).open(path).unwrap();
         let mut first = append(&log);
         let (half, rest) = (line("b").split_at(9).0.to_owned(), line("b").split_at(9).1.to_owned());
         write!(first, "{}no line\n{}{half}", line("a"), line_of("other", "own")).unwrap();

@@ -103,7 +103,12 @@ enum LogSink {
 impl Log {
     /// Returns the log for one sandbox of a user: its own log if the sandbox stays, and otherwise a
     /// share of the user's log.
-    pub(crate) fn of(host: &Host, sandbox: Option<String>, workspace: &Path, observes: bool) -> Log {
+    pub(crate) fn of(
+        host: &Host,
+        sandbox: Option<String>,
+        workspace: &Path,
+        observes: bool,
+    ) -> Log {
         let directory = sandbox.as_deref().and_then(|name| directory_of(host, name));
         let sink = match (&sandbox, directory) {
             (Some(_), Some(directory)) => Some(LogSink::Own(OwnLog::new(&directory))),
@@ -330,7 +335,8 @@ fn omission(omitted: u64) -> Option<Vec<u8>> {
     if omitted == 0 {
         return None;
     }
-    let mut line = serde_json::to_vec(&Omission { time: Timestamp::now().to_string(), omitted }).ok()?;
+    let mut line =
+        serde_json::to_vec(&Omission { time: Timestamp::now().to_string(), omitted }).ok()?;
     line.push(b'\n');
     Some(line)
 }
@@ -365,7 +371,9 @@ fn open_shared(path: &Path) -> io::Result<fs_err::File> {
 pub(crate) fn hand_over(directory: &Path, state: &Path) {
     let recorded = match read_numbered(&log_in(directory)) {
         Ok(recorded) => recorded,
-        Err(error) => return tracing::warn!(%error, "cannot read the egress log of a sandbox that ends"),
+        Err(error) => {
+            return tracing::warn!(%error, "cannot read the egress log of a sandbox that ends");
+        }
     };
     let lines: Vec<Vec<u8>> = recorded.entries.into_iter().filter_map(spell_line).collect();
     let mut log = SharedLog::new(state);
@@ -409,9 +417,11 @@ pub(crate) fn last_number(log: &Path) -> u64 {
 
 /// Returns the denials in a sandbox's log after the event with the number `start`.
 pub(crate) fn denials_since(log: &Path, start: u64, sandbox: &str) -> Vec<Denial> {
-    let read =
-        read_numbered(log).inspect_err(|error| tracing::warn!(%error, "cannot read the egress log of a sandbox"));
-    let recent = |entry: &Entry| entry.number.unwrap_or(0) > start && entry.sandbox.as_deref() == Some(sandbox);
+    let read = read_numbered(log)
+        .inspect_err(|error| tracing::warn!(%error, "cannot read the egress log of a sandbox"));
+    let recent = |entry: &Entry| {
+        entry.number.unwrap_or(0) > start && entry.sandbox.as_deref() == Some(sandbox)
+    };
     let entries: Vec<Entry> = read.unwrap_or_default().entries.into_iter().filter(recent).collect();
     // A missing event is older than those in the log, or was never written.
     let last = last_number(log).max(start);

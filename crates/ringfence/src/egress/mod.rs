@@ -66,7 +66,8 @@ pub(crate) fn gate(policy: &Policy) -> Option<Kind> {
 /// Returns the two ends of a connection, if a policy asks for a gate: the end from which the gate
 /// is received, and the end to which it is sent.
 pub(crate) fn await_gate(policy: &Policy) -> Result<Option<(OwnedFd, OwnedFd)>, PrepareError> {
-    let failed = |source| PrepareError::Host { what: "the way of the sandbox's gate".to_owned(), source };
+    let failed =
+        |source| PrepareError::Host { what: "the way of the sandbox's gate".to_owned(), source };
     gate(policy).map(|_| control::pair()).transpose().map_err(failed)
 }
 
@@ -123,12 +124,20 @@ fn counted(mut denials: Vec<Denial>, more: u64) -> Vec<Denial> {
 
 impl Core {
     /// Holds the gate that `awaited` brings, and lets through what the plan of `context` allows.
-    pub(crate) fn hold_gate(&self, context: &Context, awaited: Awaited) -> Result<GateHolder, RunError> {
-        let failed = |source| RunError::Setup { step: "hold the gate of the sandbox's network".to_owned(), source };
+    pub(crate) fn hold_gate(
+        &self,
+        context: &Context,
+        awaited: Awaited,
+    ) -> Result<GateHolder, RunError> {
+        let failed = |source| RunError::Setup {
+            step: "hold the gate of the sandbox's network".to_owned(),
+            source,
+        };
         let (_, egress) = let_out(context);
         let host = &self.settings.host;
         let credentials = context.sealed.as_ref().map(Sealed::open).transpose().map_err(failed)?;
-        let settings = proxy_settings(egress, |name| host.text(name).map(str::to_owned)).map_err(failed)?;
+        let settings =
+            proxy_settings(egress, |name| host.text(name).map(str::to_owned)).map_err(failed)?;
         let (rules, settings) = (rules(egress), Settings { credentials, ..settings });
         let orders = self.orders(context).map_err(failed)?;
         // A process that forks for itself is ringfence's own, so its limit may be raised. The
@@ -170,8 +179,15 @@ impl Core {
 
     /// Sends the plan of `context` to a proxy that waits for its orders, and records the events of
     /// the proxy.
-    pub(crate) async fn order_proxy(&self, context: &Context, proxy: RemoteProxy) -> Result<GateHolder, RunError> {
-        let failed = |source| RunError::Setup { step: "tell the sandbox's proxy what to let out".to_owned(), source };
+    pub(crate) async fn order_proxy(
+        &self,
+        context: &Context,
+        proxy: RemoteProxy,
+    ) -> Result<GateHolder, RunError> {
+        let failed = |source| RunError::Setup {
+            step: "tell the sandbox's proxy what to let out".to_owned(),
+            source,
+        };
         let (network, _) = let_out(context);
         let connection = proxy.order(network, &self.settings.host).await.map_err(failed)?;
         let started = GateHolder::start(self.log(context), async |tell, stopped| {
@@ -185,7 +201,12 @@ impl Core {
 
     fn log(&self, context: &Context) -> Log {
         let (_, egress) = let_out(context);
-        Log::of(&self.settings.host, context.sandbox.clone(), &context.workspace.source, egress.observe)
+        Log::of(
+            &self.settings.host,
+            context.sandbox.clone(),
+            &context.workspace.source,
+            egress.observe,
+        )
     }
 }
 
@@ -219,13 +240,17 @@ impl GateHolder {
                 _ => {}
             }
         });
-        let thread = std::thread::Builder::new().name("ringfence-egress".to_owned()).spawn(move || {
-            runtime.block_on(async {
-                if let Err(error) = work(tell, stopped).await {
-                    tracing::error!(error = crate::chain(&error), "the gate of a sandbox's network was lost");
-                }
-            });
-        })?;
+        let thread =
+            std::thread::Builder::new().name("ringfence-egress".to_owned()).spawn(move || {
+                runtime.block_on(async {
+                    if let Err(error) = work(tell, stopped).await {
+                        tracing::error!(
+                            error = crate::chain(&error),
+                            "the gate of a sandbox's network was lost"
+                        );
+                    }
+                });
+            })?;
         Ok(GateHolder { denials, stop: Some(stop), thread: Some(thread) })
     }
 
@@ -233,7 +258,8 @@ impl GateHolder {
     /// denials.
     pub(crate) fn close(mut self) -> Vec<Denial> {
         self.end();
-        let kept = std::mem::take(&mut *self.denials.lock().unwrap_or_else(PoisonError::into_inner));
+        let kept =
+            std::mem::take(&mut *self.denials.lock().unwrap_or_else(PoisonError::into_inner));
         counted(kept.first, kept.more)
     }
 
@@ -256,7 +282,10 @@ fn rules(egress: &Egress) -> Rules {
 }
 
 /// Returns the settings of a sandbox's proxy, besides its rules.
-fn proxy_settings(egress: &Egress, variable: impl Fn(&str) -> Option<String>) -> io::Result<Settings> {
+fn proxy_settings(
+    egress: &Egress,
+    variable: impl Fn(&str) -> Option<String>,
+) -> io::Result<Settings> {
     let upstream = Upstream::from_variables(variable).map_err(io::Error::other)?;
     Ok(Settings {
         mode: if egress.observe { Mode::Observe } else { Mode::Enforce },
@@ -287,7 +316,11 @@ async fn hold(awaited: Awaited, proxy: &Proxy) -> io::Result<()> {
     let served = proxy.serve(tokio::net::TcpListener::from_std(listener)?);
     let carried = async {
         match device {
-            Some(device) => proxy.carry_packets(Tunnel { device, resolver: RESOLVER, packet: TUNNEL_PACKET }).await,
+            Some(device) => {
+                proxy
+                    .carry_packets(Tunnel { device, resolver: RESOLVER, packet: TUNNEL_PACKET })
+                    .await
+            }
             None => Ok(()),
         }
     };

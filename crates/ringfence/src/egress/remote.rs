@@ -58,8 +58,12 @@ pub(crate) struct RemoteProxy {
 impl RemoteProxy {
     /// Sends the proxy its orders, and waits until it listens.
     pub(super) async fn order(mut self, network: &Network, host: &Host) -> io::Result<UnixStream> {
-        let spellings = Upstream::VARIABLES.into_iter().flat_map(|name| [name.to_owned(), name.to_ascii_lowercase()]);
-        let variables = spellings.filter_map(|name| Some((name.clone(), host.text(&name)?.to_owned()))).collect();
+        let spellings = Upstream::VARIABLES
+            .into_iter()
+            .flat_map(|name| [name.to_owned(), name.to_ascii_lowercase()]);
+        let variables = spellings
+            .filter_map(|name| Some((name.clone(), host.text(&name)?.to_owned())))
+            .collect();
         let orders = Orders { listen: self.address, network: network.clone(), variables };
         let obeyed = async {
             self.connection.write_all(&line(&orders)).await?;
@@ -137,7 +141,9 @@ fn ended(connection: UnixStream) -> oneshot::Receiver<()> {
     let (told, ended) = oneshot::channel();
     std::thread::spawn(move || {
         // poll(2) reports POLLHUP even if no event is asked for.
-        while poll(&mut [PollFd::new(&connection, PollFlags::empty())], None) == Err(rustix::io::Errno::INTR) {}
+        while poll(&mut [PollFd::new(&connection, PollFlags::empty())], None)
+            == Err(rustix::io::Errno::INTR)
+        {}
         told.send(())
     });
     ended
@@ -165,13 +171,19 @@ mod tests {
 
         let heard: Arc<Mutex<Vec<Event>>> = Arc::default();
         let kept = Arc::clone(&heard);
-        let following = tokio::spawn(follow(connection, move |event| kept.lock().unwrap().push(event)));
+        let following =
+            tokio::spawn(follow(connection, move |event| kept.lock().unwrap().push(event)));
         let mut client = tokio::net::TcpStream::connect(address).await.unwrap();
-        client.write_all(b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n").await.unwrap();
+        client
+            .write_all(b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n")
+            .await
+            .unwrap();
         let mut answer = [0; 12];
         client.read_exact(&mut answer).await.unwrap();
         assert_eq!(&answer, b"HTTP/1.1 403");
-        assert!(matches!(&heard.lock().unwrap()[..], [Event::Denied(denial)] if denial.target == "example.com:443"));
+        assert!(
+            matches!(&heard.lock().unwrap()[..], [Event::Denied(denial)] if denial.target == "example.com:443")
+        );
 
         following.abort();
         let _ = following.await; // cancelled, so the owner's end is closed

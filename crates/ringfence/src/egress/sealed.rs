@@ -52,9 +52,17 @@ impl Core {
     /// Reads the secrets of the credentials that are for a host that the plan allows. Other secrets
     /// are not read, and a credential does not allow its host.
     pub(crate) fn seal(&self, plan: &Plan) -> Result<Option<Sealed>, RunError> {
-        let allow = plan.policy.network.as_ref().and_then(Network::egress).map_or(&[][..], |egress| &egress.allow);
-        let (used, unused): (Vec<&Credential>, Vec<&Credential>) =
-            self.settings.credentials.iter().partition(|own| allow.iter().any(|rule| rule.overlaps(&own.host)));
+        let allow = plan
+            .policy
+            .network
+            .as_ref()
+            .and_then(Network::egress)
+            .map_or(&[][..], |egress| &egress.allow);
+        let (used, unused): (Vec<&Credential>, Vec<&Credential>) = self
+            .settings
+            .credentials
+            .iter()
+            .partition(|own| allow.iter().any(|rule| rule.overlaps(&own.host)));
         for credential in unused {
             tracing::debug!(host = %credential.host, "a credential is not used: the policy does not name its host");
         }
@@ -66,11 +74,15 @@ impl Core {
             let step = step.to_owned();
             move |source| RunError::Setup { step, source }
         };
-        let read = |credential: &Credential| Ok((credential.clone(), Secret::of(credential, host)?));
+        let read =
+            |credential: &Credential| Ok((credential.clone(), Secret::of(credential, host)?));
         let credentials = used.into_iter().map(read).collect::<Result<_, RunError>>()?;
-        let trusted = host.trusted_certificates().map_err(failed("find the certificates that this host trusts"))?;
+        let trusted = host
+            .trusted_certificates()
+            .map_err(failed("find the certificates that this host trusts"))?;
         let authority = Authority::new().map_err(io::Error::other);
-        let authority = authority.map_err(failed("make the sandbox's own certificate authority"))?;
+        let authority =
+            authority.map_err(failed("make the sandbox's own certificate authority"))?;
         let sealed = Sealed { credentials, authority: Arc::new(authority), trusted };
         // Open the credentials once, so that errors are reported before the sandbox starts. The
         // opened secrets are overwritten again.
@@ -109,9 +121,13 @@ impl Sealed {
     /// Returns the variables that make programs trust the authority, and those that stand for
     /// secrets.
     pub(crate) fn variables(&self) -> Vec<(String, String)> {
-        let placeholders = self.credentials.iter().filter_map(|(credential, _)| credential.placeholder.as_deref());
+        let placeholders =
+            self.credentials.iter().filter_map(|(credential, _)| credential.placeholder.as_deref());
         let in_place = IN_PLACE.map(|name| (name, BUNDLE));
-        let all = in_place.into_iter().chain([(BESIDES, OWN)]).chain(placeholders.map(|name| (name, PLACEHOLDER)));
+        let all = in_place
+            .into_iter()
+            .chain([(BESIDES, OWN)])
+            .chain(placeholders.map(|name| (name, PLACEHOLDER)));
         all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 }

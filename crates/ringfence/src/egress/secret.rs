@@ -91,11 +91,18 @@ impl SecretError {
     /// Returns the next thing to do.
     pub fn hint(&self) -> String {
         match &self.origin {
-            SecretOrigin::File(path) => format!("write the secret to `{}`, for you alone to read", path.display()),
-            SecretOrigin::Command(words) => {
-                format!("try `{}` yourself: it prints the secret, and asks for nothing", words.join(" "))
+            SecretOrigin::File(path) => {
+                format!("write the secret to `{}`, for you alone to read", path.display())
             }
-            SecretOrigin::Variable(name) => format!("export {name}, or name another origin under [[credentials]]"),
+            SecretOrigin::Command(words) => {
+                format!(
+                    "try `{}` yourself: it prints the secret, and asks for nothing",
+                    words.join(" ")
+                )
+            }
+            SecretOrigin::Variable(name) => {
+                format!("export {name}, or name another origin under [[credentials]]")
+            }
         }
     }
 }
@@ -154,7 +161,8 @@ fn file(path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretFault> {
 }
 
 fn variable(name: &str, host: &Host) -> Result<Zeroizing<Vec<u8>>, SecretFault> {
-    let value = host.variables.get(OsStr::new(name)).map(OsString::as_os_str).ok_or(SecretFault::Unset)?;
+    let value =
+        host.variables.get(OsStr::new(name)).map(OsString::as_os_str).ok_or(SecretFault::Unset)?;
     let mut secret = room();
     if value.len() > LONGEST {
         return Err(SecretFault::Long);
@@ -169,7 +177,8 @@ fn command(words: &[String], host: &Host) -> Result<Zeroizing<Vec<u8>>, SecretFa
     let (program, arguments) = words.split_first().ok_or(SecretFault::Empty)?;
     let mut command = std::process::Command::new(program);
     command.args(arguments).env_clear().envs(&host.variables).current_dir("/");
-    let started = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let started =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = started.map_err(SecretFault::Run)?;
     let heard = listen(&mut child);
     if !matches!(heard, Ok(Some(_))) {
@@ -181,7 +190,8 @@ fn command(words: &[String], host: &Host) -> Result<Zeroizing<Vec<u8>>, SecretFa
         true if secret.len() > LONGEST => Err(SecretFault::Long),
         true => Ok(secret),
         false => {
-            let said = String::from_utf8_lossy(&said[said.len().saturating_sub(MOST_SAID)..]).into_owned();
+            let said =
+                String::from_utf8_lossy(&said[said.len().saturating_sub(MOST_SAID)..]).into_owned();
             Err(SecretFault::Failed { status, said: printable(said.trim()) })
         }
     }
@@ -212,7 +222,8 @@ fn listen(child: &mut Child) -> io::Result<Option<Heard>> {
         waited.extend(is_printing.then(|| PollFd::new(&output, PollFlags::IN)));
         waited.extend(is_talking.then(|| PollFd::new(&errors, PollFlags::IN)));
         let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let timeout =
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         match poll(&mut waited, Some(&timeout)) {
             Ok(0) => return Ok(None),
             Ok(_) | Err(Errno::INTR) => {}
@@ -254,7 +265,8 @@ mod tests {
         let variables = variables.map(|(name, value)| (name.into(), value.into())).into();
         let host = Host::new(variables, "/".into());
         let host_rule = "api.example.org".parse().unwrap();
-        let credential = Credential { host: host_rule, origin, header: Default::default(), placeholder: None };
+        let credential =
+            Credential { host: host_rule, origin, header: Default::default(), placeholder: None };
         let secret = Secret::of(&credential, &host)?;
         assert_eq!(format!("{secret:?}"), "***");
         Ok(String::from_utf8(secret.reveal().unwrap().to_vec()).unwrap())
@@ -268,14 +280,19 @@ mod tests {
     fn refuse(origin: SecretOrigin, expected: &str) {
         let error = of(origin).unwrap_err();
         assert!(!error.hint().is_empty());
-        assert_eq!(crate::chain(&error), format!("cannot get the secret for `api.example.org` from {expected}"));
+        assert_eq!(
+            crate::chain(&error),
+            format!("cannot get the secret for `api.example.org` from {expected}")
+        );
     }
 
     #[test]
     fn a_secret_is_what_its_origin_has_without_the_last_line_end() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("secret");
-        for (contents, expected) in [("s3cret", SECRET), ("s3cret\n", SECRET), ("s3cret\r\n", SECRET)] {
+        for (contents, expected) in
+            [("s3cret", SECRET), ("s3cret\n", SECRET), ("s3cret\r\n", SECRET)]
+        {
             fs_err::write(&path, contents).unwrap();
             fs_err::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
             assert_eq!(of(SecretOrigin::File(path.clone())).unwrap(), expected);
@@ -292,11 +309,16 @@ mod tests {
         let missing = "/nothing/here";
         refuse(
             SecretOrigin::File(missing.into()),
-            &format!("file {missing}: failed to open file `{missing}`: No such file or directory (os error 2)"),
+            &format!(
+                "file {missing}: failed to open file `{missing}`: No such file or directory (os error 2)"
+            ),
         );
         refuse(SecretOrigin::Variable("UNSET".to_owned()), "variable UNSET: it is not set");
         refuse(SecretOrigin::Variable("EMPTY".to_owned()), "variable EMPTY: it is empty");
-        refuse(shell("echo a; echo b"), "command sh: it has a control character in it, which no header can have");
+        refuse(
+            shell("echo a; echo b"),
+            "command sh: it has a control character in it, which no header can have",
+        );
         refuse(shell("true"), "command sh: it is empty");
         refuse(
             shell("echo s3cret; echo 'no such entry' >&2; exit 3"),

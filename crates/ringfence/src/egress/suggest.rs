@@ -19,7 +19,10 @@ pub fn suggest(entries: &[Entry]) -> Network {
     }
     let allow = rules.into_values().flat_map(|(bare, ports)| {
         let is_usual = HostRule::WEB.iter().all(|port| ports.contains(port));
-        let rest = ports.into_iter().filter(move |port| !is_usual || !HostRule::WEB.contains(port)).map(Some);
+        let rest = ports
+            .into_iter()
+            .filter(move |port| !is_usual || !HostRule::WEB.contains(port))
+            .map(Some);
         let ports: Vec<Option<u16>> = is_usual.then_some(None).into_iter().chain(rest).collect();
         ports.into_iter().map(move |port| HostRule { host: bare.host.clone(), port })
     });
@@ -30,7 +33,9 @@ pub fn suggest(entries: &[Entry]) -> Network {
 /// its address, or by a rule of its own, must not become allowed this way.
 fn wanted(event: &Event) -> Option<HostRule> {
     let target = match event {
-        Event::Denied(Denial { target, reason: Reason::Unlisted, via: Via::Dns, .. }) => return target.parse().ok(),
+        Event::Denied(Denial { target, reason: Reason::Unlisted, via: Via::Dns, .. }) => {
+            return target.parse().ok();
+        }
         Event::Allowed(passage) => &passage.target,
         Event::Denied(denial) if denial.reason == Reason::Unlisted => &denial.target,
         _ => return None,
@@ -54,7 +59,12 @@ mod tests {
     }
 
     fn denied(target: &str, reason: Reason) -> Entry {
-        entry(Event::Denied(Denial { target: target.to_owned(), reason, via: Via::Connect, policy: None }))
+        entry(Event::Denied(Denial {
+            target: target.to_owned(),
+            reason,
+            via: Via::Connect,
+            policy: None,
+        }))
     }
 
     #[track_caller]
@@ -66,8 +76,14 @@ mod tests {
     #[test]
     fn each_target_has_the_least_rule_that_allows_it() {
         check(&[], &[]);
-        check(&[allowed("b.org:443"), allowed("a.org:80"), allowed("b.org:443")], &["a.org:80", "b.org:443"]);
-        check(&[allowed("a.org:80"), allowed("a.org:443"), allowed("a.org:8443")], &["a.org", "a.org:8443"]);
+        check(
+            &[allowed("b.org:443"), allowed("a.org:80"), allowed("b.org:443")],
+            &["a.org:80", "b.org:443"],
+        );
+        check(
+            &[allowed("a.org:80"), allowed("a.org:443"), allowed("a.org:8443")],
+            &["a.org", "a.org:8443"],
+        );
     }
 
     #[test]
@@ -80,6 +96,9 @@ mod tests {
     #[test]
     fn what_only_a_rule_is_missing_for_is_suggested_and_what_is_dangerous_is_not() {
         let malformed = Reason::Malformed { fault: "x".to_owned() };
-        check(&[denied("a.org:22", Reason::Unlisted), denied("b.org:80", malformed)], &["a.org:22"]);
+        check(
+            &[denied("a.org:22", Reason::Unlisted), denied("b.org:80", malformed)],
+            &["a.org:22"],
+        );
     }
 }

@@ -17,7 +17,8 @@ pub(crate) fn variables() -> Vec<(&'static str, String)> {
 /// Returns the variables that lead programs to a proxy in a container of its own, except for hosts
 /// in the same network.
 pub(crate) fn remote_variables(proxy: &RemoteProxy) -> Vec<(&'static str, String)> {
-    let direct = proxy.subnet.iter().fold(OWN.to_owned(), |direct, subnet| format!("{direct},{subnet}"));
+    let direct =
+        proxy.subnet.iter().fold(OWN.to_owned(), |direct, subnet| format!("{direct},{subnet}"));
     naming(proxy.address, &direct)
 }
 
@@ -33,11 +34,16 @@ fn naming(address: SocketAddr, direct: &str) -> Vec<(&'static str, String)> {
     // them.
     let named = ["CARGO_HTTP_PROXY", "PIP_PROXY", "npm_config_proxy", "npm_config_https_proxy"];
     let yarn = ["YARN_HTTP_PROXY", "YARN_HTTPS_PROXY"];
-    let mut variables: Vec<_> = told.into_iter().chain(named).chain(yarn).map(|name| (name, proxy.clone())).collect();
+    let mut variables: Vec<_> =
+        told.into_iter().chain(named).chain(yarn).map(|name| (name, proxy.clone())).collect();
     variables.extend(own.map(|name| (name, direct.to_owned())));
     variables.push(("npm_config_noproxy", direct.to_owned()));
     variables.push(("NODE_USE_ENV_PROXY", "1".to_owned()));
-    let java = ["http", "https"].map(|scheme| format!("-D{scheme}.proxyHost={host} -D{scheme}.proxyPort={port}"));
-    variables.push(("JAVA_TOOL_OPTIONS", format!("{} -Dhttp.nonProxyHosts=localhost|127.*|[::1]", java.join(" "))));
+    let java = ["http", "https"]
+        .map(|scheme| format!("-D{scheme}.proxyHost={host} -D{scheme}.proxyPort={port}"));
+    variables.push((
+        "JAVA_TOOL_OPTIONS",
+        format!("{} -Dhttp.nonProxyHosts=localhost|127.*|[::1]", java.join(" ")),
+    ));
     variables
 }

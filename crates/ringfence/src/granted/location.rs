@@ -98,7 +98,10 @@ impl Names {
     pub(super) fn lie_in(&self, other: &Names) -> bool {
         let lies = |path: &PathBuf| other.paths.iter().any(|above| path.starts_with(above));
         let is_located = |own: &Location| {
-            other.locations.iter().any(|above| own.device == above.device && own.path.starts_with(&above.path))
+            other
+                .locations
+                .iter()
+                .any(|above| own.device == above.device && own.path.starts_with(&above.path))
         };
         self.paths.iter().any(lies) || self.locations.iter().any(is_located)
     }
@@ -167,7 +170,8 @@ impl Locations {
         let below = self.0.iter().filter(|mount| is_below(&mount.point, path)).map(Mount::location);
         let locations: BTreeSet<Location> = self.locate(path).into_iter().chain(below).collect();
         let mut names = BTreeSet::new();
-        for (location, mount) in locations.iter().flat_map(|location| self.0.iter().map(move |mount| (location, mount)))
+        for (location, mount) in
+            locations.iter().flat_map(|location| self.0.iter().map(move |mount| (location, mount)))
         {
             let name = match mount.name_of(location) {
                 Some(MountedName::Whole(name)) => name,
@@ -195,7 +199,10 @@ impl Locations {
         };
         let mount = mount.filter(|mount| path.starts_with(&mount.point)).or_else(deepest)?;
         let rest = path.strip_prefix(&mount.point).ok()?;
-        Some(Location { device: mount.device.clone(), path: mount.root.join(rest).components().collect() })
+        Some(Location {
+            device: mount.device.clone(),
+            path: mount.root.join(rest).components().collect(),
+        })
     }
 }
 
@@ -204,7 +211,12 @@ impl Mount {
         let mut fields = line.split(|byte| *byte == b' ');
         let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
         let device = String::from_utf8(fields.nth(1)?.to_vec()).ok()?;
-        Some(Mount { id, device, root: unescaped(fields.next()?), point: unescaped(fields.next()?) })
+        Some(Mount {
+            id,
+            device,
+            root: unescaped(fields.next()?),
+            point: unescaped(fields.next()?),
+        })
     }
 
     fn location(&self) -> Location {
@@ -220,14 +232,19 @@ impl Mount {
         if let Ok(rest) = location.path.strip_prefix(&self.root) {
             return Some(MountedName::Whole(self.point.join(rest).components().collect()));
         }
-        self.root.strip_prefix(&location.path).ok().map(|rest| MountedName::Part(rest.to_path_buf()))
+        self.root
+            .strip_prefix(&location.path)
+            .ok()
+            .map(|rest| MountedName::Part(rest.to_path_buf()))
     }
 
     /// Returns `true` if a path leads into this mount, and no other mount covers the path. A
     /// missing path is not shown. A path that cannot be looked up counts as shown.
     fn shows(&self, path: &Path) -> bool {
         match statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID) {
-            Ok(stat) => stat.stx_mask & StatxFlags::MNT_ID.bits() == 0 || stat.stx_mnt_id == self.id,
+            Ok(stat) => {
+                stat.stx_mask & StatxFlags::MNT_ID.bits() == 0 || stat.stx_mnt_id == self.id
+            }
             Err(error) => !matches!(error, Errno::NOENT | Errno::NOTDIR),
         }
     }
@@ -283,8 +300,14 @@ mod tests {
         let links = |names: &[&str]| names.iter().map(|name| root.join(name)).collect::<Vec<_>>();
         assert_eq!(trail("real/sub"), Trail { links: vec![], end: root.join("real/sub") });
         assert_eq!(trail("real/new/x"), Trail { links: vec![], end: root.join("real/new/x") });
-        assert_eq!(trail("link/sub"), Trail { links: links(&["link", "real/up"]), end: root.join("real/sub") });
-        assert_eq!(trail("dangling/y"), Trail { links: links(&["dangling"]), end: root.join("missing/x/y") });
+        assert_eq!(
+            trail("link/sub"),
+            Trail { links: links(&["link", "real/up"]), end: root.join("real/sub") }
+        );
+        assert_eq!(
+            trail("dangling/y"),
+            Trail { links: links(&["dangling"]), end: root.join("missing/x/y") }
+        );
         symlink("loop", root.join("loop")).unwrap();
         assert!(trail("loop/x").links.len() >= MOST_LINKS, "a loop comes to an end");
     }
@@ -304,7 +327,9 @@ mod tests {
         ]);
         let names = |path: &str| table.names([Path::new(path)]);
         let config = names("/nowhere/ada/.config/ringfence");
-        for holder in ["/nowhere/mnt/bind", "/nowhere/mnt", "/nowhere", "/nowhere/mnt/bind/ringfence"] {
+        for holder in
+            ["/nowhere/mnt/bind", "/nowhere/mnt", "/nowhere", "/nowhere/mnt/bind/ringfence"]
+        {
             assert!(config.lie_in(&names(holder)), "{holder}");
         }
         assert!(names("/nowhere/mnt/bind/ringfence/x").lie_in(&config));
@@ -340,8 +365,12 @@ mod tests {
         for (root, point) in [(ws.as_str(), "m"), (&a, "ws/b"), (&a, "m"), ("/elsewhere", "ws/b")] {
             assert!(has_names(&bound(root, point)), "{root} at {point}");
         }
-        let volumes = [("/", "ws/volume"), ("/", "ws/other")].map(|(root, at)| mount(7, "8:2", root, &text(path(at))));
-        assert!(has_names(&Locations(plain.iter().cloned().chain(volumes).collect())), "a volume is mounted twice");
+        let volumes = [("/", "ws/volume"), ("/", "ws/other")]
+            .map(|(root, at)| mount(7, "8:2", root, &text(path(at))));
+        assert!(
+            has_names(&Locations(plain.iter().cloned().chain(volumes).collect())),
+            "a volume is mounted twice"
+        );
 
         for file in ["ws/a/key", "ws/b/key", "m/a/key"] {
             fs_err::create_dir_all(path(file).parent().unwrap()).unwrap();
@@ -366,7 +395,12 @@ mod tests {
     #[test]
     fn a_line_of_the_mount_table_is_read_back() {
         let line = b"36 35 98:0 /m\\040nt /mnt\\134x rw,noatime master:1 - ext3 /dev/root rw";
-        let expected = Mount { id: 36, device: "98:0".to_owned(), root: "/m nt".into(), point: "/mnt\\x".into() };
+        let expected = Mount {
+            id: 36,
+            device: "98:0".to_owned(),
+            root: "/m nt".into(),
+            point: "/mnt\\x".into(),
+        };
         assert_eq!(Mount::parse(line), Some(expected));
         assert_eq!(Mount::parse(b""), None);
         assert!(Locations::read().0.iter().any(|mount| mount.point == Path::new("/")));

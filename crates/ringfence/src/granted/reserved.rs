@@ -77,8 +77,10 @@ impl Reserved {
     fn at(kind: ReservedKind, path: PathBuf, locations: &Locations) -> Reserved {
         let Trail { mut links, end } = Trail::of(&path);
         let mut parts = BTreeSet::from([path.clone(), end.clone()]);
-        let has_files =
-            matches!(kind, ReservedKind::Settings | ReservedKind::SystemSettings | ReservedKind::EngineSocket);
+        let has_files = matches!(
+            kind,
+            ReservedKind::Settings | ReservedKind::SystemSettings | ReservedKind::EngineSocket
+        );
         let mut files: Vec<FileIdentity> = Vec::new();
         if kind == ReservedKind::EngineSocket {
             files.extend(file_identity(&end));
@@ -136,7 +138,9 @@ impl Reserved {
         let own = self.path.clone();
         let what = match self.kind {
             ReservedKind::EngineSocket => return GrantError::EngineSocket { path, socket: own },
-            ReservedKind::Settings | ReservedKind::SystemSettings => "where ringfence's own settings are",
+            ReservedKind::Settings | ReservedKind::SystemSettings => {
+                "where ringfence's own settings are"
+            }
             ReservedKind::State => "where ringfence keeps its sandboxes",
             ReservedKind::Cache => "where ringfence notes what this host can enforce",
             ReservedKind::Temporary => "where ringfence keeps the files of single runs",

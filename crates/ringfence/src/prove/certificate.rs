@@ -32,7 +32,9 @@ impl Verdict {
     ) -> (Verdict, Option<String>) {
         match inside {
             Err(why) => (Verdict::NotTested { why: why.clone() }, None),
-            Ok(Observation { outcome: Outcome::Succeeded | Outcome::Reached, .. }) => (Verdict::Broken, None),
+            Ok(Observation { outcome: Outcome::Succeeded | Outcome::Reached, .. }) => {
+                (Verdict::Broken, None)
+            }
             Ok(Observation { outcome: Outcome::Denied, .. }) => match control() {
                 Err(why) => (Verdict::NotTested { why: format!("without a sandbox, {why}") }, None),
                 Ok(Observation { outcome: Outcome::Denied, observed, .. }) => {
@@ -42,7 +44,9 @@ impl Verdict {
                 Ok(Observation { outcome: Outcome::Reached, observed, .. }) => {
                     (Verdict::Held, Some(format!("the kernel's own code was reached: {observed}")))
                 }
-                Ok(Observation { outcome: Outcome::Succeeded, observed, .. }) => (Verdict::Held, Some(observed)),
+                Ok(Observation { outcome: Outcome::Succeeded, observed, .. }) => {
+                    (Verdict::Held, Some(observed))
+                }
             },
         }
     }
@@ -82,7 +86,9 @@ impl PromiseProof {
 
     pub(super) fn add(&mut self, proof: Proof) {
         match (&self.verdict, &proof.verdict) {
-            (_, Verdict::Broken) | (Verdict::NotTested { .. }, _) => self.verdict = proof.verdict.clone(),
+            (_, Verdict::Broken) | (Verdict::NotTested { .. }, _) => {
+                self.verdict = proof.verdict.clone()
+            }
             _ => {}
         }
         self.proofs.push(proof);

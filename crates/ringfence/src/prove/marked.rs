@@ -57,10 +57,12 @@ impl Marked {
 
     fn find(&self) -> Vec<Pid> {
         let Ok(entries) = fs_err::read_dir("/proc") else { return Vec::new() };
-        let ids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let ids =
+            entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let is_marked = |id: &u32| {
             let words = fs_err::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
-            Some(*id) != self.except && words.windows(self.words.len()).any(|part| part == self.words)
+            Some(*id) != self.except
+                && words.windows(self.words.len()).any(|part| part == self.words)
         };
         ids.filter(is_marked).filter_map(|id| Pid::from_raw(i32::try_from(id).ok()?)).collect()
     }

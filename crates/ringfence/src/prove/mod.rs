@@ -42,7 +42,11 @@ pub struct Attempt {
 /// Returns all attempts that a proof makes.
 pub fn corpus() -> &'static [Attempt] {
     static CORPUS: OnceLock<Vec<Attempt>> = OnceLock::new();
-    let of = |attempt: &inside::Attempt| Attempt { name: attempt.name, clause: attempt.clause, what: attempt.what };
+    let of = |attempt: &inside::Attempt| Attempt {
+        name: attempt.name,
+        clause: attempt.clause,
+        what: attempt.what,
+    };
     CORPUS.get_or_init(|| inside::all().map(of).collect())
 }
 
@@ -66,16 +70,20 @@ pub enum AttemptError {
 
 /// Makes one attempt in this process. A proof has the `ringfence` binary do this inside a sandbox.
 pub fn attempt(name: &str, context: &str) -> Result<Observation, AttemptError> {
-    let attempt = inside::find(name).ok_or_else(|| AttemptError::Unknown { name: name.to_owned() })?;
-    let context = serde_json::from_str(context).map_err(|source| AttemptError::Context { source })?;
+    let attempt =
+        inside::find(name).ok_or_else(|| AttemptError::Unknown { name: name.to_owned() })?;
+    let context =
+        serde_json::from_str(context).map_err(|source| AttemptError::Context { source })?;
     Ok(attempt.run(&context))
 }
 
 /// Makes every attempt in real sandboxes of `policy`, each with a prepared workspace, and certifies
 /// which promises held.
 pub fn prove(engine: &Engine, policy: &Policy) -> Result<Certificate, RunError> {
-    let scene = Scene::lay_out(engine, policy)
-        .map_err(|source| RunError::Setup { step: "lay out what the attempts are to find".to_owned(), source })?;
+    let scene = Scene::lay_out(engine, policy).map_err(|source| RunError::Setup {
+        step: "lay out what the attempts are to find".to_owned(),
+        source,
+    })?;
     let trials = Trials::new(engine, policy, &scene)?;
     let mut promises: BTreeMap<Clause, PromiseProof> = BTreeMap::new();
     for attempt in corpus() {
@@ -112,7 +120,10 @@ mod tests {
         // tests have.
         let beyond = [Clause::Egress, Clause::Disk];
         for clause in Clause::ALL.into_iter().filter(|clause| !beyond.contains(clause)) {
-            assert!(corpus().iter().any(|attempt| attempt.clause == clause), "nothing is tried against {clause}");
+            assert!(
+                corpus().iter().any(|attempt| attempt.clause == clause),
+                "nothing is tried against {clause}"
+            );
         }
     }
 

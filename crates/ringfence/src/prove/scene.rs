@@ -24,13 +24,29 @@ use crate::backends::PrivateDirectory;
 use crate::{Engine, Host};
 
 /// Programs that have the set-user-id bit on most hosts.
-const SETUID: [&str; 6] =
-    ["/usr/bin/su", "/bin/su", "/usr/bin/mount", "/usr/bin/passwd", "/usr/bin/sudo", "/usr/bin/newgrp"];
+const SETUID: [&str; 6] = [
+    "/usr/bin/su",
+    "/bin/su",
+    "/usr/bin/mount",
+    "/usr/bin/passwd",
+    "/usr/bin/sudo",
+    "/usr/bin/newgrp",
+];
 /// Names of private files and directories of a home that are never part of a toolchain.
-const PRIVATE: [&str; 9] =
-    [".ssh", ".aws", ".gnupg", ".netrc", ".bash_history", ".config", ".profile", ".bashrc", ".cache"];
+const PRIVATE: [&str; 9] = [
+    ".ssh",
+    ".aws",
+    ".gnupg",
+    ".netrc",
+    ".bash_history",
+    ".config",
+    ".profile",
+    ".bashrc",
+    ".cache",
+];
 /// Variables that a sandbox has under the same name as the caller.
-const KEPT: [&str; 8] = ["PATH", "HOME", "USER", "LOGNAME", "LANG", "TERM", "COLORTERM", "GIT_CONFIG_NOSYSTEM"];
+const KEPT: [&str; 8] =
+    ["PATH", "HOME", "USER", "LOGNAME", "LANG", "TERM", "COLORTERM", "GIT_CONFIG_NOSYSTEM"];
 
 /// The things that exist on the host while the attempts are made.
 #[derive(Debug)]
@@ -78,10 +94,15 @@ impl Scene {
         let segment = Segment::create().ok();
         let queue = Queue::create().ok();
         let label = CString::new(name.clone()).map_err(io::Error::other)?;
-        let named_queue = CString::new(format!("/{name}")).map_err(io::Error::other).and_then(NamedQueue::create).ok();
+        let named_queue = CString::new(format!("/{name}"))
+            .map_err(io::Error::other)
+            .and_then(NamedQueue::create)
+            .ok();
         let key = Key::add(&label, SECRET.as_bytes()).ok();
 
-        let terminal = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).ok();
+        let terminal =
+            rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)
+                .ok();
 
         let context = Context {
             paths: Paths {
@@ -94,10 +115,15 @@ impl Scene {
                 var: Directory::at(Path::new("/var/lib")).ok(),
                 ..Paths::default()
             },
-            neighbour: Neighbour { process: i32::try_from(neighbour.id()).map_err(io::Error::other)? },
+            neighbour: Neighbour {
+                process: i32::try_from(neighbour.id()).map_err(io::Error::other)?,
+            },
             network: Network {
                 tcp: tcp.local_addr()?.port(),
-                tcp_v6: tcp_v6.as_ref().and_then(|listener| listener.local_addr().ok()).map(|address| address.port()),
+                tcp_v6: tcp_v6
+                    .as_ref()
+                    .and_then(|listener| listener.local_addr().ok())
+                    .map(|address| address.port()),
                 udp: udp.local_addr()?.port(),
                 abstract_name: name.clone(),
                 name_server: name_server(),
@@ -163,9 +189,14 @@ impl Drop for Scene {
 /// is an absolute path are left out, because those of toolchains are passed.
 fn unpassed(host: &Host, policy: &Policy) -> Vec<String> {
     let named = |name: &str| policy.env.pass.iter().flatten().any(|passed| passed == name);
-    let is_kept = |name: &str| KEPT.contains(&name) || named(name) || policy.env.set.contains_key(name);
+    let is_kept =
+        |name: &str| KEPT.contains(&name) || named(name) || policy.env.set.contains_key(name);
     let variables = host.variables.iter().filter(|(_, value)| !Path::new(value).is_absolute());
-    variables.filter_map(|(name, _)| name.to_str()).filter(|name| !is_kept(name)).map(str::to_owned).collect()
+    variables
+        .filter_map(|(name, _)| name.to_str())
+        .filter(|name| !is_kept(name))
+        .map(str::to_owned)
+        .collect()
 }
 
 fn private(host: &Host) -> Option<PathBuf> {
@@ -176,7 +207,8 @@ fn private(host: &Host) -> Option<PathBuf> {
 fn other_home(host: &Host) -> Option<PathBuf> {
     let homes = fs::read_dir("/home").ok()?.flatten().map(|entry| entry.path());
     let is_other = |path: &PathBuf| Some(path) != host.home.as_ref();
-    let has_entries = |path: &PathBuf| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+    let has_entries =
+        |path: &PathBuf| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
     homes.chain([PathBuf::from("/root")]).filter(is_other).find(has_entries)
 }
 
@@ -191,19 +223,24 @@ fn disk() -> Option<PathBuf> {
     let names = fs::read_dir("/sys/block").ok()?.flatten().map(|entry| entry.file_name());
     let is_readable = |path: &PathBuf| {
         let mut byte = [0];
-        fs::File::open(path).and_then(|mut disk| io::Read::read(&mut disk, &mut byte)).is_ok_and(|length| length > 0)
+        fs::File::open(path)
+            .and_then(|mut disk| io::Read::read(&mut disk, &mut byte))
+            .is_ok_and(|length| length > 0)
     };
     names.map(|name| Path::new("/dev").join(name)).find(is_readable)
 }
 
 fn setuid() -> Option<PathBuf> {
     let is_setuid = |path: &PathBuf| {
-        fs::metadata(path).is_ok_and(|file| file.uid() == 0 && file.permissions().mode() & 0o4000 != 0)
+        fs::metadata(path)
+            .is_ok_and(|file| file.uid() == 0 && file.permissions().mode() & 0o4000 != 0)
     };
     SETUID.iter().map(PathBuf::from).find(is_setuid)
 }
 
 fn name_server() -> Option<IpAddr> {
     let text = fs::read_to_string("/etc/resolv.conf").ok()?;
-    text.lines().filter_map(|line| line.strip_prefix("nameserver")).find_map(|address| address.trim().parse().ok())
+    text.lines()
+        .filter_map(|line| line.strip_prefix("nameserver"))
+        .find_map(|address| address.trim().parse().ok())
 }

@@ -17,7 +17,12 @@ pub(super) struct Shared {
 
 impl Shared {
     /// Starts a sandbox with a policy.
-    pub(super) fn start(engine: &Engine, policy: Policy, plan: Plan, tree: Tree) -> Result<Shared, RunError> {
+    pub(super) fn start(
+        engine: &Engine,
+        policy: Policy,
+        plan: Plan,
+        tree: Tree,
+    ) -> Result<Shared, RunError> {
         // The runtime has no thread of its own, because the attempts without a sandbox are forked
         // from this process.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -38,7 +43,11 @@ impl Shared {
     }
 
     /// Runs a command in the sandbox and captures its output.
-    pub(super) fn capture(&self, engine: &Engine, command: &Command) -> Result<ExecutionResult, RunError> {
+    pub(super) fn capture(
+        &self,
+        engine: &Engine,
+        command: &Command,
+    ) -> Result<ExecutionResult, RunError> {
         let exec = contained::exec(&engine.core, &self.sandbox, command)?;
         Ok(self.runtime.block_on(self.sandbox.capture(exec))?)
     }
@@ -47,7 +56,10 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         if let Err(error) = self.runtime.block_on(self.sandbox.clone().stop()) {
-            tracing::warn!(error = crate::chain(&error), "the sandbox of an attempt was not stopped");
+            tracing::warn!(
+                error = crate::chain(&error),
+                "the sandbox of an attempt was not stopped"
+            );
         }
     }
 }

@@ -21,13 +21,21 @@ pub(super) struct Tree {
 impl Tree {
     /// Patterns of the hidden files of the workspace. The third pattern leads through a link, and
     /// the last into a directory that its owner has closed.
-    pub(super) const HIDDEN: [&str; 4] = ["hidden.txt", "nested/hidden.txt", "link-to-keys/*.key", "closed/hidden.txt"];
+    pub(super) const HIDDEN: [&str; 4] =
+        ["hidden.txt", "nested/hidden.txt", "link-to-keys/*.key", "closed/hidden.txt"];
 
     pub(super) fn plant(root: PathBuf) -> io::Result<Tree> {
         let (workspace, outside) = (root.join("workspace"), root.join("outside"));
-        for directory in
-            ["nested", "keys", "closed", "mount-point", "team-hooks", ".git/hooks", ".git/objects", ".git/refs"]
-        {
+        for directory in [
+            "nested",
+            "keys",
+            "closed",
+            "mount-point",
+            "team-hooks",
+            ".git/hooks",
+            ".git/objects",
+            ".git/refs",
+        ] {
             fs::create_dir_all(workspace.join(directory))?;
         }
         fs::create_dir(&outside)?;

@@ -64,7 +64,11 @@ struct Trial {
 type Seen = Result<Observation, String>;
 
 impl<'a> Trials<'a> {
-    pub(super) fn new(engine: &'a Engine, policy: &'a Policy, scene: &'a Scene) -> Result<Trials<'a>, RunError> {
+    pub(super) fn new(
+        engine: &'a Engine,
+        policy: &'a Policy,
+        scene: &'a Scene,
+    ) -> Result<Trials<'a>, RunError> {
         let program = program(engine).map_err(failed)?;
         let plan = engine.plan(policy, &Command::new("sh"))?.plan;
         Ok(Trials { engine, policy, scene, program, plan, shared: RefCell::default() })
@@ -96,7 +100,8 @@ impl<'a> Trials<'a> {
         let seen = if attempt.name == KILLED {
             self.kill_supervisor(&trial)
         } else {
-            let result = self.engine.run_captured(&trial.policy, &trial.command, Vec::new(), None)?;
+            let result =
+                self.engine.run_captured(&trial.policy, &trial.command, Vec::new(), None)?;
             judge(attempt.clause, &result, &trial.context.mark)
         };
         Ok((claimed(&plan, attempt.clause), seen))
@@ -152,7 +157,12 @@ impl<'a> Trials<'a> {
         policy.allow_weaker(Clause::Hide).allow_weaker(Clause::Protect)
     }
 
-    fn command(&self, attempt: &Attempt, context: &Context, tree: &Tree) -> Result<Command, RunError> {
+    fn command(
+        &self,
+        attempt: &Attempt,
+        context: &Context,
+        tree: &Tree,
+    ) -> Result<Command, RunError> {
         let context = serde_json::to_string(context).map_err(io::Error::from).map_err(failed)?;
         let words = ["attempt", attempt.name, "--context", &context];
         Ok(Command::new(&self.program).arguments(words).directory(tree.workspace()))
@@ -160,15 +170,21 @@ impl<'a> Trials<'a> {
 
     /// Makes the attempt without a sandbox, where nothing prevents it.
     fn without_sandbox(&self, attempt: &Attempt) -> Seen {
-        let cannot = |error: &dyn std::error::Error| format!("it cannot be tried: {}", crate::chain(error));
+        let cannot =
+            |error: &dyn std::error::Error| format!("it cannot be tried: {}", crate::chain(error));
         let (tree, context) = self.scene.plant().map_err(|error| cannot(&error))?;
         let command = self.command(attempt, &context, &tree).map_err(|error| cannot(&error))?;
         if attempt.clause == Clause::Cleanup {
-            return self.without_ringfence(attempt, &command, &context.mark).map_err(|error| cannot(&error));
+            return self
+                .without_ringfence(attempt, &command, &context.mark)
+                .map_err(|error| cannot(&error));
         }
         let policy = Policy::default().backend(Backend::Local).workspace(tree.workspace());
         let passed = self.passed(attempt).map_err(|error| cannot(&error))?;
-        let result = self.engine.run_captured(&policy, &command, passed, None).map_err(|error| cannot(&error))?;
+        let result = self
+            .engine
+            .run_captured(&policy, &command, passed, None)
+            .map_err(|error| cannot(&error))?;
         judge(attempt.clause, &result, &context.mark)
     }
 
@@ -183,7 +199,12 @@ impl<'a> Trials<'a> {
         Ok(vec![(inherited.as_raw_fd(), inherited.try_clone()?.into_file().into())])
     }
 
-    fn without_ringfence(&self, attempt: &Attempt, command: &Command, mark: &str) -> io::Result<Observation> {
+    fn without_ringfence(
+        &self,
+        attempt: &Attempt,
+        command: &Command,
+        mark: &str,
+    ) -> io::Result<Observation> {
         if attempt.name == KILLED {
             let mut child = self.lingering(mark).spawn()?;
             // The shell's own arguments contain the mark, too, so wait for another process.
@@ -192,7 +213,11 @@ impl<'a> Trials<'a> {
             child.wait()?;
         } else {
             let mut plain = std::process::Command::new(&command.program);
-            plain.args(&command.arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            plain
+                .args(&command.arguments)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
             plain.status()?;
         }
         let marked = Marked::of(mark);
@@ -203,7 +228,10 @@ impl<'a> Trials<'a> {
     /// Returns a command for a shell that waits for a lingering process in the background.
     fn lingering(&self, mark: &str) -> std::process::Command {
         let mut command = std::process::Command::new("sh");
-        command.args(["-c", "\"$@\" & wait", "sh"]).arg(&self.program).args(["attempt", KILLED, "--mark", mark]);
+        command
+            .args(["-c", "\"$@\" & wait", "sh"])
+            .arg(&self.program)
+            .args(["attempt", KILLED, "--mark", mark]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
@@ -221,7 +249,9 @@ impl<'a> Trials<'a> {
             command.args(["--pull", "never", "--image", image]);
         }
         command.arg("--").arg(&self.program);
-        command.args(["attempt", KILLED, "--mark", &trial.context.mark]).current_dir(&trial.context.paths.workspace);
+        command
+            .args(["attempt", KILLED, "--mark", &trial.context.mark])
+            .current_dir(&trial.context.paths.workspace);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let marked = Marked::of(&trial.context.mark);
         let mut child = command.spawn().map_err(cannot)?;
@@ -230,7 +260,11 @@ impl<'a> Trials<'a> {
         let is_under_way = marked.other_than(child.id()).appear(PATIENCE);
         child.kill().map_err(cannot)?;
         child.wait().map_err(cannot)?;
-        if is_under_way { Ok(left_behind(&marked, GRACE)) } else { Err("it did not start".to_owned()) }
+        if is_under_way {
+            Ok(left_behind(&marked, GRACE))
+        } else {
+            Err("it did not start".to_owned())
+        }
     }
 }
 
@@ -274,7 +308,8 @@ fn limited(mut policy: Policy, attempt: &Attempt) -> Policy {
 
 /// Derives the observation of an attempt from the result of its run.
 fn judge(clause: Clause, result: &ExecutionResult, mark: &str) -> Seen {
-    let denied = |observed: String| Ok(Observation { outcome: Outcome::Denied, errno: None, observed });
+    let denied =
+        |observed: String| Ok(Observation { outcome: Outcome::Denied, errno: None, observed });
     match clause {
         Clause::Time if result.timed_out => denied("the deadline ended it".to_owned()),
         // A container engine does not say why the kernel killed the process.
@@ -283,16 +318,23 @@ fn judge(clause: Clause, result: &ExecutionResult, mark: &str) -> Seen {
         }
         // A filter that libseccomp compiled kills a process that makes a system call through the
         // entry point of another architecture.
-        Clause::Kernel if result.signal == Some(Signal::SYS.as_raw()) => denied("the filter ended it".to_owned()),
-        Clause::Output if result.stdout.len() < Appetite::OUTPUT => {
-            denied(format!("{} bytes were kept, {} dropped", result.stdout.len(), result.dropped.stdout))
+        Clause::Kernel if result.signal == Some(Signal::SYS.as_raw()) => {
+            denied("the filter ended it".to_owned())
         }
+        Clause::Output if result.stdout.len() < Appetite::OUTPUT => denied(format!(
+            "{} bytes were kept, {} dropped",
+            result.stdout.len(),
+            result.dropped.stdout
+        )),
         Clause::Cleanup => Ok(left_behind(&Marked::of(mark), GRACE)),
         _ => {
             let last = result.stdout.lines().last().unwrap_or_default();
             serde_json::from_str(last).map_err(|_| {
                 let said = result.stderr.lines().last().unwrap_or("nothing");
-                format!("it ended with {:?}, {:?}, and said {said}", result.exit_code, result.signal)
+                format!(
+                    "it ended with {:?}, {:?}, and said {said}",
+                    result.exit_code, result.signal
+                )
             })
         }
     }

@@ -57,9 +57,11 @@ fn state_directory(host: &Host) -> Option<PathBuf> {
 /// none of the files has to be read.
 pub(crate) fn known_directories(host: &Host, trees: &[&Path]) -> Vec<PathBuf> {
     let files = state_directory(host).and_then(|state| fs_err::read_dir(state).ok());
-    let directories = files.into_iter().flatten().flatten().filter_map(|entry| directory_of(&entry.path()));
-    let is_near =
-        |directory: &PathBuf| trees.iter().any(|tree| directory.starts_with(tree) || tree.starts_with(directory));
+    let directories =
+        files.into_iter().flatten().flatten().filter_map(|entry| directory_of(&entry.path()));
+    let is_near = |directory: &PathBuf| {
+        trees.iter().any(|tree| directory.starts_with(tree) || tree.starts_with(directory))
+    };
     directories.filter(is_near).collect()
 }
 
@@ -96,7 +98,8 @@ fn unescape(name: &[u8]) -> PathBuf {
 
 /// Deletes the counts of removed directories if there are too many counts.
 fn forget_gone_directories(state: &Path) -> io::Result<()> {
-    let files: Vec<PathBuf> = fs_err::read_dir(state)?.flatten().map(|entry| entry.path()).collect();
+    let files: Vec<PathBuf> =
+        fs_err::read_dir(state)?.flatten().map(|entry| entry.path()).collect();
     if files.len() <= MAX_GONE_DIRECTORIES {
         return Ok(());
     }
@@ -122,7 +125,13 @@ impl KnownFile {
 
     /// Counts a record that was added to `directory`. Before that, `previous` was the newest of
     /// `earlier` records.
-    pub(super) fn count_record(&self, directory: &Path, earlier: usize, previous: Option<&str>, newest: &str) {
+    pub(super) fn count_record(
+        &self,
+        directory: &Path,
+        earlier: usize,
+        previous: Option<&str>,
+        newest: &str,
+    ) {
         let known = match self.load() {
             Some(known) => KnownRecords {
                 count: known.count + 1,
@@ -155,12 +164,17 @@ impl KnownFile {
 
     /// Compares the count with the number of existing records, and with their hashes. Returns the
     /// fault, if there is one.
-    pub(super) fn compare(&self, count: usize, has_record: impl Fn(&str) -> bool) -> Option<String> {
+    pub(super) fn compare(
+        &self,
+        count: usize,
+        has_record: impl Fn(&str) -> bool,
+    ) -> Option<String> {
         let known = self.load()?;
         let is_whole = count >= known.count && !known.was_replaced && has_record(&known.newest);
         let KnownRecords { count: known, .. } = known;
         let verb = if count == 1 { "is" } else { "are" };
-        let finding = if count < known { "" } else { ", and others than those were put in their place" };
+        let finding =
+            if count < known { "" } else { ", and others than those were put in their place" };
         (!is_whole).then(|| {
             format!(
                 "{known} records are known to have been written here; {count} {verb} there{finding} (if you \
@@ -181,11 +195,16 @@ mod tests {
     fn the_name_of_a_count_tells_its_directory() {
         let state = tempfile::tempdir().unwrap();
         let state = fs_err::canonicalize(state.path()).unwrap();
-        let host = Host::new(BTreeMap::from([("XDG_STATE_HOME".into(), state.clone().into())]), "/".into());
+        let host = Host::new(
+            BTreeMap::from([("XDG_STATE_HOME".into(), state.clone().into())]),
+            "/".into(),
+        );
         let long = format!("/{}", "x/".repeat(300));
         let directories = ["/a/100%/b%s", "/a/b", long.trim_end_matches('/')].map(PathBuf::from);
         for directory in &directories {
-            KnownFile::for_directory(&host, directory).unwrap().count_record(directory, 0, None, "hash");
+            KnownFile::for_directory(&host, directory)
+                .unwrap()
+                .count_record(directory, 0, None, "hash");
         }
         let near = |tree: &str| known_directories(&host, &[Path::new(tree)]);
         assert_eq!(near("/").len(), 3);

@@ -30,7 +30,8 @@ fn result(stdout: &str) -> ExecutionResult {
 /// Makes a directory with a chain of `length` records, and returns their paths.
 fn chain(length: usize) -> (tempfile::TempDir, Records, Vec<PathBuf>) {
     let directory = tempfile::tempdir().unwrap();
-    let records = Records::at(directory.path().canonicalize().unwrap().join("artifacts/executions"));
+    let records =
+        Records::at(directory.path().canonicalize().unwrap().join("artifacts/executions"));
     let append = |_| records.append(&Command::new("false"), result(""), &[]).unwrap();
     let paths = (0..length).map(append).collect();
     (directory, records, paths)
@@ -39,7 +40,8 @@ fn chain(length: usize) -> (tempfile::TempDir, Records, Vec<PathBuf>) {
 #[track_caller]
 fn check(records: &Records, expected: &[&str]) {
     let told = records.verify().unwrap();
-    let matches = told.len() == expected.len() && told.iter().zip(expected).all(|(told, part)| told.contains(part));
+    let matches = told.len() == expected.len()
+        && told.iter().zip(expected).all(|(told, part)| told.contains(part));
     assert!(matches, "{told:#?}");
 }
 
@@ -47,7 +49,8 @@ fn check(records: &Records, expected: &[&str]) {
 fn records_form_a_chain_that_verifies() {
     let (_directory, records, paths) = chain(3);
     assert_eq!(paths.iter().map(|path| path.exists()).collect::<Vec<_>>(), [true; 3]);
-    let kept: Vec<Record> = records.entries().unwrap().into_iter().map(|entry| entry.record.unwrap()).collect();
+    let kept: Vec<Record> =
+        records.entries().unwrap().into_iter().map(|entry| entry.record.unwrap()).collect();
     assert_eq!(kept[0].previous, None);
     assert_eq!(kept[1].previous.as_ref(), Some(&kept[0].hash));
     assert_eq!(kept[2].previous.as_ref(), Some(&kept[1].hash));
@@ -64,7 +67,11 @@ fn no_records_are_no_fault() {
 #[test]
 fn each_kind_of_tampering_shows() {
     let (_directory, records, paths) = chain(3);
-    fs_err::write(&paths[1], fs_err::read_to_string(&paths[1]).unwrap().replace("\"false\"", "\"forged\"")).unwrap();
+    fs_err::write(
+        &paths[1],
+        fs_err::read_to_string(&paths[1]).unwrap().replace("\"false\"", "\"forged\""),
+    )
+    .unwrap();
     check(&records, &["was altered"]);
 
     let (_directory, records, paths) = chain(3);
@@ -86,14 +93,18 @@ fn each_kind_of_tampering_shows() {
     let (_directory, records, paths) = chain(3);
     let last = records.entries().unwrap().pop().unwrap().record.unwrap();
     let added = Record::seal(Some(last.hash), "later".to_owned(), Vec::new(), None, result(""));
-    fs_err::write(paths[0].with_file_name("9.json"), serde_json::to_string(&added).unwrap()).unwrap();
+    fs_err::write(paths[0].with_file_name("9.json"), serde_json::to_string(&added).unwrap())
+        .unwrap();
     check(&records, &["`9.json` was added by somebody else"]);
 }
 
 /// Returns records that are counted in a state directory beside them.
 fn counted(directory: &Path) -> Records {
     let variables = [("XDG_STATE_HOME".into(), directory.join("state").into())];
-    Records::on(&Host::new(variables.into(), directory.to_path_buf()), Path::new("artifacts/executions"))
+    Records::on(
+        &Host::new(variables.into(), directory.to_path_buf()),
+        Path::new("artifacts/executions"),
+    )
 }
 
 #[test]
@@ -140,7 +151,10 @@ fn records_that_were_moved_or_are_older_than_their_count_raise_no_alarm() {
     fs_err::create_dir(root.join("other")).unwrap();
     fs_err::rename(root.join("artifacts"), root.join("other/artifacts")).unwrap();
     let variables = [("XDG_STATE_HOME".into(), root.join("state").into())];
-    let moved = Records::on(&Host::new(variables.into(), root.join("other")), Path::new("artifacts/executions"));
+    let moved = Records::on(
+        &Host::new(variables.into(), root.join("other")),
+        Path::new("artifacts/executions"),
+    );
     check(&moved, &[]);
     moved.append(&Command::new("false"), result(""), &[]).unwrap();
     check(&moved, &[]);
@@ -150,9 +164,13 @@ fn records_that_were_moved_or_are_older_than_their_count_raise_no_alarm() {
 fn the_values_of_variables_are_in_no_record() {
     let (_directory, records, _) = chain(0);
     let command = Command::new("login").argument("--token=hunter22");
-    let path = records.append(&command, result("it is hunter22\n"), &["hunter22".to_owned()]).unwrap();
+    let path =
+        records.append(&command, result("it is hunter22\n"), &["hunter22".to_owned()]).unwrap();
     let text = fs_err::read_to_string(path).unwrap();
-    assert!(!text.contains("hunter22") && text.contains("--token=***") && text.contains("it is ***"), "{text}");
+    assert!(
+        !text.contains("hunter22") && text.contains("--token=***") && text.contains("it is ***"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -215,7 +233,8 @@ fn a_file_that_cannot_be_finished_is_not_left_half_written() {
     let directory = open_directory(&place.path().canonicalize().unwrap()).unwrap();
     write_in(&directory, "free", b"text").unwrap();
     assert!(write_in(&directory, "taken", b"text").is_err());
-    let mut names: Vec<_> = fs_err::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let mut names: Vec<_> =
+        fs_err::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["free", "taken"]);
 }

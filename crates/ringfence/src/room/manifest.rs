@@ -103,7 +103,8 @@ impl Owner {
     /// Opens a descriptor of the process, pidfd_open(2). Returns `None` if the process has ended,
     /// or is in a pid namespace that is not visible from here.
     pub(crate) fn open(&self) -> io::Result<Option<OwnedFd>> {
-        let opened = Pid::from_raw(self.pid).map_or(Err(Errno::SRCH), |pid| pidfd_open(pid, PidfdFlags::empty()));
+        let opened = Pid::from_raw(self.pid)
+            .map_or(Err(Errno::SRCH), |pid| pidfd_open(pid, PidfdFlags::empty()));
         match opened {
             // The check after opening guarantees that the descriptor is of the owner, even if
             // another process gets the same id later.

@@ -40,10 +40,13 @@ impl Name {
     /// Derives a name for a directory's sandbox from the last component of its path. Replaces the
     /// characters that a name cannot have.
     pub fn of_directory(directory: &Path) -> Name {
-        let last = directory.file_name().map_or_else(String::new, |name| name.to_string_lossy().to_lowercase());
+        let last = directory
+            .file_name()
+            .map_or_else(String::new, |name| name.to_string_lossy().to_lowercase());
         let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
         let name: String = last.chars().map(plain).collect();
-        let name: String = name.trim_start_matches(['-', '_', '.']).chars().take(LONGEST_NAME).collect();
+        let name: String =
+            name.trim_start_matches(['-', '_', '.']).chars().take(LONGEST_NAME).collect();
         Name::new(&name).unwrap_or_else(|_| Name("sandbox".to_owned()))
     }
 

@@ -91,7 +91,9 @@ impl StartError {
                 "or give the new one another name: ringfence up NAME".to_owned(),
             ],
             StartError::Attach(error) => error.hints(),
-            StartError::Guest { .. } => vec!["`ringfence doctor` shows what works here, tried afresh".to_owned()],
+            StartError::Guest { .. } => {
+                vec!["`ringfence doctor` shows what works here, tried afresh".to_owned()]
+            }
         }
     }
 }
@@ -110,7 +112,9 @@ impl AttachError {
     pub fn hints(&self) -> Vec<String> {
         match self {
             AttachError::Room(error) => vec![error.hint()],
-            AttachError::Guest { name, .. } => vec![format!("make it anew: ringfence up {name} --replace")],
+            AttachError::Guest { name, .. } => {
+                vec![format!("make it anew: ringfence up {name} --replace")]
+            }
             AttachError::Stop(error) => vec![error.hint.clone()],
         }
     }

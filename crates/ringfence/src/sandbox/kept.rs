@@ -33,7 +33,9 @@ impl Kept {
     /// its lease ends.
     pub(super) fn watch(self: &Arc<Kept>, lease: Option<Duration>) {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((ended, room)) = held.as_ref().map(|held| (held.instance.ended(), held.room.directory.clone())) else {
+        let Some((ended, room)) =
+            held.as_ref().map(|held| (held.instance.ended(), held.room.directory.clone()))
+        else {
             return;
         };
         let (kept, mut stopped) = (Arc::downgrade(self), self.ended.subscribe());
@@ -61,7 +63,9 @@ impl Kept {
 
     /// Ends the sandbox and removes its room.
     pub(super) async fn end(&self) -> Result<Stopped, StopError> {
-        let Some(Held { instance, room, _egress }) = self.take() else { return Ok(Stopped::default()) };
+        let Some(Held { instance, room, _egress }) = self.take() else {
+            return Ok(Stopped::default());
+        };
         room.close();
         let ended = instance.stop().await;
         let planted = room.leave();
@@ -76,7 +80,8 @@ impl Drop for Kept {
         // Use a thread, because ending may take a while, and the caller may be a task that shares
         // its thread with others.
         std::thread::spawn(move || {
-            if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build()
+            {
                 let _ = runtime.block_on(instance.stop()); // the next start sweeps what is left
             }
             room.leave();

@@ -36,7 +36,9 @@ pub(super) async fn connect(tree: ProcessTree, port: u16) -> Result<PortStream, 
 
 /// Connects to an address. Returns `None` unless a process of the tree accepts the connection.
 async fn connect_to(tree: ProcessTree, address: SocketAddr) -> io::Result<Option<TcpStream>> {
-    let Ok(Ok(stream)) = timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await else { return Ok(None) };
+    let Ok(Ok(stream)) = timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await else {
+        return Ok(None);
+    };
     let ours = stream.local_addr()?;
     // A connection in another network namespace is not found among those of the tree, either.
     let is_its = look(move || listening::leads_to(&tree, ours, address)).await?;
@@ -49,6 +51,8 @@ async fn connect_to(tree: ProcessTree, address: SocketAddr) -> io::Result<Option
 }
 
 /// Runs a function that reads files of processes on another thread.
-async fn look<T: Send + 'static>(look: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+async fn look<T: Send + 'static>(
+    look: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
     tokio::task::spawn_blocking(look).await.expect("a look does not panic")
 }

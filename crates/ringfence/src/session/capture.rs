@@ -33,7 +33,11 @@ impl Execution {
 
     /// Captures the output of a command that was started without a deadline. After `time` from now,
     /// ends the command and every process that it started.
-    pub(crate) async fn capture_within(self, limit: u64, time: Duration) -> Result<Captured, SessionError> {
+    pub(crate) async fn capture_within(
+        self,
+        limit: u64,
+        time: Duration,
+    ) -> Result<Captured, SessionError> {
         let (input, grace) = (self.input(), self.grace());
         let late = self.silent(time + grace);
         let mut capturing = pin!(self.capture(limit));
@@ -66,7 +70,8 @@ impl Execution {
             }
         }
         let ended = self.ended()?;
-        let text = |kept: Kept| kept.finish().expect("no pipe was diverted, so none is left to read");
+        let text =
+            |kept: Kept| kept.finish().expect("no pipe was diverted, so none is left to read");
         let ((stdout, from_stdout), (stderr, from_stderr)) = (text(stdout), text(stderr));
         let dropped = Dropped { stdout: from_stdout, stderr: from_stderr };
         Ok(Captured { ended, stdout, stderr, dropped })

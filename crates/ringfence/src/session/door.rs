@@ -51,7 +51,8 @@ impl ChannelDoor {
     /// Opens the socket that lies in the directory now. A link in its place is not followed.
     fn socket(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let within =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let socket = openat2(&self.directory, self.socket, flags, Mode::empty(), within)?;
         match FileType::from_raw_mode(fstat(&socket)?.st_mode) {
             FileType::Socket => Ok(socket),
@@ -68,7 +69,9 @@ impl ChannelDoor {
             match UnixStream::connect(&address).await {
                 // connect(2): on a non-blocking Unix socket, connect fails with EAGAIN if the
                 // listener's queue is full.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(PAUSE).await,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    tokio::time::sleep(PAUSE).await
+                }
                 connected => return connected,
             }
         }

@@ -84,7 +84,9 @@ pub enum SessionError {
         port: u16,
     },
     /// The guest does not pass on this signal.
-    #[error("cannot send signal {number}: the guest passes on KILL, TERM, INT, HUP, QUIT, USR1 and USR2")]
+    #[error(
+        "cannot send signal {number}: the guest passes on KILL, TERM, INT, HUP, QUIT, USR1 and USR2"
+    )]
     NoSuchSignal {
         /// Number of the signal.
         number: i32,
@@ -122,20 +124,22 @@ impl SessionError {
     pub fn fault(&self) -> Fault {
         match self {
             SessionError::NotFound { .. } | SessionError::NotExecutable { .. } => Fault::User,
-            SessionError::PortClosed { .. } | SessionError::NoSuchSignal { .. } | SessionError::TooLong { .. } => {
-                Fault::User
-            }
+            SessionError::PortClosed { .. }
+            | SessionError::NoSuchSignal { .. }
+            | SessionError::TooLong { .. } => Fault::User,
             SessionError::Refused { code, .. } => match code {
-                Code::Internal | Code::Unknown | Code::Unavailable | Code::DataLoss | Code::Unimplemented => {
-                    Fault::Backend
-                }
+                Code::Internal
+                | Code::Unknown
+                | Code::Unavailable
+                | Code::DataLoss
+                | Code::Unimplemented => Fault::Backend,
                 Code::ResourceExhausted => Fault::Host,
                 _ => Fault::User,
             },
             SessionError::Here { .. } | SessionError::Local { .. } => Fault::Host,
-            SessionError::Unreachable { .. } | SessionError::Lost { .. } | SessionError::Silent { .. } => {
-                Fault::Backend
-            }
+            SessionError::Unreachable { .. }
+            | SessionError::Lost { .. }
+            | SessionError::Silent { .. } => Fault::Backend,
             SessionError::Nonsense { .. } | SessionError::Tree { .. } => Fault::Backend,
         }
     }
@@ -166,7 +170,9 @@ impl SessionError {
             SessionError::Unreachable { .. } | SessionError::Lost { .. } => {
                 "`ringfence ps` shows whether it is still up, `ringfence logs NAME` what it said"
             }
-            SessionError::Silent { .. } => "`ringfence logs NAME` may tell what it waits for; `ringfence stop NAME`",
+            SessionError::Silent { .. } => {
+                "`ringfence logs NAME` may tell what it waits for; `ringfence stop NAME`"
+            }
             SessionError::Nonsense { .. } | SessionError::Tree { .. } => {
                 "something inside may be posing as the guest; `ringfence stop NAME` ends it"
             }
@@ -177,16 +183,24 @@ impl SessionError {
             SessionError::NotExecutable { program } => {
                 return vec![format!("ringfence exec NAME -- chmod +x '{program}'")];
             }
-            SessionError::PortClosed { .. } => "start what listens there first: `ringfence exec NAME -- CMD`",
-            SessionError::NoSuchSignal { .. } => "send another one from inside: `ringfence exec NAME -- kill -N PID`",
+            SessionError::PortClosed { .. } => {
+                "start what listens there first: `ringfence exec NAME -- CMD`"
+            }
+            SessionError::NoSuchSignal { .. } => {
+                "send another one from inside: `ringfence exec NAME -- kill -N PID`"
+            }
             SessionError::Refused { code: Code::ResourceExhausted, .. } => {
                 "make room: `ringfence exec NAME -- df -h` shows where it is missing"
             }
             // The host opens files so that no link is followed, and open(2) then fails with ELOOP.
-            SessionError::Here { source, .. } if Errno::from_io_error(source) == Some(Errno::LOOP) => {
+            SessionError::Here { source, .. }
+                if Errno::from_io_error(source) == Some(Errno::LOOP) =>
+            {
                 "it is a symbolic link, and is not followed; name what it leads to: `realpath PATH`"
             }
-            SessionError::Refused { .. } | SessionError::Here { .. } | SessionError::Local { .. } => return Vec::new(),
+            SessionError::Refused { .. }
+            | SessionError::Here { .. }
+            | SessionError::Local { .. } => return Vec::new(),
         };
         vec![hint.to_owned()]
     }
@@ -209,7 +223,10 @@ impl Display for What<'_> {
 }
 
 impl What<'_> {
-    pub(super) fn lost(self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> SessionError {
+    pub(super) fn lost(
+        self,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> SessionError {
         SessionError::Lost { what: self.to_string(), source: io::Error::other(source) }
     }
 
@@ -240,7 +257,11 @@ pub(super) fn clean(text: &str) -> String {
     let shown = |character: char| {
         let turns = matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
         let breaks = matches!(character, '\u{2028}' | '\u{2029}');
-        if character.is_control() || turns || breaks { char::REPLACEMENT_CHARACTER } else { character }
+        if character.is_control() || turns || breaks {
+            char::REPLACEMENT_CHARACTER
+        } else {
+            character
+        }
     };
     let mut words: String = text.chars().take(LONGEST_WORDS).map(shown).collect();
     if text.chars().nth(LONGEST_WORDS).is_some() {

@@ -94,7 +94,10 @@ impl Exec {
 
     /// Sets all arguments, which replaces earlier ones.
     #[must_use]
-    pub fn arguments<Word: Into<String>>(mut self, arguments: impl IntoIterator<Item = Word>) -> Exec {
+    pub fn arguments<Word: Into<String>>(
+        mut self,
+        arguments: impl IntoIterator<Item = Word>,
+    ) -> Exec {
         self.arguments = arguments.into_iter().map(Into::into).collect();
         self
     }

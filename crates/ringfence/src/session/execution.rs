@@ -100,13 +100,17 @@ impl Execution {
             let begun = Instant::now();
             let what = What { verb: "start", of: &program };
             let transport = session.transport.clone();
-            let deadline = time.and_then(|time| begun.checked_add(time)?.checked_add(transport.grace));
+            let deadline =
+                time.and_then(|time| begun.checked_add(time)?.checked_add(transport.grace));
             let opening = async {
-                let messages = Messages::open(transport, what, "/process.Process/Start", &request, time).await?;
+                let messages =
+                    Messages::open(transport, what, "/process.Process/Start", &request, time)
+                        .await?;
                 Execution::of(session, messages, what, OnceLock::from(terminal), begun, time).await
             };
             // A guest that only sends keepalives must not outlast the command's own time.
-            let execution = until(deadline, opening).await.unwrap_or_else(|| Err(what.silent(begun.elapsed())));
+            let execution =
+                until(deadline, opening).await.unwrap_or_else(|| Err(what.silent(begun.elapsed())));
             let mut execution = execution.map_err(|error| why_not_started(error, &program))?;
             execution.owned = true;
             execution.deadline = deadline;
@@ -122,7 +126,8 @@ impl Execution {
         let what = What { verb: "reconnect to the command", of: &name };
         let question = OneProcess { process: ProcessSelector::Pid(pid) };
         let transport = session.transport.clone();
-        let messages = Messages::open(transport, what, "/process.Process/Connect", &question, None).await?;
+        let messages =
+            Messages::open(transport, what, "/process.Process/Connect", &question, None).await?;
         Execution::of(session, messages, what, OnceLock::new(), begun, None).await
     }
 
@@ -156,7 +161,8 @@ impl Execution {
             }
         };
         let patience = session.transport.patience;
-        let begun_as = timeout(patience, begins).await.unwrap_or_else(|_| Err(what.silent(patience)))?;
+        let begun_as =
+            timeout(patience, begins).await.unwrap_or_else(|_| Err(what.silent(patience)))?;
         let state = match begun_as {
             Some(_) => State::Runs,
             None => State::Ended(Ended::of(&EndEvent::default(), true, begun.elapsed())),
@@ -255,7 +261,9 @@ impl Execution {
                 self.end(&EndEvent::default(), true);
                 return Ok(None);
             }
-            event => event?.ok_or_else(|| self.what().lost("the stream ended before the command"))?,
+            event => {
+                event?.ok_or_else(|| self.what().lost("the stream ended before the command"))?
+            }
         };
         let (stream, bytes) = match event {
             ProcessEvent::Data(DataEvent::Stdout(bytes)) => (Stream::Stdout, bytes),
@@ -281,7 +289,8 @@ impl Execution {
     async fn message(&mut self) -> Result<Option<ProcessEvent>, SessionError> {
         let what = What { verb: "watch the command", of: &self.program };
         let next = until(self.deadline, self.messages.next(what)).await;
-        let message: Option<EventMessage> = next.unwrap_or_else(|| Err(what.silent(self.begun.elapsed())))?;
+        let message: Option<EventMessage> =
+            next.unwrap_or_else(|| Err(what.silent(self.begun.elapsed())))?;
         Ok(message.map(|message| message.event))
     }
 
@@ -343,14 +352,17 @@ fn why_not_started(error: SessionError, program: &str) -> SessionError {
     let program = program.to_owned();
     match error {
         SessionError::Refused { code: Code::NotFound, .. } => SessionError::NotFound { program },
-        SessionError::Refused { code: Code::PermissionDenied, .. } => SessionError::NotExecutable { program },
+        SessionError::Refused { code: Code::PermissionDenied, .. } => {
+            SessionError::NotExecutable { program }
+        }
         error => error,
     }
 }
 
 fn used(report: UsageReport) -> Usage {
     Usage {
-        cpu_seconds: Duration::from_micros(u64::try_from(report.cpu_micros).unwrap_or(0)).as_secs_f64(),
+        cpu_seconds: Duration::from_micros(u64::try_from(report.cpu_micros).unwrap_or(0))
+            .as_secs_f64(),
         max_rss: u64::try_from(report.max_rss).unwrap_or(0),
     }
 }

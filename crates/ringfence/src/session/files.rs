@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use hyper::{Method, header};
 use ringfence_proto::filesystem::{
-    EntriesResponse, EntryInfo, EntryResponse, FilesystemEvent, ListDirRequest, MoveRequest, PathRequest, WatchMessage,
-    WatchRequest,
+    EntriesResponse, EntryInfo, EntryResponse, FilesystemEvent, ListDirRequest, MoveRequest,
+    PathRequest, WatchMessage, WatchRequest,
 };
 use ringfence_proto::process::Empty;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -55,7 +55,11 @@ impl Files<'_> {
     }
 
     /// Reads a file of any length into a stream, and returns its length.
-    pub async fn read_to(&self, path: &str, to: &mut (impl AsyncWrite + Unpin + ?Sized)) -> Result<u64, SessionError> {
+    pub async fn read_to(
+        &self,
+        path: &str,
+        to: &mut (impl AsyncWrite + Unpin + ?Sized),
+    ) -> Result<u64, SessionError> {
         let what = What { verb: "read", of: path };
         let mut exchange = self.get(what, "/files", path).await?;
         let mut length = 0;
@@ -69,7 +73,11 @@ impl Files<'_> {
     }
 
     /// Writes a file, and makes missing directories on the way to it.
-    pub async fn write(&self, path: &str, bytes: impl Into<bytes::Bytes>) -> Result<(), SessionError> {
+    pub async fn write(
+        &self,
+        path: &str,
+        bytes: impl Into<bytes::Bytes>,
+    ) -> Result<(), SessionError> {
         self.write_from(path, &mut std::io::Cursor::new(bytes.into())).await.map(drop)
     }
 
@@ -86,7 +94,10 @@ impl Files<'_> {
             let mut length = 0;
             loop {
                 let mut piece = BytesMut::with_capacity(PIECE);
-                while piece.len() < PIECE && from.read_buf(&mut piece).await.map_err(|error| what.local(error))? > 0 {}
+                while piece.len() < PIECE
+                    && from.read_buf(&mut piece).await.map_err(|error| what.local(error))? > 0
+                {
+                }
                 if piece.is_empty() {
                     return Ok(length);
                 }
@@ -100,14 +111,16 @@ impl Files<'_> {
     /// Returns information about the entry at a path.
     pub async fn stat(&self, path: &str) -> Result<EntryInfo, SessionError> {
         let question = PathRequest { path: path.to_owned() };
-        let answer: EntryResponse = self.ask("stat", path, "/filesystem.Filesystem/Stat", &question).await?;
+        let answer: EntryResponse =
+            self.ask("stat", path, "/filesystem.Filesystem/Stat", &question).await?;
         Ok(answer.entry)
     }
 
     /// Lists a directory, `depth` levels deep.
     pub async fn list(&self, path: &str, depth: u32) -> Result<Vec<EntryInfo>, SessionError> {
         let question = ListDirRequest { path: path.to_owned(), depth };
-        let answer: EntriesResponse = self.ask("list", path, "/filesystem.Filesystem/ListDir", &question).await?;
+        let answer: EntriesResponse =
+            self.ask("list", path, "/filesystem.Filesystem/ListDir", &question).await?;
         Ok(answer.entries)
     }
 
@@ -115,8 +128,9 @@ impl Files<'_> {
     /// is an error.
     pub async fn make_directory(&self, path: &str) -> Result<EntryInfo, SessionError> {
         let question = PathRequest { path: path.to_owned() };
-        let answer: EntryResponse =
-            self.ask("make the directory", path, "/filesystem.Filesystem/MakeDir", &question).await?;
+        let answer: EntryResponse = self
+            .ask("make the directory", path, "/filesystem.Filesystem/MakeDir", &question)
+            .await?;
         Ok(answer.entry)
     }
 
@@ -130,18 +144,27 @@ impl Files<'_> {
     /// Moves a file or a directory.
     pub async fn rename(&self, from: &str, to: &str) -> Result<EntryInfo, SessionError> {
         let question = MoveRequest { source: from.to_owned(), destination: to.to_owned() };
-        let answer: EntryResponse = self.ask("move", from, "/filesystem.Filesystem/Move", &question).await?;
+        let answer: EntryResponse =
+            self.ask("move", from, "/filesystem.Filesystem/Move", &question).await?;
         Ok(answer.entry)
     }
 
     /// Watches a directory. Every change after this function returns is reported.
     pub async fn watch(&self, path: &str, reach: Reach) -> Result<Watch, SessionError> {
-        let question = WatchRequest { path: path.to_owned(), recursive: reach == Reach::Tree, ..Default::default() };
+        let question = WatchRequest {
+            path: path.to_owned(),
+            recursive: reach == Reach::Tree,
+            ..Default::default()
+        };
         let what = What { verb: "watch", of: path };
         let transport = Arc::clone(self.transport());
-        let mut messages = Messages::open(transport, what, "/filesystem.Filesystem/WatchDir", &question, None).await?;
+        let mut messages =
+            Messages::open(transport, what, "/filesystem.Filesystem/WatchDir", &question, None)
+                .await?;
         match messages.next(what).await? {
-            Some(WatchMessage::Start(_)) => Ok(Watch { path: path.to_owned(), messages, over: false }),
+            Some(WatchMessage::Start(_)) => {
+                Ok(Watch { path: path.to_owned(), messages, over: false })
+            }
             _ => Err(what.nonsense("it does not begin with a start")),
         }
     }
@@ -161,7 +184,12 @@ impl Files<'_> {
     }
 
     /// Requests the bytes at a path.
-    pub(super) async fn get(&self, what: What<'_>, service: &str, path: &str) -> Result<Exchange, SessionError> {
+    pub(super) async fn get(
+        &self,
+        what: What<'_>,
+        service: &str,
+        path: &str,
+    ) -> Result<Exchange, SessionError> {
         let request = self
             .transport()
             .request(Method::GET, &target(service, path))
@@ -225,7 +253,9 @@ fn target(service: &str, path: &str) -> String {
     let mut target = format!("{service}?path=");
     for byte in path.bytes() {
         match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'/' | b'-' | b'.' | b'_' | b'~' => target.push(char::from(byte)),
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'/' | b'-' | b'.' | b'_' | b'~' => {
+                target.push(char::from(byte))
+            }
             byte => target.push_str(&format!("%{byte:02X}")),
         }
     }
@@ -266,6 +296,9 @@ mod tests {
 
     #[test]
     fn a_path_in_a_query_is_one_value() {
-        assert_eq!(target("/files", "/a b/ü&c=d#e?f%+"), "/files?path=/a%20b/%C3%BC%26c%3Dd%23e%3Ff%25%2B");
+        assert_eq!(
+            target("/files", "/a b/ü&c=d#e?f%+"),
+            "/files?path=/a%20b/%C3%BC%26c%3Dd%23e%3Ff%25%2B"
+        );
     }
 }

@@ -75,15 +75,21 @@ async fn request(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
         head.push(stream.read_u8().await?);
     }
     let text = String::from_utf8_lossy(&head).to_lowercase();
-    let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok()).unwrap_or(0);
+    let length = text
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: ")?.parse().ok())
+        .unwrap_or(0);
     let mut body = vec![0; length];
     stream.read_exact(&mut body).await?;
     Ok(body)
 }
 
 fn unary(body: &str) -> Vec<u8> {
-    format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len())
-        .into_bytes()
+    format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .into_bytes()
 }
 
 /// Returns a stream with these bytes in one chunk, which does not end.
@@ -103,7 +109,10 @@ const ENDED: &str = r#"{"event":{"end":{"exitCode":3,"exited":true,"status":"exi
 
 #[track_caller]
 fn is_nonsense(error: &SessionError, why: &str) {
-    assert!(matches!(error, SessionError::Nonsense { why: said, .. } if said.contains(why)), "{error:?}");
+    assert!(
+        matches!(error, SessionError::Nonsense { why: said, .. } if said.contains(why)),
+        "{error:?}"
+    );
     assert_eq!(error.fault(), Fault::Backend);
 }
 
@@ -115,7 +124,8 @@ async fn soon<T>(awaited: impl Future<Output = T>) -> T {
 async fn one_connection_carries_one_call_after_another() {
     let command = [frame(0, STARTED), frame(0, ENDED), frame(2, "{}")].concat();
     let command = [stream(&command), b"0\r\n\r\n".to_vec()].concat();
-    let guest = guest(&[&unary(r#"{"processes":[]}"#), &command, &command, &unary("{}")], Then::Wait);
+    let guest =
+        guest(&[&unary(r#"{"processes":[]}"#), &command, &command, &unary("{}")], Then::Wait);
     assert_eq!(soon(guest.session.processes()).await.unwrap(), []);
     for _ in 0..2 {
         let execution = soon(guest.session.exec(&Exec::new("x"))).await.unwrap();
@@ -139,7 +149,8 @@ async fn a_connection_that_was_closed_meanwhile_is_replaced() {
 #[tokio::test]
 async fn a_connection_that_rested_too_long_is_replaced() {
     let mut guest = guest(&[&unary("{}"), &unary("{}")], Then::Wait);
-    Arc::get_mut(&mut guest.session.transport).expect("nobody else has it yet").rest = Duration::ZERO;
+    Arc::get_mut(&mut guest.session.transport).expect("nobody else has it yet").rest =
+        Duration::ZERO;
     for _ in 0..2 {
         soon(guest.session.processes()).await.unwrap();
     }
@@ -148,7 +159,8 @@ async fn a_connection_that_rested_too_long_is_replaced() {
 
 #[tokio::test]
 async fn answers_that_are_cut_short_are_lost() {
-    for answer in [&b""[..], b"HTTP/1.1 200 O", b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n{}"] {
+    for answer in [&b""[..], b"HTTP/1.1 200 O", b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n{}"]
+    {
         let guest = guest(&[answer], Then::HangUp);
         let error = soon(guest.session.processes()).await.unwrap_err();
         assert!(matches!(error, SessionError::Lost { .. }), "{error:?}");
@@ -159,7 +171,9 @@ async fn answers_that_are_cut_short_are_lost() {
 async fn answers_that_are_no_answers_are_errors() {
     let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(200));
     let large = format!("HTTP/1.1 200 OK\r\na: {}\r\n\r\n", "b".repeat(64 << 10));
-    for answer in ["\0\0\0\0\r\n\r\n", "HTTP/1.1 2000 OK\r\n\r\n", "SSH-2.0-x\r\n\r\n", &many, &large] {
+    for answer in
+        ["\0\0\0\0\r\n\r\n", "HTTP/1.1 2000 OK\r\n\r\n", "SSH-2.0-x\r\n\r\n", &many, &large]
+    {
         let guest = guest(&[answer.as_bytes()], Then::Wait);
         let error = soon(guest.session.processes()).await.unwrap_err();
         assert!(matches!(error, SessionError::Lost { .. }), "{error:?}");
@@ -207,7 +221,9 @@ async fn failures_are_named_and_their_words_cleaned() {
         let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
         let guest = guest(&[answer.as_bytes()], Then::Wait);
         match soon(guest.session.files().stat("/x")).await.unwrap_err() {
-            SessionError::Refused { code: found, message: said, .. } => assert_eq!((found, &*said), (code, message)),
+            SessionError::Refused { code: found, message: said, .. } => {
+                assert_eq!((found, &*said), (code, message))
+            }
             error => panic!("{error:?}"),
         }
     }
@@ -228,7 +244,9 @@ async fn streams_that_make_no_sense_are_errors() {
         let guest = guest(&[&answer], Then::Wait);
         is_nonsense(&soon(guest.session.exec(&Exec::new("x"))).await.unwrap_err(), why);
     }
-    for (rest, why) in [(frame(0, STARTED), "second time"), (frame(0, r#"{"event":{}}"#), "understood")] {
+    for (rest, why) in
+        [(frame(0, STARTED), "second time"), (frame(0, r#"{"event":{}}"#), "understood")]
+    {
         let guest = guest(&[&stream(&[frame(0, STARTED), rest].concat())], Then::Wait);
         let mut execution = soon(guest.session.exec(&Exec::new("x"))).await.unwrap();
         is_nonsense(&soon(execution.next()).await.unwrap().unwrap_err(), why);
@@ -248,17 +266,23 @@ async fn a_stream_that_breaks_off_is_lost() {
 #[tokio::test]
 async fn silence_has_a_deadline() {
     let guest = guest(&[], Then::Wait).patience(Duration::from_millis(100));
-    let is_silent = |error: SessionError| assert!(matches!(error, SessionError::Silent { .. }), "{error:?}");
+    let is_silent =
+        |error: SessionError| assert!(matches!(error, SessionError::Silent { .. }), "{error:?}");
     is_silent(soon(guest.session.processes()).await.unwrap_err());
     is_silent(soon(guest.session.health()).await.unwrap_err());
     is_silent(soon(guest.session.exec(&Exec::new("x"))).await.unwrap_err());
     is_silent(soon(guest.session.ports().connect(80)).await.unwrap_err());
     is_silent(soon(guest.session.files().read("/x", 1)).await.unwrap_err());
-    is_silent(soon(guest.session.files().write_from("/x", &mut tokio::io::repeat(0))).await.unwrap_err());
+    is_silent(
+        soon(guest.session.files().write_from("/x", &mut tokio::io::repeat(0))).await.unwrap_err(),
+    );
     is_silent(soon(guest.session.files().write("/x", "short")).await.unwrap_err());
 
-    let guest = self::guest(&[&stream(&frame(0, STARTED))], Then::Wait).patience(Duration::from_secs(2));
-    is_silent(soon(soon(guest.session.exec(&Exec::new("x"))).await.unwrap().wait()).await.unwrap_err());
+    let guest =
+        self::guest(&[&stream(&frame(0, STARTED))], Then::Wait).patience(Duration::from_secs(2));
+    is_silent(
+        soon(soon(guest.session.exec(&Exec::new("x"))).await.unwrap().wait()).await.unwrap_err(),
+    );
 }
 
 #[tokio::test]
@@ -304,7 +328,10 @@ async fn a_command_that_nobody_waits_for_is_ended() {
         }
         let (mut second, _) = soon(listener.accept()).await.unwrap();
         let signal = soon(request(&mut second)).await.unwrap();
-        assert_eq!(String::from_utf8_lossy(&signal), r#"{"process":{"pid":7},"signal":"SIGNAL_SIGKILL"}"#);
+        assert_eq!(
+            String::from_utf8_lossy(&signal),
+            r#"{"process":{"pid":7},"signal":"SIGNAL_SIGKILL"}"#
+        );
     }
 }
 
@@ -314,7 +341,11 @@ async fn a_command_that_was_let_go_is_left_alone() {
     assert_eq!(soon(guest.session.exec(&Exec::new("x"))).await.unwrap().detach(), 7);
     drop(soon(guest.session.reconnect(7)).await.unwrap());
     tokio::task::yield_now().await;
-    assert_eq!(guest.connections.load(Ordering::SeqCst), 2, "one for each stream, none for a signal");
+    assert_eq!(
+        guest.connections.load(Ordering::SeqCst),
+        2,
+        "one for each stream, none for a signal"
+    );
 }
 
 #[tokio::test]
@@ -375,7 +406,8 @@ async fn a_guest_that_only_says_that_it_is_alive_does_not_outlast_the_commands_t
     let place = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(place.path().join(SOCKET)).unwrap();
     let mut session = Session::new(Arc::new(ChannelDoor::of(place.path()).unwrap()));
-    Arc::get_mut(&mut session.transport).expect("nobody else has it yet").grace = Duration::from_millis(50);
+    Arc::get_mut(&mut session.transport).expect("nobody else has it yet").grace =
+        Duration::from_millis(50);
     tokio::spawn(async move {
         while let Ok((mut peer, _)) = listener.accept().await {
             let (alive, chunk) = (alive.clone(), chunk.clone());
@@ -384,7 +416,10 @@ async fn a_guest_that_only_says_that_it_is_alive_does_not_outlast_the_commands_t
         }
     });
     let untimed = Exec::new("x");
-    assert!(timeout(Duration::from_millis(300), session.exec(&untimed)).await.is_err(), "it has a minute");
+    assert!(
+        timeout(Duration::from_millis(300), session.exec(&untimed)).await.is_err(),
+        "it has a minute"
+    );
     let error = soon(session.exec(&untimed.time(Duration::from_millis(50)))).await.unwrap_err();
     assert!(matches!(error, SessionError::Silent { .. }), "{error:?}");
 }

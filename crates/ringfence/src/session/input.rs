@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use ringfence_proto::bytes::Bytes;
 use ringfence_proto::code::Code;
 use ringfence_proto::process::{
-    Empty, OneProcess, ProcessInput, ProcessSelector, Pty, PtySize, SendInputRequest, SendSignalRequest, Signal,
-    UpdateRequest,
+    Empty, OneProcess, ProcessInput, ProcessSelector, Pty, PtySize, SendInputRequest,
+    SendSignalRequest, Signal, UpdateRequest,
 };
 use serde::Serialize;
 use tokio::time::timeout;
@@ -62,7 +62,10 @@ impl ExecutionInput {
         }
         let found = match self.send(ProcessInput::Pty(Bytes::default())).await {
             Ok(()) => true,
-            Err(SessionError::Refused { code: Code::FailedPrecondition | Code::InvalidArgument, .. }) => false,
+            Err(SessionError::Refused {
+                code: Code::FailedPrecondition | Code::InvalidArgument,
+                ..
+            }) => false,
             Err(error) => return Err(error),
         };
         Ok(*self.terminal.get_or_init(|| found))
@@ -87,7 +90,8 @@ impl ExecutionInput {
 
     /// Changes the size of the command's terminal.
     pub async fn resize(&self, size: PtySize) -> Result<(), SessionError> {
-        let request = UpdateRequest { process: self.process(), pty: Some(Pty { size: Some(size) }) };
+        let request =
+            UpdateRequest { process: self.process(), pty: Some(Pty { size: Some(size) }) };
         self.tell("resize the terminal of the command", "/process.Process/Update", &request).await
     }
 
@@ -113,9 +117,15 @@ impl ExecutionInput {
         ProcessSelector::Pid(self.pid)
     }
 
-    async fn tell(&self, verb: &'static str, target: &str, request: &impl Serialize) -> Result<(), SessionError> {
+    async fn tell(
+        &self,
+        verb: &'static str,
+        target: &str,
+        request: &impl Serialize,
+    ) -> Result<(), SessionError> {
         let name = self.pid.to_string();
-        let Empty {} = self.session.transport.unary(What { verb, of: &name }, target, request).await?;
+        let Empty {} =
+            self.session.transport.unary(What { verb, of: &name }, target, request).await?;
         Ok(())
     }
 }

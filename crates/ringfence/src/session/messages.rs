@@ -68,7 +68,10 @@ impl Messages {
         outcome
     }
 
-    async fn read<Message: DeserializeOwned>(&mut self, what: What<'_>) -> Result<Option<Message>, SessionError> {
+    async fn read<Message: DeserializeOwned>(
+        &mut self,
+        what: What<'_>,
+    ) -> Result<Option<Message>, SessionError> {
         loop {
             match self.decoder.next_frame().map_err(|error| what.frame(error))? {
                 Some(Frame::Message(message)) => {

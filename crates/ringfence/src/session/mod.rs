@@ -96,7 +96,8 @@ impl Session {
     /// Lists the commands that run.
     pub async fn processes(&self) -> Result<Vec<ListedProcess>, SessionError> {
         let what = What { verb: "list the commands", of: "" };
-        let answer: ListResponse = self.transport.unary(what, "/process.Process/List", &Empty {}).await?;
+        let answer: ListResponse =
+            self.transport.unary(what, "/process.Process/List", &Empty {}).await?;
         Ok(answer.processes)
     }
 
@@ -111,7 +112,9 @@ impl Session {
     }
 
     /// Opens another stream to the guest, for a caller that speaks the envd protocol itself.
-    pub async fn stream(&self) -> Result<impl AsyncRead + AsyncWrite + Send + Unpin + use<>, SessionError> {
+    pub async fn stream(
+        &self,
+    ) -> Result<impl AsyncRead + AsyncWrite + Send + Unpin + use<>, SessionError> {
         self.transport.open().await
     }
 
@@ -129,9 +132,13 @@ impl Session {
     }
 
     /// Adds variables to the environment of every command that is started from now on.
-    pub async fn add_variables(&self, variables: BTreeMap<String, String>) -> Result<(), SessionError> {
+    pub async fn add_variables(
+        &self,
+        variables: BTreeMap<String, String>,
+    ) -> Result<(), SessionError> {
         let what = What { verb: "give the sandbox its variables", of: "" };
-        let _: Empty = self.transport.unary(what, "/init", &InitRequest { env_vars: variables }).await?;
+        let _: Empty =
+            self.transport.unary(what, "/init", &InitRequest { env_vars: variables }).await?;
         Ok(())
     }
 
@@ -142,7 +149,9 @@ impl Session {
         loop {
             let error = match timeout_at(deadline, self.health()).await {
                 Ok(Ok(())) => return Ok(()),
-                Ok(Err(error @ (SessionError::Unreachable { .. } | SessionError::Lost { .. }))) => error,
+                Ok(Err(error @ (SessionError::Unreachable { .. } | SessionError::Lost { .. }))) => {
+                    error
+                }
                 Ok(Err(error)) => return Err(error),
                 Err(_) => return Err(HEALTH.silent(patience)),
             };

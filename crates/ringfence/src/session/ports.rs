@@ -57,7 +57,11 @@ impl Ports<'_> {
                         // Either side may just hang up.
                         let _ = copy_bidirectional(&mut outside, &mut inside).await;
                     }
-                    Err(error) => tracing::warn!(port, error = crate::chain(&error), "a connection is not carried"),
+                    Err(error) => tracing::warn!(
+                        port,
+                        error = crate::chain(&error),
+                        "a connection is not carried"
+                    ),
                 }
             });
         }
@@ -68,7 +72,8 @@ impl Ports<'_> {
 fn is_passing(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let Some(errno) = Errno::from_io_error(error) else { return false };
-    [Errno::CONNABORTED, Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::INTR].contains(&errno)
+    [Errno::CONNABORTED, Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::INTR]
+        .contains(&errno)
 }
 
 /// Stream of bytes to and from a port inside a sandbox.
@@ -96,7 +101,11 @@ impl std::fmt::Debug for PortStream {
 }
 
 impl AsyncRead for PortStream {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         if self.early.is_empty() {
             return Pin::new(&mut self.stream).poll_read(context, into);
         }
@@ -108,7 +117,11 @@ impl AsyncRead for PortStream {
 }
 
 impl AsyncWrite for PortStream {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 

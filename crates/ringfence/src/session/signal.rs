@@ -46,14 +46,18 @@ pub(super) fn named(words: &str) -> Option<i32> {
     match WORDS.iter().position(|known| *known == words) {
         Some(index) => i32::try_from(index + 1).ok(),
         // A signal without a name is reported by its number: `signal 34`.
-        None => words.strip_prefix("signal ")?.parse().ok().filter(|number| (1..=64).contains(number)),
+        None => {
+            words.strip_prefix("signal ")?.parse().ok().filter(|number| (1..=64).contains(number))
+        }
     }
 }
 
 /// Returns the signal with this number, if a guest can send it.
 pub(super) fn numbered(number: i32) -> Option<Signal> {
     use Signal::{HangUp, Interrupt, Kill, Quit, Terminate, User1, User2};
-    [Kill, Terminate, Interrupt, HangUp, Quit, User1, User2].into_iter().find(|signal| signal.number() == number)
+    [Kill, Terminate, Interrupt, HangUp, Quit, User1, User2]
+        .into_iter()
+        .find(|signal| signal.number() == number)
 }
 
 #[cfg(test)]

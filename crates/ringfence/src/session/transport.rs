@@ -182,7 +182,13 @@ impl std::fmt::Debug for Exchange {
 
 impl Transport {
     pub(super) fn new(door: Arc<dyn Door>) -> Transport {
-        Transport { door, patience: PATIENCE, grace: GRACE, rest: REST, idle: Mutex::new(Vec::new()) }
+        Transport {
+            door,
+            patience: PATIENCE,
+            grace: GRACE,
+            rest: REST,
+            idle: Mutex::new(Vec::new()),
+        }
     }
 
     /// Returns a request with the headers that every request has.
@@ -211,20 +217,26 @@ impl Transport {
 
     /// Opens a stream to the guest.
     pub(super) async fn open(&self) -> Result<Box<dyn Stream>, SessionError> {
-        let opened = timeout(OPENING, self.door.open()).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        let opened = timeout(OPENING, self.door.open())
+            .await
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         opened.map_err(|source| SessionError::Unreachable { source })
     }
 
     async fn connect(&self) -> Result<Link, SessionError> {
         let stream = TokioIo::new(self.open().await?);
         let handshake = http1::Builder::new().max_header_size(LONGEST_HEAD).handshake(stream).await;
-        let (sender, connection) =
-            handshake.map_err(|error| SessionError::Unreachable { source: io::Error::other(error) })?;
+        let (sender, connection) = handshake
+            .map_err(|error| SessionError::Unreachable { source: io::Error::other(error) })?;
         Ok(Link { sender, connection: Some(connection), runtime: runtime::Handle::current().id() })
     }
 
     /// Sends a request and waits for the head of its answer, without a deadline.
-    async fn answer(&self, what: What<'_>, mut request: Request<Outgoing>) -> Result<Response<Exchange>, SessionError> {
+    async fn answer(
+        &self,
+        what: What<'_>,
+        mut request: Request<Outgoing>,
+    ) -> Result<Response<Exchange>, SessionError> {
         loop {
             let used = match self.take() {
                 Some(exchange) => match exchange.settled().await {
@@ -260,7 +272,11 @@ impl Transport {
     ) -> Result<Response<Exchange>, SessionError> {
         let answer = async {
             let response = self.answer(what, request).await?;
-            if response.status().is_success() { Ok(response) } else { Err(self.refusal(what, response).await) }
+            if response.status().is_success() {
+                Ok(response)
+            } else {
+                Err(self.refusal(what, response).await)
+            }
         };
         timeout(self.patience, answer).await.unwrap_or_else(|_| Err(what.silent(self.patience)))
     }
@@ -285,7 +301,9 @@ impl Transport {
             }
             fed = feeding => fed?,
         };
-        let response = timeout(self.patience, answer).await.unwrap_or_else(|_| Err(what.silent(self.patience)))?;
+        let response = timeout(self.patience, answer)
+            .await
+            .unwrap_or_else(|_| Err(what.silent(self.patience)))?;
         if !response.status().is_success() {
             return Err(self.refused(what, response).await);
         }
@@ -299,11 +317,17 @@ impl Transport {
 
     /// Reads the error from an answer that reports a failure, within the time limit.
     async fn refused(&self, what: What<'_>, response: Response<Exchange>) -> SessionError {
-        timeout(self.patience, self.refusal(what, response)).await.unwrap_or_else(|_| what.silent(self.patience))
+        timeout(self.patience, self.refusal(what, response))
+            .await
+            .unwrap_or_else(|_| what.silent(self.patience))
     }
 
     /// Reads the error from an answer that reports a failure.
-    pub(super) async fn refusal(&self, what: What<'_>, response: Response<Exchange>) -> SessionError {
+    pub(super) async fn refusal(
+        &self,
+        what: What<'_>,
+        response: Response<Exchange>,
+    ) -> SessionError {
         let status = response.status();
         let mut exchange = response.into_body();
         let words = match exchange.whole(LONGEST_FAILURE).await {
@@ -316,7 +340,11 @@ impl Transport {
     }
 
     /// Asks the guest to connect a stream to one of the sandbox's ports.
-    pub(super) async fn tunnel(&self, what: What<'_>, port: u16) -> Result<PortStream, SessionError> {
+    pub(super) async fn tunnel(
+        &self,
+        what: What<'_>,
+        port: u16,
+    ) -> Result<PortStream, SessionError> {
         let tunnelling = async {
             let Link { mut sender, connection, .. } = self.connect().await?;
             let mut connection = connection.expect("it is new");
@@ -343,7 +371,9 @@ impl Transport {
                 return Err(failure(what, response.status(), b""));
             }
             if is_open {
-                poll_fn(|context| connection.poll_without_shutdown(context)).await.map_err(|error| what.lost(error))?;
+                poll_fn(|context| connection.poll_without_shutdown(context))
+                    .await
+                    .map_err(|error| what.lost(error))?;
             }
             let parts = connection.into_parts();
             Ok(PortStream::new(parts.read_buf, parts.io.into_inner()))
@@ -370,7 +400,8 @@ impl Transport {
         target: &str,
         question: &Question,
     ) -> Result<Answer, SessionError> {
-        let question = serde_json::to_vec(question).expect("our messages have text for keys and no failing parts");
+        let question = serde_json::to_vec(question)
+            .expect("our messages have text for keys and no failing parts");
         let request = self
             .request(Method::POST, target)
             .header(header::CONTENT_TYPE, ringfence_proto::content::UNARY)
@@ -384,7 +415,8 @@ impl Transport {
         let mut exchange = response.into_body();
         let limit = ringfence_proto::LONGEST_MESSAGE;
         let answer = exchange.whole(limit).await.map_err(|error| what.lost(error))?;
-        let answer = answer.ok_or_else(|| SessionError::TooLong { what: what.to_string(), limit: limit as u64 })?;
+        let answer = answer
+            .ok_or_else(|| SessionError::TooLong { what: what.to_string(), limit: limit as u64 })?;
         self.keep(exchange);
         serde_json::from_slice(&answer).map_err(|error| what.nonsense(error))
     }

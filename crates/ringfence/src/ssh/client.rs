@@ -30,7 +30,12 @@ pub struct Access {
 }
 
 impl Access {
-    pub(super) fn of(sandbox: &Sandbox, host: &Host, place: Place, server: Pinned) -> Result<Access, SshError> {
+    pub(super) fn of(
+        sandbox: &Sandbox,
+        host: &Host,
+        place: Place,
+        server: Pinned,
+    ) -> Result<Access, SshError> {
         let name = sandbox.manifest().name.clone();
         let access = Access {
             user: server.user,
@@ -93,7 +98,10 @@ impl Access {
             known_hosts = text.replace('%', "%%"),
         );
         if let Some(port) = self.published {
-            stanza.push_str(&format!("    # Without ringfence between: ssh -o ProxyCommand=none {}\n", self.alias()));
+            stanza.push_str(&format!(
+                "    # Without ringfence between: ssh -o ProxyCommand=none {}\n",
+                self.alias()
+            ));
             stanza.push_str(&format!("    Port {port}\n"));
         }
         Ok(stanza)
@@ -105,7 +113,8 @@ impl Access {
         let word = |text: &str| format!("'{}'", text.replace('\'', r"'\''").replace('%', "%%"));
         let path = program.to_str().filter(|path| !path.contains(char::is_control));
         let path = path.ok_or_else(|| SshError::Unquotable { path: program.to_path_buf() })?;
-        let state = self.state_home.as_ref().map(|state| format!("env XDG_STATE_HOME={} ", word(state)));
+        let state =
+            self.state_home.as_ref().map(|state| format!("env XDG_STATE_HOME={} ", word(state)));
         Ok(format!("{}{} ssh-proxy {}", state.unwrap_or_default(), word(path), self.name))
     }
 
@@ -119,7 +128,9 @@ impl Access {
     /// Writes an alias, so that every program of the user knows the sandbox by it, if
     /// `~/.ssh/config.d` exists. Returns the path of the file.
     pub fn write_alias(&self, host: &Host, program: &Path) -> Result<Option<PathBuf>, SshError> {
-        let Some(directory) = aliases(host).filter(|directory| directory.is_dir()) else { return Ok(None) };
+        let Some(directory) = aliases(host).filter(|directory| directory.is_dir()) else {
+            return Ok(None);
+        };
         let path = directory.join(self.alias());
         let failed = |source| SshError::File { doing: "read", path: path.clone(), source };
         match fs_err::read_to_string(&path) {
@@ -140,7 +151,10 @@ pub fn forget(host: &Host, name: &Name) {
 
 /// Removes the aliases of sandboxes that no process keeps any more.
 pub fn sweep(host: &Host) {
-    let (Some(directory), Some(state), Ok(rooms)) = (aliases(host), state(host), Rooms::of(host)) else { return };
+    let (Some(directory), Some(state), Ok(rooms)) = (aliases(host), state(host), Rooms::of(host))
+    else {
+        return;
+    };
     for entry in fs_err::read_dir(directory).into_iter().flatten().flatten() {
         let file = entry.file_name();
         let name = file.to_str().and_then(|file| Name::new(file.strip_prefix(PREFIX)?).ok());
@@ -153,7 +167,8 @@ pub fn sweep(host: &Host) {
 /// Removes an alias, if ringfence made it with this state directory. The sandboxes of another state
 /// directory are not known here.
 fn remove(path: &Path, state: &Path) {
-    let is_ours = fs_err::read_to_string(path).is_ok_and(|text| text.lines().next() == Some(&mark(state)));
+    let is_ours =
+        fs_err::read_to_string(path).is_ok_and(|text| text.lines().next() == Some(&mark(state)));
     if is_ours && let Err(error) = fs_err::remove_file(path) {
         tracing::debug!(%error, "an alias of ssh stays");
     }
@@ -191,7 +206,15 @@ mod tests {
             let place = Place { directory: self.home.path().join("50% off") };
             let state = state(&self.host).unwrap();
             let name = Name::new(name).unwrap();
-            Access { name, user: "dev".into(), place, state, state_home: None, published: Some(4022), port: 2222 }
+            Access {
+                name,
+                user: "dev".into(),
+                place,
+                state,
+                state_home: None,
+                published: Some(4022),
+                port: 2222,
+            }
         }
 
         fn aliases(&self) -> Vec<String> {
@@ -208,24 +231,41 @@ mod tests {
         let scene = Scene::new();
         let mut access = scene.access("one");
         let stanza = access.stanza(Path::new("/opt/it's 100%/ringfence")).unwrap();
-        assert!(stanza.contains(r"ProxyCommand '/opt/it'\''s 100%%/ringfence' ssh-proxy one"), "{stanza}");
+        assert!(
+            stanza.contains(r"ProxyCommand '/opt/it'\''s 100%%/ringfence' ssh-proxy one"),
+            "{stanza}"
+        );
         assert!(stanza.contains("/50%% off/known_hosts\"\n"), "{stanza}");
-        for line in ["StrictHostKeyChecking yes", "HostKeyAlias ringfence-one", "ForwardAgent no", "Port 4022"] {
+        for line in [
+            "StrictHostKeyChecking yes",
+            "HostKeyAlias ringfence-one",
+            "ForwardAgent no",
+            "Port 4022",
+        ] {
             assert!(stanza.contains(line), "{line}");
         }
         access.state_home = Some("/s".into());
         let stanza = access.stanza(Path::new("/r")).unwrap();
-        assert!(stanza.contains("ProxyCommand env XDG_STATE_HOME='/s' '/r' ssh-proxy one\n"), "{stanza}");
+        assert!(
+            stanza.contains("ProxyCommand env XDG_STATE_HOME='/s' '/r' ssh-proxy one\n"),
+            "{stanza}"
+        );
     }
 
     #[test]
     fn a_path_that_would_end_its_line_or_its_quotes_is_refused() {
         let scene = Scene::new();
         let mut access = scene.access("one");
-        assert!(matches!(access.stanza(Path::new("/a\nUser root")), Err(SshError::Unquotable { .. })));
+        assert!(matches!(
+            access.stanza(Path::new("/a\nUser root")),
+            Err(SshError::Unquotable { .. })
+        ));
         for odd in ["/a\"b", "/a${HOME}", "/a\nb"] {
             access.place.directory = odd.into();
-            assert!(matches!(access.stanza(Path::new("/r")), Err(SshError::Unquotable { .. })), "{odd}");
+            assert!(
+                matches!(access.stanza(Path::new("/r")), Err(SshError::Unquotable { .. })),
+                "{odd}"
+            );
         }
     }
 
@@ -257,7 +297,8 @@ mod tests {
             scene.access(name).write_alias(&scene.host, Path::new("/r")).unwrap();
         }
         fs_err::write(directory.join("ringfence-mine"), "Host ringfence-mine\n").unwrap();
-        fs_err::write(directory.join("ringfence-other"), format!("{MARK}/another/state\n")).unwrap();
+        fs_err::write(directory.join("ringfence-other"), format!("{MARK}/another/state\n"))
+            .unwrap();
         sweep(&scene.host);
         assert_eq!(scene.aliases(), ["ringfence-kept", "ringfence-mine", "ringfence-other"]);
         let taken = scene.access("mine").write_alias(&scene.host, Path::new("/r"));

@@ -188,7 +188,8 @@ mod tests {
 
     #[test]
     fn a_servers_key_is_exactly_one_ed25519_point() {
-        let server = |kind: &str, point: &[u8]| PublicKey::of_line(&line(kind, point)).unwrap().of_server();
+        let server =
+            |kind: &str, point: &[u8]| PublicKey::of_line(&line(kind, point)).unwrap().of_server();
         assert!(server("ssh-ed25519", &[1; 32]).is_some());
         assert_eq!(server("ssh-ed25519", &[1; 33]), None);
         assert_eq!(server("ssh-rsa", &[1; 32]), None);
@@ -200,7 +201,9 @@ mod tests {
     async fn an_agents_keys_are_asked_for_and_a_broken_answer_is_an_error() {
         let place = tempfile::tempdir().unwrap();
         let known = blob("ssh-ed25519", &[3; 32]);
-        let keys = [string(&known), string(b"a comment"), string(&blob("new-kind", &[1])), string(b"")].concat();
+        let keys =
+            [string(&known), string(b"a comment"), string(&blob("new-kind", &[1])), string(b"")]
+                .concat();
         let answer = [&[12][..], &2u32.to_be_bytes(), &keys].concat();
         let short = [&[12][..], &9u32.to_be_bytes(), &keys].concat();
         for (name, answer, expected) in [
@@ -230,7 +233,8 @@ mod tests {
     async fn the_callers_keys_are_those_of_the_agent_and_those_in_its_home() {
         let home = tempfile::tempdir().unwrap();
         let variables = [("HOME", home.path().to_str().unwrap()), ("SSH_AUTH_SOCK", "/nowhere")];
-        let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        let variables =
+            variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
         let host = Host::new(variables, "/".into());
         assert!(of_caller(&host).await.is_empty());
         fs_err::create_dir(home.path().join(".ssh")).unwrap();

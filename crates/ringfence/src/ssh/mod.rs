@@ -42,7 +42,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 #[non_exhaustive]
 pub enum SshError {
     /// The caller has no public key.
-    #[error("cannot let anybody into the sandbox by ssh: there is no public key in the ssh-agent, nor in `~/.ssh`")]
+    #[error(
+        "cannot let anybody into the sandbox by ssh: there is no public key in the ssh-agent, nor in `~/.ssh`"
+    )]
     NoKeys,
     /// There is no sshd inside.
     #[error("there is no sshd in the sandbox `{name}`")]
@@ -57,7 +59,9 @@ pub enum SshError {
         name: Name,
     },
     /// The user that commands run as has no name inside.
-    #[error("nobody can log into the sandbox `{name}`: the user that its commands run as has no name there")]
+    #[error(
+        "nobody can log into the sandbox `{name}`: the user that its commands run as has no name there"
+    )]
     NoName {
         /// Name of the sandbox.
         name: Name,
@@ -123,10 +127,13 @@ impl SshError {
     /// Returns whose move it is after this error.
     pub fn fault(&self) -> Fault {
         match self {
-            SshError::NoKeys | SshError::NoServer { .. } | SshError::Root { .. } | SshError::NoName { .. } => {
+            SshError::NoKeys
+            | SshError::NoServer { .. }
+            | SshError::Root { .. }
+            | SshError::NoName { .. } => Fault::User,
+            SshError::Locked { .. } | SshError::Unquotable { .. } | SshError::NotOurs { .. } => {
                 Fault::User
             }
-            SshError::Locked { .. } | SshError::Unquotable { .. } | SshError::NotOurs { .. } => Fault::User,
             SshError::Port { .. } | SshError::File { .. } => Fault::Host,
             SshError::Start { .. } | SshError::Nonsense { .. } => Fault::Backend,
             SshError::Session(error) => error.fault(),
@@ -139,15 +146,25 @@ impl SshError {
         match self {
             SshError::NoKeys => vec!["make one: ssh-keygen -t ed25519".to_owned()],
             SshError::NoServer { name } => {
-                vec![format!("the dev image has one: ringfence up {name} --container --replace"), enter(name)]
+                vec![
+                    format!("the dev image has one: ringfence up {name} --container --replace"),
+                    enter(name),
+                ]
             }
-            SshError::Root { name } => vec!["start the sandbox as an ordinary user".to_owned(), enter(name)],
+            SshError::Root { name } => {
+                vec!["start the sandbox as an ordinary user".to_owned(), enter(name)]
+            }
             SshError::NoName { name } => {
-                vec!["use an image whose /etc/passwd names the user, as the dev image does".to_owned(), enter(name)]
+                vec![
+                    "use an image whose /etc/passwd names the user, as the dev image does"
+                        .to_owned(),
+                    enter(name),
+                ]
             }
             SshError::Locked { name } => {
                 vec![
-                    "in its image, as the dev image does: useradd --password '*', instead of none".to_owned(),
+                    "in its image, as the dev image does: useradd --password '*', instead of none"
+                        .to_owned(),
                     enter(name),
                 ]
             }
@@ -156,8 +173,12 @@ impl SshError {
                 "something inside may be posing as its programs; make it anew: ringfence up {name} --replace"
             )],
             SshError::Port { .. } => vec!["look at what listens: ss -ltn".to_owned()],
-            SshError::Unquotable { .. } => vec!["export XDG_STATE_HOME=/a/plain/directory".to_owned()],
-            SshError::NotOurs { path } => vec![format!("move it away: mv '{0}' '{0}.old'", path.display())],
+            SshError::Unquotable { .. } => {
+                vec!["export XDG_STATE_HOME=/a/plain/directory".to_owned()]
+            }
+            SshError::NotOurs { path } => {
+                vec![format!("move it away: mv '{0}' '{0}.old'", path.display())]
+            }
             SshError::File { path, .. } => {
                 let directory = path.parent().unwrap_or(path);
                 vec![format!("look at its owner and permissions: ls -ld '{}'", directory.display())]
@@ -222,7 +243,10 @@ pub async fn serve(sandbox: &Sandbox, host: &Host, listener: TcpListener) {
                     // Either side may just hang up.
                     let _ = copy_bidirectional(&mut outside, &mut inside).await;
                 }
-                Err(error) => tracing::warn!(error = crate::chain(&error), "a connection by ssh is not carried"),
+                Err(error) => tracing::warn!(
+                    error = crate::chain(&error),
+                    "a connection by ssh is not carried"
+                ),
             }
         });
     }

@@ -49,21 +49,31 @@ impl Place {
     pub(super) fn of(sandbox: &Sandbox) -> Result<Place, SshError> {
         let directory = sandbox.directory().join("ssh");
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
-        made.map_err(|source| SshError::File { doing: "make the directory", path: directory.clone(), source })?;
+        made.map_err(|source| SshError::File {
+            doing: "make the directory",
+            path: directory.clone(),
+            source,
+        })?;
         Ok(Place { directory })
     }
 
     /// Waits until no other command works on the same server.
     pub(super) async fn turn(&self) -> Result<Turn, SshError> {
         let path = self.directory.join("lock");
-        let failed = |source: Errno| SshError::File { doing: "lock", path: path.clone(), source: source.into() };
+        let failed = |source: Errno| SshError::File {
+            doing: "lock",
+            path: path.clone(),
+            source: source.into(),
+        };
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let lock = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
         let deadline = Instant::now() + PATIENCE;
         loop {
             match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Turn { _lock: lock }),
-                Err(Errno::WOULDBLOCK) if Instant::now() < deadline => tokio::time::sleep(MOMENT).await,
+                Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                    tokio::time::sleep(MOMENT).await
+                }
                 Err(error) => return Err(failed(error)),
             }
         }

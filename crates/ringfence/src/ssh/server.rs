@@ -38,9 +38,14 @@ struct Layout {
 }
 
 /// Finds the running server, or starts it. From now on, the server accepts `keys`.
-pub(super) async fn ensure(sandbox: &Sandbox, place: &Place, keys: &BTreeSet<PublicKey>) -> Result<Pinned, SshError> {
+pub(super) async fn ensure(
+    sandbox: &Sandbox,
+    place: &Place,
+    keys: &BTreeSet<PublicKey>,
+) -> Result<Pinned, SshError> {
     let known = place.pinned();
-    let identity = known.as_ref().map_or_else(crate::run::identity, |server| server.identity.clone());
+    let identity =
+        known.as_ref().map_or_else(crate::run::identity, |server| server.identity.clone());
     let layout = lay_out(sandbox, &place.directory, &identity, keys).await?;
     if let Some(server) = &known
         && runs(sandbox).await?
@@ -79,7 +84,8 @@ async fn lay_out(
         Some(4) => Err(SshError::NoName { name: name() }),
         Some(5) => Err(SshError::Locked { name: name() }),
         _ if captured.ended.timed_out => {
-            let source = SessionError::Silent { what: "prepare sshd".to_owned(), patience: PATIENCE };
+            let source =
+                SessionError::Silent { what: "prepare sshd".to_owned(), patience: PATIENCE };
             Err(source.into())
         }
         _ => Err(SshError::Start { name: name(), words: last_words(&captured.stderr) }),
@@ -168,7 +174,11 @@ fn is_plain(user: &str) -> bool {
 async fn start(sandbox: &Sandbox, layout: &Layout) -> Result<u16, SshError> {
     let mut words = "no port was free".to_owned();
     for attempt in 0..ATTEMPTS {
-        let port = if attempt == 0 && has_own_network(sandbox.manifest()) { USUAL_PORT } else { some_port()? };
+        let port = if attempt == 0 && has_own_network(sandbox.manifest()) {
+            USUAL_PORT
+        } else {
+            some_port()?
+        };
         if listens(sandbox, port).await? {
             continue; // another program listens on the port
         }
@@ -181,7 +191,9 @@ async fn start(sandbox: &Sandbox, layout: &Layout) -> Result<u16, SshError> {
         if comes_up(sandbox, execution, port).await? {
             return Ok(port);
         }
-        let log = Exec::new("tail").arguments(["-n", "3", &format!("{}/log", layout.directory)]).time(PATIENCE);
+        let log = Exec::new("tail")
+            .arguments(["-n", "3", &format!("{}/log", layout.directory)])
+            .time(PATIENCE);
         words = last_words(&sandbox.exec(&log).await?.capture(LONGEST_ANSWER).await?.stdout);
     }
     Err(SshError::Start { name: sandbox.manifest().name.clone(), words })
@@ -189,7 +201,11 @@ async fn start(sandbox: &Sandbox, layout: &Layout) -> Result<u16, SshError> {
 
 /// Waits until a server listens, and lets it run. Returns false if the server ended or did not
 /// listen in time.
-async fn comes_up(sandbox: &Sandbox, mut execution: Execution, port: u16) -> Result<bool, SshError> {
+async fn comes_up(
+    sandbox: &Sandbox,
+    mut execution: Execution,
+    port: u16,
+) -> Result<bool, SshError> {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
         if listens(sandbox, port).await? {
@@ -230,7 +246,8 @@ fn has_own_network(manifest: &Manifest) -> bool {
 /// Returns a port that is free on the host's loopback now. A program that takes the port meanwhile
 /// does not have the server's key.
 fn some_port() -> Result<u16, SshError> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+    let listener =
+        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
     listener.map(|address| address.port()).map_err(|source| SshError::Port { source })
 }
 
@@ -247,7 +264,8 @@ fn last_words(text: &str) -> String {
 mod tests {
     use super::*;
 
-    const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB";
+    const KEY: &str =
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB";
 
     fn said(user_id: &str, user: &str, key: &str, variables: &str) -> String {
         [user_id, user, "/usr/sbin/sshd", "/tmp/d", key, variables].join("\n")
@@ -269,9 +287,18 @@ mod tests {
         assert_eq!(wrong(said("0", "root", KEY, "")), Some(Wrong::Root));
         assert_eq!(wrong(said("x", "dev", KEY, "")), Some(Wrong::Said("user id")));
         for user in ["", "a b", "-oProxyCommand=x", "a\"b", "%h", &"a".repeat(33)] {
-            assert_eq!(wrong(said("1000", user, KEY, "")), Some(Wrong::Said("user's name")), "{user}");
+            assert_eq!(
+                wrong(said("1000", user, KEY, "")),
+                Some(Wrong::Said("user's name")),
+                "{user}"
+            );
         }
-        for key in ["", "ssh-ed25519 AAAA", "*", &KEY.replace("ssh-ed25519 ", "@cert-authority * ssh-ed25519 ")] {
+        for key in [
+            "",
+            "ssh-ed25519 AAAA",
+            "*",
+            &KEY.replace("ssh-ed25519 ", "@cert-authority * ssh-ed25519 "),
+        ] {
             assert_eq!(wrong(said("1000", "dev", key, "")), Some(Wrong::Said("host key")), "{key}");
         }
         assert_eq!(wrong("1000\ndev".to_owned()), Some(Wrong::Said("sshd")));
@@ -282,7 +309,17 @@ mod tests {
         for good in ["PATH=/a:/b", "EMPTY=", "URL=http://x:1/?a=b#c"] {
             assert!(is_passed_on(good), "{good}");
         }
-        for bad in ["", "novalue", "=x", "PWD=/", "RINGFENCE_SSH_KEYS=x", "A=\"", "A='", "A=\\", "A=1\nPort 1"] {
+        for bad in [
+            "",
+            "novalue",
+            "=x",
+            "PWD=/",
+            "RINGFENCE_SSH_KEYS=x",
+            "A=\"",
+            "A='",
+            "A=\\",
+            "A=1\nPort 1",
+        ] {
             assert!(!is_passed_on(bad), "{bad}");
         }
     }

@@ -40,7 +40,8 @@ impl StreamRelays {
         let mut ends: [Option<OwnedFd>; 3] = [None, None, None];
         let mut relays: Vec<StreamRelay> = Vec::new();
         for (number, outside, is_output) in streams {
-            let is_twin = |relay: &StreamRelay| is_output && is_same_description(relay.outside, outside);
+            let is_twin =
+                |relay: &StreamRelay| is_output && is_same_description(relay.outside, outside);
             if let Some(output) = relays.iter().find(|relay| relay.is_output && is_twin(relay)) {
                 // Share one pipe, because two pipes would not keep the order of the bytes that are
                 // written to both.
@@ -51,7 +52,8 @@ impl StreamRelays {
             let (ours, theirs) = if is_output { (reader, writer) } else { (writer, reader) };
             rustix::io::ioctl_fionbio(&ours, true)?;
             let gives_back = !is_output && seek(outside, SeekFrom::Current(0)).is_ok();
-            let unread = gives_back.then(|| open_again(theirs.as_fd(), OFlags::RDONLY)).transpose()?;
+            let unread =
+                gives_back.then(|| open_again(theirs.as_fd(), OFlags::RDONLY)).transpose()?;
             let outside_io = OutsideIo::of(outside, is_output);
             let buffer = Vec::with_capacity(CHUNK);
             relays.push(StreamRelay {
@@ -102,7 +104,8 @@ impl StreamRelays {
         for index in 0..self.relays.len() {
             let relay = &mut self.relays[index];
             if let (true, Some(pipe), None) = (relay.is_output, &relay.pipe, relay.left_to_drain) {
-                relay.left_to_drain = Some(rustix::io::ioctl_fionread(pipe).map_or(0, |length| length as usize));
+                relay.left_to_drain =
+                    Some(rustix::io::ioctl_fionread(pipe).map_or(0, |length| length as usize));
                 self.copy_one(index);
             }
         }
@@ -159,14 +162,17 @@ enum OutsideIo {
 
 impl OutsideIo {
     fn of(outside: BorrowedFd<'_>, is_output: bool) -> OutsideIo {
-        let kind = fstat(outside).map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode));
+        let kind =
+            fstat(outside).map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode));
         let is_unblocked = fcntl_getfl(outside).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
         if matches!(kind, FileType::RegularFile | FileType::BlockDevice) || is_unblocked {
             return OutsideIo::Direct;
         }
         let access = if is_output { OFlags::WRONLY } else { OFlags::RDONLY };
         match kind {
-            FileType::Fifo => open_again(outside, access).map_or(OutsideIo::AfterPoll, OutsideIo::Unblocked),
+            FileType::Fifo => {
+                open_again(outside, access).map_or(OutsideIo::AfterPoll, OutsideIo::Unblocked)
+            }
             // Do not open a device again, because that may lead to another device.
             _ => OutsideIo::AfterPoll,
         }
@@ -230,11 +236,14 @@ impl StreamRelay {
                         self.pipe = None;
                         return Ok(());
                     }
-                    Some(length) => self.left_to_drain = self.left_to_drain.map(|left| left - length),
+                    Some(length) => {
+                        self.left_to_drain = self.left_to_drain.map(|left| left - length)
+                    }
                     None => return Ok(()),
                 }
             }
-            let promised = if let OutsideIo::AfterPoll = self.outside_io { PIPE_BUF } else { usize::MAX };
+            let promised =
+                if let OutsideIo::AfterPoll = self.outside_io { PIPE_BUF } else { usize::MAX };
             let length = self.pending().len().min(promised);
             match rustix::io::write(self.outside(), &self.pending()[..length]) {
                 Ok(0) => return Err(Errno::IO),
@@ -257,7 +266,11 @@ impl StreamRelay {
     /// Copies bytes from the file to the command.
     fn copy_in(&mut self) -> Result<(), Errno> {
         if self.pending().is_empty() {
-            let source = if let OutsideIo::Unblocked(fd) = &self.outside_io { fd.as_fd() } else { self.outside };
+            let source = if let OutsideIo::Unblocked(fd) = &self.outside_io {
+                fd.as_fd()
+            } else {
+                self.outside
+            };
             self.written = 0;
             match read_into(&mut self.buffer, source, CHUNK)? {
                 Some(0) => {
@@ -290,7 +303,9 @@ impl StreamRelay {
         // file's. So no more bytes are taken back than were given.
         let in_pipe = rustix::io::ioctl_fionread(unread).map_or(0, |length| length as usize);
         let mut left = in_pipe.min(self.given);
-        while let Ok(Some(taken @ 1..)) = read_into(&mut self.buffer, unread.as_fd(), left.min(CHUNK)) {
+        while let Ok(Some(taken @ 1..)) =
+            read_into(&mut self.buffer, unread.as_fd(), left.min(CHUNK))
+        {
             left -= taken;
             length += taken;
             self.given -= taken;
@@ -310,7 +325,11 @@ impl StreamRelay {
 
 /// Replaces the content of `buffer` by at most `most` bytes of `source`. Returns their number, 0 at
 /// the end of the source, or `None` if there is nothing to read yet.
-fn read_into(buffer: &mut Vec<u8>, source: BorrowedFd<'_>, most: usize) -> Result<Option<usize>, Errno> {
+fn read_into(
+    buffer: &mut Vec<u8>,
+    source: BorrowedFd<'_>,
+    most: usize,
+) -> Result<Option<usize>, Errno> {
     buffer.clear();
     if most == 0 {
         return Ok(Some(0));

@@ -62,7 +62,10 @@ impl Foreground {
 
     /// Makes our own group the foreground group of the terminal again, if we lent the terminal.
     fn take_back(&self) {
-        let (Some(terminal), Some(group), true) = (&self.terminal, self.group, self.is_lent.take()) else { return };
+        let (Some(terminal), Some(group), true) = (&self.terminal, self.group, self.is_lent.take())
+        else {
+            return;
+        };
         // A process in the background that sets the foreground group is stopped by SIGTTOU unless
         // it blocks that signal.
         if let Ok(before) = Mask::of(&[Signal::TTOU.as_raw()]).block() {

@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ringfence_core::Fault;
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Stat, Timespec, Timestamps, XattrFlags,
-    copy_file_range, fchmod, fgetxattr, flistxattr, fsetxattr, fstat, ftruncate, futimens, ioctl_ficlone, linkat,
-    mkdir, mkdirat, openat, openat2, readlinkat, seek, statat, symlinkat, utimensat,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Stat, Timespec, Timestamps,
+    XattrFlags, copy_file_range, fchmod, fgetxattr, flistxattr, fsetxattr, fstat, ftruncate,
+    futimens, ioctl_ficlone, linkat, mkdir, mkdirat, openat, openat2, readlinkat, seek, statat,
+    symlinkat, utimensat,
 };
 use rustix::io::{Errno, pread, pwrite};
 
@@ -29,10 +30,14 @@ const LONGEST_ATTRIBUTE: usize = 64 << 10;
 /// Number of characters of a path that an error shows.
 const LONGEST_PATH: usize = 200;
 /// Flags for opening files. They do not block on a pipe that replaced a file.
-const TO_READ: OFlags =
-    OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+const TO_READ: OFlags = OFlags::RDONLY
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOCTTY)
+    .union(OFlags::CLOEXEC);
 /// Flags for opening directories.
-const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Limits of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,10 +107,14 @@ impl CopyError {
     /// Returns the party that has to act on the error.
     pub fn fault(&self) -> Fault {
         match self {
-            CopyError::TooLarge { .. } | CopyError::TooMany { .. } | CopyError::TooDeep { .. } => Fault::User,
+            CopyError::TooLarge { .. } | CopyError::TooMany { .. } | CopyError::TooDeep { .. } => {
+                Fault::User
+            }
             // Sandboxed code took the permission from its own user, so this is not a fault of the
             // host.
-            CopyError::Read { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => Fault::User,
+            CopyError::Read { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                Fault::User
+            }
             CopyError::Read { .. } | CopyError::Write { .. } | CopyError::Stopped => Fault::Host,
         }
     }
@@ -119,7 +128,12 @@ impl CopyError {
 /// of the copy. Modes without the special bits, modification times, and the extended attributes
 /// that users may set are kept. Pipes, sockets and devices are left out. The copy fails when `stop`
 /// becomes true.
-pub fn copy_untrusted(from: &Path, to: &Path, limits: CopyLimits, stop: &AtomicBool) -> Result<Copied, CopyError> {
+pub fn copy_untrusted(
+    from: &Path,
+    to: &Path,
+    limits: CopyLimits,
+    stop: &AtomicBool,
+) -> Result<Copied, CopyError> {
     let mut name = std::ffi::OsString::from(".");
     name.push(to.file_name().unwrap_or_default());
     name.push(".links");
@@ -132,7 +146,13 @@ pub fn copy_untrusted(from: &Path, to: &Path, limits: CopyLimits, stop: &AtomicB
     copied
 }
 
-fn copy(from: &Path, to: &Path, links: &Path, limits: CopyLimits, stop: &AtomicBool) -> Result<Copied, CopyError> {
+fn copy(
+    from: &Path,
+    to: &Path,
+    links: &Path,
+    limits: CopyLimits,
+    stop: &AtomicBool,
+) -> Result<Copied, CopyError> {
     let here = || String::from(".");
     let made = |path: &Path| match mkdir(path, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => openat(CWD, path, DIRECTORY, Mode::empty()),
@@ -143,7 +163,8 @@ fn copy(from: &Path, to: &Path, links: &Path, limits: CopyLimits, stop: &AtomicB
     let (target, links) = (made(to).map_err(written)?, made(links).map_err(written)?);
     let source = openat(CWD, from, DIRECTORY, Mode::empty()).and_then(Dir::new).map_err(read)?;
     let (names, value) = (vec![0; LONGEST_ATTRIBUTE], vec![0; LONGEST_ATTRIBUTE]);
-    let mut copier = Copier { limits, stop, links, path: PathBuf::new(), done: Copied::default(), names, value };
+    let mut copier =
+        Copier { limits, stop, links, path: PathBuf::new(), done: Copied::default(), names, value };
     copier.directory(source, &target, DEEPEST)?;
     Ok(copier.done)
 }
@@ -179,7 +200,13 @@ impl Copier<'_> {
         Ok(())
     }
 
-    fn entry(&mut self, from: BorrowedFd<'_>, name: &CStr, to: &OwnedFd, levels: usize) -> Result<(), CopyError> {
+    fn entry(
+        &mut self,
+        from: BorrowedFd<'_>,
+        name: &CStr,
+        to: &OwnedFd,
+        levels: usize,
+    ) -> Result<(), CopyError> {
         self.done.entries += 1;
         if self.done.entries > self.limits.entries {
             return Err(CopyError::TooMany { limit: self.limits.entries });
@@ -187,13 +214,17 @@ impl Copier<'_> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(CopyError::Stopped);
         }
-        let stat = statat(from, name, AtFlags::SYMLINK_NOFOLLOW).map_err(|error| self.unread(error))?;
+        let stat =
+            statat(from, name, AtFlags::SYMLINK_NOFOLLOW).map_err(|error| self.unread(error))?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
-                let levels = levels.checked_sub(1).ok_or_else(|| CopyError::TooDeep { path: self.shown() })?;
+                let levels = levels
+                    .checked_sub(1)
+                    .ok_or_else(|| CopyError::TooDeep { path: self.shown() })?;
                 let (source, stat) = self.open(from, name, DIRECTORY, FileType::Directory)?;
                 // The copy needs a mode that lets us fill it; `finish` sets the final mode.
-                let made = mkdirat(to, name, Mode::RWXU).and_then(|()| openat(to, name, DIRECTORY, Mode::empty()));
+                let made = mkdirat(to, name, Mode::RWXU)
+                    .and_then(|()| openat(to, name, DIRECTORY, Mode::empty()));
                 let target = made.map_err(|error| self.unwritten(error))?;
                 self.attributes(source.as_fd(), &target)?;
                 let source = Dir::new(source).map_err(|error| self.unread(error))?;
@@ -202,7 +233,8 @@ impl Copier<'_> {
             }
             FileType::RegularFile => self.file(from, name, to),
             FileType::Symlink => {
-                let leads_to = readlinkat(from, name, Vec::new()).map_err(|error| self.unread(error))?;
+                let leads_to =
+                    readlinkat(from, name, Vec::new()).map_err(|error| self.unread(error))?;
                 let made = symlinkat(leads_to.as_c_str(), to, name)
                     .and_then(|()| utimensat(to, name, &times(&stat), AtFlags::SYMLINK_NOFOLLOW));
                 made.map_err(|error| self.unwritten(error))
@@ -226,22 +258,28 @@ impl Copier<'_> {
                 Err(error) => return Err(self.unwritten(error)),
             }
         }
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let target = openat(to, name, flags, Mode::RUSR | Mode::WUSR).map_err(|error| self.unwritten(error))?;
+        let flags =
+            OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let target = openat(to, name, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|error| self.unwritten(error))?;
         self.content(&source, &target, &stat)?;
         self.attributes(source.as_fd(), &target)?;
         self.finish(&target, &stat)?;
         match known {
-            Some(known) if is_first => {
-                linkat(to, name, &self.links, known, AtFlags::empty()).map_err(|error| self.unwritten(error))
-            }
+            Some(known) if is_first => linkat(to, name, &self.links, known, AtFlags::empty())
+                .map_err(|error| self.unwritten(error)),
             _ => Ok(()),
         }
     }
 
     /// Copies the content of a file, and leaves out its holes, because a file can have any length
     /// without content.
-    fn content(&mut self, source: &OwnedFd, target: &OwnedFd, stat: &Stat) -> Result<(), CopyError> {
+    fn content(
+        &mut self,
+        source: &OwnedFd,
+        target: &OwnedFd,
+        stat: &Stat,
+    ) -> Result<(), CopyError> {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         if ioctl_ficlone(target, source).is_ok() {
             // The copy shares its blocks with the original until one of the two is changed. They
@@ -256,7 +294,8 @@ impl Copier<'_> {
                 Err(Errno::NXIO) => break, // only a hole is left
                 Err(error) => return Err(self.unread(error)),
             };
-            let end = seek(source, SeekFrom::Hole(at)).map_err(|error| self.unread(error))?.min(size);
+            let end =
+                seek(source, SeekFrom::Hole(at)).map_err(|error| self.unread(error))?.min(size);
             while at < end {
                 let length = PIECE.min(end - at);
                 self.count(length)?;
@@ -269,7 +308,13 @@ impl Copier<'_> {
 
     /// Copies `length` bytes of a file, in the kernel where that is possible. If the file has fewer
     /// bytes, the rest stays a hole.
-    fn piece(&mut self, source: &OwnedFd, target: &OwnedFd, at: u64, length: u64) -> Result<(), CopyError> {
+    fn piece(
+        &mut self,
+        source: &OwnedFd,
+        target: &OwnedFd,
+        at: u64,
+        length: u64,
+    ) -> Result<(), CopyError> {
         let (mut from, mut to, end) = (at, at, at + length);
         while from < end {
             if self.stop.load(Ordering::Relaxed) {
@@ -277,13 +322,17 @@ impl Copier<'_> {
             }
             let left = usize::try_from(end - from).unwrap_or(usize::MAX);
             match copy_file_range(source, Some(&mut from), target, Some(&mut to), left) {
-                Ok(0) | Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
+                Ok(0)
+                | Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) =>
+                {
                     let room = self.value.len().min(left);
-                    let read = pread(source, &mut self.value[..room], from).map_err(|error| self.unread(error))?;
+                    let read = pread(source, &mut self.value[..room], from)
+                        .map_err(|error| self.unread(error))?;
                     if read == 0 {
                         return Ok(());
                     }
-                    let written = pwrite(target, &self.value[..read], from).map_err(|error| self.unwritten(error))?;
+                    let written = pwrite(target, &self.value[..read], from)
+                        .map_err(|error| self.unwritten(error))?;
                     from += written as u64;
                     to = from;
                 }
@@ -307,9 +356,11 @@ impl Copier<'_> {
             .map(<[u8]>::to_vec)
             .collect();
         for name in names {
-            let length = fgetxattr(source, name.as_slice(), &mut self.value[..]).map_err(|error| self.unread(error))?;
+            let length = fgetxattr(source, name.as_slice(), &mut self.value[..])
+                .map_err(|error| self.unread(error))?;
             self.count(length as u64)?;
-            let set = fsetxattr(target, name.as_slice(), &self.value[..length], XattrFlags::empty());
+            let set =
+                fsetxattr(target, name.as_slice(), &self.value[..length], XattrFlags::empty());
             set.map_err(|error| self.unwritten(error))?;
         }
         Ok(())
@@ -318,8 +369,8 @@ impl Copier<'_> {
     /// Gives a copy the mode and the times of its original. Called last, because writing changes
     /// the times.
     fn finish(&self, target: &OwnedFd, stat: &Stat) -> Result<(), CopyError> {
-        let done =
-            fchmod(target, Mode::from_raw_mode(stat.st_mode & 0o777)).and_then(|()| futimens(target, &times(stat)));
+        let done = fchmod(target, Mode::from_raw_mode(stat.st_mode & 0o777))
+            .and_then(|()| futimens(target, &times(stat)));
         done.map_err(|error| self.unwritten(error))
     }
 
@@ -331,8 +382,10 @@ impl Copier<'_> {
         flags: OFlags,
         kind: FileType,
     ) -> Result<(OwnedFd, Stat), CopyError> {
-        let within =
-            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+        let within = ResolveFlags::BENEATH
+            | ResolveFlags::NO_SYMLINKS
+            | ResolveFlags::NO_MAGICLINKS
+            | ResolveFlags::NO_XDEV;
         let opened = openat2(from, name, flags, Mode::empty(), within).and_then(|file| {
             let stat = fstat(&file)?;
             Ok((file, stat))
@@ -368,8 +421,12 @@ impl Copier<'_> {
 
 /// Returns the modification time of a file, to be set on its copy. The access time is not copied.
 fn times(stat: &Stat) -> Timestamps {
-    #[expect(clippy::useless_conversion, reason = "the width of these fields differs between architectures")]
-    let (seconds, nanoseconds) = (i64::from(stat.st_mtime), i64::try_from(stat.st_mtime_nsec).unwrap_or(0));
+    #[expect(
+        clippy::useless_conversion,
+        reason = "the width of these fields differs between architectures"
+    )]
+    let (seconds, nanoseconds) =
+        (i64::from(stat.st_mtime), i64::try_from(stat.st_mtime_nsec).unwrap_or(0));
     Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
         last_modification: Timespec { tv_sec: seconds, tv_nsec: nanoseconds },

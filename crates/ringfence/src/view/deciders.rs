@@ -15,7 +15,9 @@ use sha2::{Digest, Sha256};
 use super::git::{GitScope, LinkSurvey, WrittenDirectories, find_git_deciders};
 use super::guarded_links::{GuardedLink, LinkMemory};
 use super::names::lies_in;
-use super::observed::{FileIdentity, FileTime, ObservedFiles, TraceEnd, Unreadable, is_changed_since};
+use super::observed::{
+    FileIdentity, FileTime, ObservedFiles, TraceEnd, Unreadable, is_changed_since,
+};
 use super::search_cache::UnsavedSearch;
 
 /// State of a path that decides something.
@@ -145,9 +147,14 @@ impl Deciders {
 
     /// Returns all states, or `None` if another search of the same files could find other states.
     pub(super) fn states_if_judged(&self) -> Option<Vec<(PathBuf, PathState)>> {
-        let is_judged = |state: &PathState| !matches!(state, PathState::Unknown | PathState::Denied);
-        let is_complete = self.denied.is_empty() && self.unreadable.is_empty() && self.states.values().all(is_judged);
-        is_complete.then(|| self.states.iter().map(|(path, state)| (path.clone(), state.clone())).collect())
+        let is_judged =
+            |state: &PathState| !matches!(state, PathState::Unknown | PathState::Denied);
+        let is_complete = self.denied.is_empty()
+            && self.unreadable.is_empty()
+            && self.states.values().all(is_judged);
+        is_complete.then(|| {
+            self.states.iter().map(|(path, state)| (path.clone(), state.clone())).collect()
+        })
     }
 
     /// Follows a path, and records the links on its way, because replacing one of them changes
@@ -200,7 +207,10 @@ impl Deciders {
     /// Protects a file or directory, and records its state so that a new one is reported.
     pub(super) fn protect_resolved(&mut self, found: &ResolvedPath) {
         self.protect_silently(&found.path);
-        self.note(&found.path, if found.is_directory { PathState::Directory } else { PathState::File });
+        self.note(
+            &found.path,
+            if found.is_directory { PathState::Directory } else { PathState::File },
+        );
     }
 
     /// Protects a path without recording its state, because it is harmless as it is now.
@@ -319,7 +329,18 @@ impl Watched {
         let identities = files.into_identities(&writable).filter(|_| is_judged);
         let (began, check) = (FileTime::now(), OnceLock::new());
         let (links, memory) = (Vec::new(), LinkMemory::default());
-        Watched { scope, protected, before: states, identities, began, written, check, links, memory, unsaved: None }
+        Watched {
+            scope,
+            protected,
+            before: states,
+            identities,
+            began,
+            written,
+            check,
+            links,
+            memory,
+            unsaved: None,
+        }
     }
 
     /// Also watches `links`. `memory` records the links that a run removes or changes.
@@ -348,7 +369,8 @@ impl Watched {
     fn run_check(&self) -> &RunCheck {
         self.check.get_or_init(|| {
             let mut survey = LinkSurvey::take(&self.written, &self.scope.writable, self.began);
-            let identities = self.identities.as_ref().map(|identities| survey.without_covered(identities));
+            let identities =
+                self.identities.as_ref().map(|identities| survey.without_covered(identities));
             if let Some(unsaved) = &self.unsaved {
                 unsaved.save();
             }
@@ -358,7 +380,9 @@ impl Watched {
 
     /// Tells whether two searches had the same result.
     pub(super) fn is_same(&self, other: &Watched) -> bool {
-        self.scope == other.scope && self.protected == other.protected && self.before == other.before
+        self.scope == other.scope
+            && self.protected == other.protected
+            && self.before == other.before
     }
 
     /// Returns the deciding paths that were made, changed or removed since the search, relative to
@@ -375,7 +399,8 @@ impl Watched {
     /// them are remembered, so that no later run shares a repository because of such a link, or
     /// leaves a file unguarded.
     fn changed(&self) -> BTreeSet<PathBuf> {
-        let turned: Vec<&GuardedLink> = self.links.iter().filter(|link| link.is_changed()).collect();
+        let turned: Vec<&GuardedLink> =
+            self.links.iter().filter(|link| link.is_changed()).collect();
         let is_unchanged = |identities: &Vec<(PathBuf, FileIdentity)>| {
             identities.iter().all(|(path, identity)| identity.still_holds(path))
         };
@@ -384,14 +409,21 @@ impl Watched {
         if is_known && !survey.is_changed_since(self.began) {
             return BTreeSet::new();
         }
-        let is_protected = |path: &Path| path.ancestors().any(|above| self.protected.contains(above));
-        let Deciders { states: after, repositories, .. } = Deciders::find_after_run(&self.scope, self.began, survey);
-        let is_changed =
-            |path: &PathBuf, state: &PathState| *state == PathState::Unknown || self.before.get(path) != Some(state);
+        let is_protected =
+            |path: &Path| path.ancestors().any(|above| self.protected.contains(above));
+        let Deciders { states: after, repositories, .. } =
+            Deciders::find_after_run(&self.scope, self.began, survey);
+        let is_changed = |path: &PathBuf, state: &PathState| {
+            *state == PathState::Unknown || self.before.get(path) != Some(state)
+        };
         let changed = after.iter().filter(|(path, state)| is_changed(path, state));
-        let removed = self.before.iter().filter(|(path, state)| is_missed(path, state) && !after.contains_key(*path));
+        let removed = self
+            .before
+            .iter()
+            .filter(|(path, state)| is_missed(path, state) && !after.contains_key(*path));
         let found = changed.chain(removed).map(|(path, _)| path).filter(|path| !is_protected(path));
-        let found: BTreeSet<PathBuf> = found.chain(turned.iter().map(|link| &link.link)).cloned().collect();
+        let found: BTreeSet<PathBuf> =
+            found.chain(turned.iter().map(|link| &link.link)).cloned().collect();
         if let Some(git) = &self.scope.git {
             let is_git_link = |path: &&PathBuf| path.ends_with(".git") || path.ends_with("gitdir");
             found.iter().filter(is_git_link).for_each(|path| git.distrusted().remember(path));
@@ -422,9 +454,11 @@ impl Watched {
             }
             found.retain(|path| !below.contains(path));
             found.insert(gitdir.clone());
-            let keeper = gitdir.ancestors().find(|above| above.ends_with("modules")).and_then(Path::parent);
+            let keeper =
+                gitdir.ancestors().find(|above| above.ends_with("modules")).and_then(Path::parent);
             if keeper.is_some_and(|keeper| repositories.contains_key(keeper) && is_known(keeper)) {
-                let is_link = |path: &Path| path.parent().is_some_and(|above| worktrees.contains(above));
+                let is_link =
+                    |path: &Path| path.parent().is_some_and(|above| worktrees.contains(above));
                 found.retain(|path| !(path.ends_with(".git") && is_link(path)) || is_known(path));
             }
         }
@@ -453,7 +487,9 @@ pub(super) enum PathText {
 
 impl From<PathBuf> for PathText {
     fn from(path: PathBuf) -> PathText {
-        path.into_os_string().into_string().map_or_else(|path| PathText::Bytes(path.into_vec()), PathText::Text)
+        path.into_os_string()
+            .into_string()
+            .map_or_else(|path| PathText::Bytes(path.into_vec()), PathText::Text)
     }
 }
 
@@ -495,7 +531,8 @@ struct SerializedWatch {
 impl From<Watched> for SerializedWatch {
     fn from(watched: Watched) -> SerializedWatch {
         let texts = |paths: Vec<PathBuf>| paths.into_iter().map(PathText::from).collect();
-        let Watched { scope, protected, before, identities, began, written, links, memory, .. } = watched;
+        let Watched { scope, protected, before, identities, began, written, links, memory, .. } =
+            watched;
         SerializedWatch {
             workspace: Some(scope.workspace.into()),
             writable: texts(scope.writable),
@@ -503,7 +540,8 @@ impl From<Watched> for SerializedWatch {
             git: scope.git,
             protected: texts(protected.into_iter().collect()),
             before: before.into_iter().map(|(path, state)| (path.into(), state)).collect(),
-            identities: identities.map(|known| known.into_iter().map(|(path, seen)| (path.into(), seen)).collect()),
+            identities: identities
+                .map(|known| known.into_iter().map(|(path, seen)| (path.into(), seen)).collect()),
             began,
             written_trees: texts(written.trees),
             written_directories: texts(written.single),

@@ -44,7 +44,8 @@ const NEEDED: [&str; 31] = [
     "zshrc",
 ];
 /// Directories of certificates, each with the bundle that programs open.
-const CERTIFICATES: [(&str, &str); 2] = [("ssl/certs", "ca-certificates.crt"), ("ssl/certs", "ca-bundle.crt")];
+const CERTIFICATES: [(&str, &str); 2] =
+    [("ssl/certs", "ca-certificates.crt"), ("ssl/certs", "ca-bundle.crt")];
 /// Paths of all bundles that programs may open.
 const BUNDLES: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
@@ -78,7 +79,10 @@ pub(super) fn entries(host: &Host, home: &Path) -> Vec<Entry> {
 /// shown, because a connection to an address from that file would be judged by the address and not
 /// by the name.
 pub(super) fn resolver(address: std::net::Ipv4Addr) -> [Entry; 2] {
-    [file("/etc/resolv.conf", format!("nameserver {address}\n")), file("/etc/hosts", OWN_HOSTS.to_owned())]
+    [
+        file("/etc/resolv.conf", format!("nameserver {address}\n")),
+        file("/etc/hosts", OWN_HOSTS.to_owned()),
+    ]
 }
 
 fn file(path: &str, contents: String) -> Entry {
@@ -94,9 +98,11 @@ fn shown(path: &Path) -> Option<Entry> {
             let contents = read_small(path).ok()?;
             Some(Entry::File { path: path.into(), contents })
         }
-        FileType::RegularFile | FileType::Directory => {
-            Some(Entry::Bind { source: path.into(), destination: path.into(), access: Access::Read })
-        }
+        FileType::RegularFile | FileType::Directory => Some(Entry::Bind {
+            source: path.into(),
+            destination: path.into(),
+            access: Access::Read,
+        }),
         FileType::Symlink => {
             let resolved = fs_err::canonicalize(path).ok()?;
             if resolved.starts_with("/usr") {
@@ -105,7 +111,9 @@ fn shown(path: &Path) -> Option<Entry> {
             }
             match shown(&resolved)? {
                 Entry::File { contents, .. } => Some(Entry::File { path: path.into(), contents }),
-                Entry::Bind { source, access, .. } => Some(Entry::Bind { source, destination: path.into(), access }),
+                Entry::Bind { source, access, .. } => {
+                    Some(Entry::Bind { source, destination: path.into(), access })
+                }
                 _ => None,
             }
         }
@@ -136,10 +144,17 @@ fn certificates() -> Vec<Entry> {
         if !entries.is_empty() {
             break;
         }
-        if resolved.starts_with(&inside) || resolved.starts_with("/usr") || resolved.starts_with("/nix") {
+        if resolved.starts_with(&inside)
+            || resolved.starts_with("/usr")
+            || resolved.starts_with("/nix")
+        {
             entries.extend(shown(&directory));
         } else {
-            entries.push(Entry::Bind { source: resolved, destination: bundle, access: Access::Read });
+            entries.push(Entry::Bind {
+                source: resolved,
+                destination: bundle,
+                access: Access::Read,
+            });
         }
     }
     entries
@@ -148,7 +163,9 @@ fn certificates() -> Vec<Entry> {
 /// Replaces every bundle of certificates that the entries show with `bundle`.
 pub(super) fn trust(entries: &mut Vec<Entry>, bundle: &[u8]) {
     for path in BUNDLES.map(Path::new) {
-        if let Some(parent) = entries.iter().position(|entry| path != entry.path() && holds(entry, path)) {
+        if let Some(parent) =
+            entries.iter().position(|entry| path != entry.path() && holds(entry, path))
+        {
             let unfolded = unfold(&entries.remove(parent), path);
             entries.extend(unfolded);
         }
@@ -188,7 +205,9 @@ fn passwd(host: &Host, home: &Path) -> String {
     let mut has_caller = false;
     for line in known.lines() {
         let mut fields = line.split(':');
-        let (Some(_), Some(id)) = (fields.next(), fields.nth(1).and_then(|id| id.parse::<u32>().ok())) else {
+        let (Some(_), Some(id)) =
+            (fields.next(), fields.nth(1).and_then(|id| id.parse::<u32>().ok()))
+        else {
             continue;
         };
         if id == host.user_id && !has_caller {
@@ -222,7 +241,10 @@ fn group(host: &Host) -> String {
 fn hosts() -> String {
     let known = fs_err::read_to_string(PathBuf::from("/etc/hosts")).unwrap_or_default();
     let mut text = OWN_HOSTS.to_owned();
-    for line in known.lines().filter(|line| !line.contains("localhost") && !line.trim_start().starts_with('#')) {
+    for line in known
+        .lines()
+        .filter(|line| !line.contains("localhost") && !line.trim_start().starts_with('#'))
+    {
         text.push_str(line);
         text.push('\n');
     }
@@ -245,7 +267,8 @@ mod tests {
             destination: destination.into(),
             access: Access::Read,
         };
-        let mut entries = vec![shown(&certificates, "/etc/ssl/certs"), shown(root.path(), "/etc/fonts")];
+        let mut entries =
+            vec![shown(&certificates, "/etc/ssl/certs"), shown(root.path(), "/etc/fonts")];
         trust(&mut entries, b"and ours");
         let at = |path: &str| entries.iter().find(|entry| entry.path() == Path::new(path));
         let contents = b"and ours".to_vec();
@@ -253,7 +276,10 @@ mod tests {
         assert_eq!(at(path), Some(&Entry::File { path: path.into(), contents }));
         let link = "/etc/ssl/certs/a1b2c3d4.0";
         assert_eq!(at(link), Some(&Entry::Symlink { path: link.into(), target: bundle.into() }));
-        assert_eq!(at("/etc/ssl/certs/java"), Some(&shown(&certificates.join("java"), "/etc/ssl/certs/java")));
+        assert_eq!(
+            at("/etc/ssl/certs/java"),
+            Some(&shown(&certificates.join("java"), "/etc/ssl/certs/java"))
+        );
         assert_eq!(at("/etc/ssl/certs"), None);
         assert_eq!(at("/etc/fonts"), Some(&shown(root.path(), "/etc/fonts")));
     }

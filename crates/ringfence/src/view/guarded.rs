@@ -71,11 +71,19 @@ impl Guarded {
             let paths = workspace.granted.iter().filter(move |granted| granted.access == access);
             paths.map(|granted| granted.source.clone())
         };
-        let writable: Vec<PathBuf> =
-            iter::once(root.to_path_buf()).chain(shared.clone()).chain(granted(Access::Write)).collect();
-        let literals: Vec<PathBuf> = protect.iter().filter_map(PathGlob::as_literal).map(Path::to_path_buf).collect();
+        let writable: Vec<PathBuf> = iter::once(root.to_path_buf())
+            .chain(shared.clone())
+            .chain(granted(Access::Write))
+            .collect();
+        let literals: Vec<PathBuf> =
+            protect.iter().filter_map(PathGlob::as_literal).map(Path::to_path_buf).collect();
         let protects_git = literals.iter().any(|path| path.starts_with(".git"));
-        let scope = SearchScope { workspace: root.to_path_buf(), writable, literals, git: protects_git.then_some(git) };
+        let scope = SearchScope {
+            workspace: root.to_path_buf(),
+            writable,
+            literals,
+            git: protects_git.then_some(git),
+        };
 
         let (mut deciders, unsaved) = SearchCache::for_scope(host, &scope).find(&scope);
         if let Some(unreadable) = deciders.unreadable.pop() {
@@ -100,7 +108,12 @@ impl Guarded {
                     TraceEnd::Denied(directory) => directory,
                     _ => continue,
                 };
-                links.extend(trace.links.iter().map(|link| GuardedLink::new(effect, rule.as_str(), link, &end)));
+                links.extend(
+                    trace
+                        .links
+                        .iter()
+                        .map(|link| GuardedLink::new(effect, rule.as_str(), link, &end)),
+                );
                 if effect == RuleEffect::Hide {
                     hidden.insert(end);
                 }
@@ -112,7 +125,8 @@ impl Guarded {
         let protect_patterns = patterns(&protect);
         let mut protected = deciders.protected.clone();
         let twins = twins_of(&protected, &mut deciders.files)?;
-        let shown: Vec<PathBuf> = scope.writable.iter().cloned().chain(granted(Access::Read)).collect();
+        let shown: Vec<PathBuf> =
+            scope.writable.iter().cloned().chain(granted(Access::Read)).collect();
         let has_mounted_names = locations.has_other_names(shown.iter().map(PathBuf::as_path));
         if !hide.is_empty() || !protect_patterns.is_empty() || !twins.is_empty() {
             let search = PatternSearch::new(root, &shown, &patterns(&hide), &protect_patterns);
@@ -120,7 +134,8 @@ impl Guarded {
             hidden.append(&mut matches.hidden);
             protected.append(&mut matches.protected);
             links.append(&mut matches.links);
-            let mut unfound = files_with_unfound_names([&hidden, &protected], &twins, &matches.linked)?;
+            let mut unfound =
+                files_with_unfound_names([&hidden, &protected], &twins, &matches.linked)?;
             if has_mounted_names {
                 // With such mounts, one hard link has several paths. So the number of paths does
                 // not tell whether all hard links are found.
@@ -141,7 +156,8 @@ impl Guarded {
         let protects_something = protects_something || !protected.is_subset(&deciders.protected);
         if has_mounted_names {
             for guarded in [&mut hidden, &mut protected] {
-                let others: Vec<PathBuf> = guarded.iter().flat_map(|path| locations.other_names(path)).collect();
+                let others: Vec<PathBuf> =
+                    guarded.iter().flat_map(|path| locations.other_names(path)).collect();
                 guarded.extend(others);
             }
         }
@@ -185,26 +201,33 @@ impl Guarded {
 
     /// Returns the entries that guard the paths in a view, under every name that they have there.
     pub(super) fn steps(&self, names: &Names) -> Steps {
-        let hidden: BTreeSet<PathBuf> = self.hidden.iter().flat_map(|path| names.readable(path)).collect();
-        let protected: BTreeSet<PathBuf> = self.protected.iter().flat_map(|path| names.writable(path)).collect();
+        let hidden: BTreeSet<PathBuf> =
+            self.hidden.iter().flat_map(|path| names.readable(path)).collect();
+        let protected: BTreeSet<PathBuf> =
+            self.protected.iter().flat_map(|path| names.writable(path)).collect();
         let guarded = self.protected.iter().chain(&self.hidden);
-        let above: HashSet<&OsStr> = guarded.flat_map(|path| path.ancestors().skip(1)).map(Path::as_os_str).collect();
+        let above: HashSet<&OsStr> =
+            guarded.flat_map(|path| path.ancestors().skip(1)).map(Path::as_os_str).collect();
         let pinned = above.into_iter().flat_map(|path| names.renamable(Path::new(path)));
 
         // Skip paths in a guarded directory: they are guarded with it, and cannot be found once it
         // is hidden.
-        let [hidden_names, protected_names] =
-            [&hidden, &protected].map(|paths| paths.iter().map(|path| path.as_os_str()).collect::<HashSet<&OsStr>>());
+        let [hidden_names, protected_names] = [&hidden, &protected]
+            .map(|paths| paths.iter().map(|path| path.as_os_str()).collect::<HashSet<&OsStr>>());
         let is_in = |path: &Path, guarded: &HashSet<&OsStr>| {
             !guarded.is_empty() && path.ancestors().any(|above| guarded.contains(above.as_os_str()))
         };
-        let is_below = |path: &Path, guarded| path.parent().is_some_and(|above| is_in(above, guarded));
+        let is_below =
+            |path: &Path, guarded| path.parent().is_some_and(|above| is_in(above, guarded));
         let hide = hidden.iter().filter(|path| !is_below(path, &hidden_names));
-        let is_outermost = |path: &&PathBuf| !is_below(path, &protected_names) && !is_in(path, &hidden_names);
+        let is_outermost =
+            |path: &&PathBuf| !is_below(path, &protected_names) && !is_in(path, &hidden_names);
         let protect = protected.iter().filter(is_outermost);
         let protect = protect.map(|path| Entry::Protect { path: path.clone() });
         Steps {
-            pins: pinned.filter(|path| !is_in(path, &protected_names) && !is_in(path, &hidden_names)).collect(),
+            pins: pinned
+                .filter(|path| !is_in(path, &protected_names) && !is_in(path, &hidden_names))
+                .collect(),
             guards: protect.chain(hide.map(|path| Entry::Hide { path: path.clone() })).collect(),
         }
     }
@@ -245,7 +268,11 @@ fn check_number(guarded: &BTreeSet<PathBuf>) -> Result<(), ViewError> {
 }
 
 /// Guards the file that a rule led to before a run removed or changed the link to the file.
-fn guard_former_target(link: &GuardedLink, deciders: &mut Deciders, hidden: &mut BTreeSet<PathBuf>) {
+fn guard_former_target(
+    link: &GuardedLink,
+    deciders: &mut Deciders,
+    hidden: &mut BTreeSet<PathBuf>,
+) {
     match (deciders.files.trace(&link.target).end, link.effect) {
         (TraceEnd::At { path, .. }, RuleEffect::Protect) => deciders.protect_silently(&path),
         (TraceEnd::At { path, .. } | TraceEnd::Denied(path), _) => drop(hidden.insert(path)),
@@ -260,7 +287,8 @@ fn closed_directories(root: &Path, guarded: &BTreeSet<PathBuf>) -> Vec<PathBuf> 
     let below_root = |directory: &&Path| lies_in(directory, root) && *directory != root;
     let above = |path| Path::ancestors(path).skip(1).take_while(below_root);
     let directories: BTreeSet<&Path> = guarded.iter().flat_map(|path| above(path)).collect();
-    let is_closed = |path: &&Path| fs_err::metadata(path).is_ok_and(|file| file.mode() & 0o100 == 0);
+    let is_closed =
+        |path: &&Path| fs_err::metadata(path).is_ok_and(|file| file.mode() & 0o100 == 0);
     directories.into_iter().filter(is_closed).map(Path::to_path_buf).collect()
 }
 
@@ -268,7 +296,10 @@ fn closed_directories(root: &Path, guarded: &BTreeSet<PathBuf>) -> Vec<PathBuf> 
 /// contents.
 fn protect_evidence(deciders: &mut Deciders, directory: &Path) {
     let Some(found) = deciders.protect(directory) else { return };
-    if found.is_directory && deciders.is_writable(&found.path) && deciders.holds_writable(&found.path) {
+    if found.is_directory
+        && deciders.is_writable(&found.path)
+        && deciders.holds_writable(&found.path)
+    {
         let listed = deciders.files.list(&found.path);
         for (name, _) in deciders.or_denied(listed).unwrap_or_default().iter() {
             deciders.protect(&found.path.join(name));
@@ -278,7 +309,10 @@ fn protect_evidence(deciders: &mut Deciders, directory: &Path) {
 
 /// Returns the protected files, and the files directly in protected directories, that have more
 /// than one name.
-fn twins_of(protected: &BTreeSet<PathBuf>, files: &mut ObservedFiles) -> Result<BTreeSet<Inode>, ViewError> {
+fn twins_of(
+    protected: &BTreeSet<PathBuf>,
+    files: &mut ObservedFiles,
+) -> Result<BTreeSet<Inode>, ViewError> {
     let mut twins = BTreeSet::new();
     for path in protected {
         let metadata = match fs_err::symlink_metadata(path) {
@@ -289,14 +323,19 @@ fn twins_of(protected: &BTreeSet<PathBuf>, files: &mut ObservedFiles) -> Result<
         if !metadata.is_dir() {
             continue;
         }
-        let listed = files.list(path).map_err(|Unreadable { path, source }| ViewError::Search { path, source })?;
+        let listed = files
+            .list(path)
+            .map_err(|Unreadable { path, source }| ViewError::Search { path, source })?;
         // Skip samples of hooks: git does not run them, and every repository has a dozen.
         let children = listed.iter().map(|(name, _)| path.join(name));
-        for child in children.filter(|child| child.extension().is_none_or(|extension| extension != "sample")) {
+        for child in
+            children.filter(|child| child.extension().is_none_or(|extension| extension != "sample"))
+        {
             match fs_err::symlink_metadata(&child) {
                 Err(error) if is_absent(&error) => {}
                 looked => {
-                    let metadata = looked.map_err(|source| ViewError::Search { path: child, source })?;
+                    let metadata =
+                        looked.map_err(|source| ViewError::Search { path: child, source })?;
                     twins.extend(shared_inode(&metadata));
                 }
             }
@@ -311,10 +350,14 @@ fn files_with_unfound_names(
     twins: &BTreeSet<Inode>,
     linked: &BTreeMap<Inode, BTreeSet<PathBuf>>,
 ) -> Result<BTreeSet<Inode>, ViewError> {
-    let mut unfound: BTreeSet<Inode> = twins.iter().filter(|inode| !linked.contains_key(inode)).copied().collect();
-    let is_guarded = |name: &Path| name.ancestors().any(|above| guarded.iter().any(|paths| paths.contains(above)));
-    let is_wanted =
-        |inode, names: &BTreeSet<PathBuf>| twins.contains(inode) || names.iter().any(|name| is_guarded(name));
+    let mut unfound: BTreeSet<Inode> =
+        twins.iter().filter(|inode| !linked.contains_key(inode)).copied().collect();
+    let is_guarded = |name: &Path| {
+        name.ancestors().any(|above| guarded.iter().any(|paths| paths.contains(above)))
+    };
+    let is_wanted = |inode, names: &BTreeSet<PathBuf>| {
+        twins.contains(inode) || names.iter().any(|name| is_guarded(name))
+    };
     let in_workspace = linked.iter().filter(|(inode, names)| is_wanted(inode, names));
     let in_workspace = in_workspace.filter_map(|(_, names)| names.first());
     for path in in_workspace.chain(guarded.into_iter().flatten()) {
@@ -336,7 +379,9 @@ fn other_names(
     linked: &BTreeMap<Inode, BTreeSet<PathBuf>>,
 ) -> Vec<PathBuf> {
     let is_guarded = |name: &PathBuf| name.ancestors().any(|above| guarded.contains(above));
-    let files = linked.iter().filter(|(inode, names)| twins.contains(inode) || names.iter().any(is_guarded));
+    let files = linked
+        .iter()
+        .filter(|(inode, names)| twins.contains(inode) || names.iter().any(is_guarded));
     files.flat_map(|(_, names)| names).filter(|name| !is_guarded(name)).cloned().collect()
 }
 

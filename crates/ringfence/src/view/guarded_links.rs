@@ -55,7 +55,12 @@ pub(super) struct GuardedLink {
 type FileMark = (u64, u64, i64, i64);
 
 impl GuardedLink {
-    pub(super) fn new(effect: RuleEffect, rule: &str, (link, text): &(PathBuf, PathBuf), target: &Path) -> GuardedLink {
+    pub(super) fn new(
+        effect: RuleEffect,
+        rule: &str,
+        (link, text): &(PathBuf, PathBuf),
+        target: &Path,
+    ) -> GuardedLink {
         GuardedLink {
             effect,
             rule: rule.to_owned(),
@@ -81,7 +86,12 @@ impl GuardedLink {
 
 fn mark_of(path: &Path) -> Option<FileMark> {
     let found = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-    Some((found.st_dev, found.st_ino, found.st_ctime, i64::try_from(found.st_ctime_nsec).unwrap_or(0)))
+    Some((
+        found.st_dev,
+        found.st_ino,
+        found.st_ctime,
+        i64::try_from(found.st_ctime_nsec).unwrap_or(0),
+    ))
 }
 
 /// Links of one workspace that runs have removed or changed, kept among the user's own files.
@@ -105,12 +115,16 @@ impl LinkMemory {
         let links = match fs_err::symlink_metadata(file) {
             // A user who cannot reach the state directory has no list, because no run could write
             // one.
-            Err(error) if is_absent(&error) || error.kind() == io::ErrorKind::PermissionDenied => return Ok(Vec::new()),
+            Err(error) if is_absent(&error) || error.kind() == io::ErrorKind::PermissionDenied => {
+                return Ok(Vec::new());
+            }
             Err(error) => Err(error),
             Ok(_) => read_links(file),
         };
-        let links = links.map_err(|source| ViewError::RemovedLinks { path: file.clone(), source })?;
-        let is_current = |link: &GuardedLink| link.is_lasting || !link.is_there() && !link.is_changed();
+        let links =
+            links.map_err(|source| ViewError::RemovedLinks { path: file.clone(), source })?;
+        let is_current =
+            |link: &GuardedLink| link.is_lasting || !link.is_there() && !link.is_changed();
         Ok(links.into_iter().filter(is_current).collect())
     }
 
@@ -130,8 +144,10 @@ impl LinkMemory {
     fn try_remember(&self, file: &Path, links: &[&GuardedLink]) -> io::Result<()> {
         // Keep a list that cannot be read as it is, so that the next run is refused.
         let Ok(known) = self.load() else { return Ok(()) };
-        let as_left = |link: &&GuardedLink| GuardedLink { left: mark_of(&link.link), ..(*link).clone() };
-        let known: BTreeSet<GuardedLink> = known.into_iter().chain(links.iter().map(as_left)).collect();
+        let as_left =
+            |link: &&GuardedLink| GuardedLink { left: mark_of(&link.link), ..(*link).clone() };
+        let known: BTreeSet<GuardedLink> =
+            known.into_iter().chain(links.iter().map(as_left)).collect();
         let mut text = list_of(known.iter())?;
         if text.len() as u64 > MAX_MEMORY {
             text = list_of(one_for_each_target(known).iter())?;
@@ -139,7 +155,8 @@ impl LinkMemory {
         fs_err::create_dir_all(file.parent().ok_or(io::ErrorKind::NotFound)?)?;
         // Replace the list by renaming, because another run may read it at the same time.
         let unfinished = file.with_extension(std::process::id().to_string());
-        let written = fs_err::write(&unfinished, text).and_then(|()| fs_err::rename(&unfinished, file));
+        let written =
+            fs_err::write(&unfinished, text).and_then(|()| fs_err::rename(&unfinished, file));
         written.inspect_err(|_| {
             let _ = fs_err::remove_file(&unfinished); // the file may not exist
         })
@@ -195,13 +212,29 @@ struct SerializedLink {
 impl From<GuardedLink> for SerializedLink {
     fn from(link: GuardedLink) -> SerializedLink {
         let GuardedLink { effect, rule, link, text, target, left, is_lasting } = link;
-        SerializedLink { effect, rule, link: link.into(), text: text.into(), target: target.into(), left, is_lasting }
+        SerializedLink {
+            effect,
+            rule,
+            link: link.into(),
+            text: text.into(),
+            target: target.into(),
+            left,
+            is_lasting,
+        }
     }
 }
 
 impl From<SerializedLink> for GuardedLink {
     fn from(link: SerializedLink) -> GuardedLink {
         let SerializedLink { effect, rule, link, text, target, left, is_lasting } = link;
-        GuardedLink { effect, rule, link: link.into(), text: text.into(), target: target.into(), left, is_lasting }
+        GuardedLink {
+            effect,
+            rule,
+            link: link.into(),
+            text: text.into(),
+            target: target.into(),
+            left,
+            is_lasting,
+        }
     }
 }

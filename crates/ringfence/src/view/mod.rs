@@ -41,7 +41,8 @@ const FALLBACK_HOME: &str = "/home/sandbox";
 const WORKSPACE: &str = "/workspace";
 /// System directories that are readable inside. The first-level links of a merged `/usr` are links
 /// inside, too.
-const SYSTEM: [&str; 9] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix"];
+const SYSTEM: [&str; 9] =
+    ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix"];
 /// Variables of the caller that are passed without being named in the policy.
 const PASSED: [&str; 5] = ["USER", "LOGNAME", "LANG", "TERM", "COLORTERM"];
 
@@ -110,7 +111,9 @@ pub enum ViewError {
         limit: usize,
     },
     /// The list of links to guarded files that earlier runs removed cannot be read.
-    #[error("cannot read `{path}`, the list of links to hidden or protected files that runs in this workspace removed")]
+    #[error(
+        "cannot read `{path}`, the list of links to hidden or protected files that runs in this workspace removed"
+    )]
     RemovedLinks {
         /// Path of the file that holds the list.
         path: PathBuf,
@@ -127,11 +130,15 @@ impl ViewError {
                 format!("create `{}`, or take it out of `{key}`", path.display())
             }
             ViewError::Grant(error) => error.hint(),
-            ViewError::Reserved { .. } => "name the paths below it that the command needs".to_owned(),
+            ViewError::Reserved { .. } => {
+                "name the paths below it that the command needs".to_owned()
+            }
             ViewError::Undecided { path, .. } => {
                 format!("look at it, then make it readable: chmod u+rw '{}'", path.display())
             }
-            ViewError::Search { .. } => "make it readable, or narrow the patterns to literal paths".to_owned(),
+            ViewError::Search { .. } => {
+                "make it readable, or narrow the patterns to literal paths".to_owned()
+            }
             ViewError::TooManyPaths { path, .. } => format!(
                 "name their directory as a whole, or remove files and hard links that a run made: ls -l '{}'",
                 path.display()
@@ -159,7 +166,8 @@ pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
     let Site { plan, host, workspace, guarded, .. } = *site;
     let policy = &plan.policy;
     // At least one page, because a size of 0 means no limit at all (tmpfs(5)).
-    let scratch = policy.limits.tmp.map_or(0, |size| size.bytes()).max(rustix::param::page_size() as u64);
+    let scratch =
+        policy.limits.tmp.map_or(0, |size| size.bytes()).max(rustix::param::page_size() as u64);
     let home = home_inside(host);
     let mut entries = system();
     entries.extend(etc::entries(host, &home));
@@ -222,7 +230,9 @@ type Binds = BTreeMap<PathBuf, (PathBuf, Access)>;
 fn binds(site: &Site<'_>, home: &Path) -> Result<Binds, ViewError> {
     let Site { host, workspace, guarded, .. } = *site;
     let mut binds = Binds::new();
-    for path in toolchains::readable(host, home, site.grants).into_iter().chain(site.shown.iter().cloned()) {
+    for path in
+        toolchains::readable(host, home, site.grants).into_iter().chain(site.shown.iter().cloned())
+    {
         binds.insert(path.clone(), (path, Access::Read));
     }
     for GrantedPath { given, source, access } in &workspace.granted {
@@ -246,9 +256,9 @@ fn binds(site: &Site<'_>, home: &Path) -> Result<Binds, ViewError> {
 }
 
 fn bind_entries(binds: Binds) -> impl Iterator<Item = (PathBuf, Entry)> {
-    binds
-        .into_iter()
-        .map(|(destination, (source, access))| (destination.clone(), Entry::Bind { source, destination, access }))
+    binds.into_iter().map(|(destination, (source, access))| {
+        (destination.clone(), Entry::Bind { source, destination, access })
+    })
 }
 
 /// Returns the path of the home directory inside.
@@ -262,7 +272,11 @@ fn system() -> Vec<Entry> {
         match fs_err::read_link(&path) {
             Ok(target) => entries.push(Entry::Symlink { path, target }),
             Err(_) if path.is_dir() => {
-                entries.push(Entry::Bind { source: path.clone(), destination: path, access: Access::Read });
+                entries.push(Entry::Bind {
+                    source: path.clone(),
+                    destination: path,
+                    access: Access::Read,
+                });
             }
             Err(_) => {}
         }
@@ -275,13 +289,20 @@ fn system() -> Vec<Entry> {
 /// left out.
 fn own_in_system(host: &Host, shown: &[PathBuf]) -> Vec<PathBuf> {
     let own = [("XDG_CONFIG_HOME", ".config"), ("XDG_STATE_HOME", ".local/state")];
-    let own = own.into_iter().filter_map(|(variable, fallback)| host.own_directory(variable, fallback));
+    let own =
+        own.into_iter().filter_map(|(variable, fallback)| host.own_directory(variable, fallback));
     let own = own.filter_map(|directory| Host::resolve(&directory).ok());
     let mut hidden = Vec::new();
-    for directory in own.filter(|directory| SYSTEM.iter().any(|system| directory.starts_with(system))) {
+    for directory in
+        own.filter(|directory| SYSTEM.iter().any(|system| directory.starts_with(system)))
+    {
         let is_needed = |path: &Path| shown.iter().any(|program| program.starts_with(path));
         if is_needed(&directory) {
-            let parts = fs_err::read_dir(&directory).into_iter().flatten().flatten().map(|part| part.path());
+            let parts = fs_err::read_dir(&directory)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|part| part.path());
             hidden.extend(parts.filter(|part| !part.is_symlink() && !is_needed(part)));
         } else {
             hidden.push(directory);
@@ -307,11 +328,14 @@ pub(crate) fn is_resolved(path: &Path) -> bool {
 
 /// Tells whether a host path is visible at the same path inside.
 fn is_visible(view: &View, path: &Path) -> bool {
-    let resolved = if is_resolved(path) { Ok(path.to_path_buf()) } else { fs_err::canonicalize(path) };
+    let resolved =
+        if is_resolved(path) { Ok(path.to_path_buf()) } else { fs_err::canonicalize(path) };
     let Ok(resolved) = resolved else { return false };
     let shown = |path: &Path| {
         view.entries.iter().any(|entry| match entry {
-            Entry::Bind { source, destination, .. } => source == destination && path.starts_with(destination),
+            Entry::Bind { source, destination, .. } => {
+                source == destination && path.starts_with(destination)
+            }
             _ => false,
         })
     };
@@ -336,7 +360,9 @@ fn environment(site: &Site<'_>, view: &View, home: &Path) -> BTreeMap<OsString, 
     }
     plan.policy.env.pass.iter().flatten().for_each(|name| pass(name));
     if egress::gate(&plan.policy).is_some() {
-        variables.extend(egress::variables().into_iter().map(|(name, value)| (name.into(), value.into())));
+        variables.extend(
+            egress::variables().into_iter().map(|(name, value)| (name.into(), value.into())),
+        );
     }
     // A placeholder for a secret replaces the caller's variable of that name, even if the policy
     // passes it.
@@ -345,7 +371,8 @@ fn environment(site: &Site<'_>, view: &View, home: &Path) -> BTreeMap<OsString, 
 
     let reachable = host.path().filter(|directory| is_visible(view, directory));
     if let Ok(path) = std::env::join_paths(reachable) {
-        let path = if path.is_empty() { OsString::from("/usr/local/bin:/usr/bin:/bin") } else { path };
+        let path =
+            if path.is_empty() { OsString::from("/usr/local/bin:/usr/bin:/bin") } else { path };
         variables.insert("PATH".into(), path);
     }
     variables.insert("HOME".into(), home.into());

@@ -17,7 +17,9 @@ pub(super) fn lies_in(path: &Path, above: &Path) -> bool {
     match bytes.strip_prefix(prefix) {
         Some([] | [b'/', ..]) => true,
         // A mismatch of the bytes is final only if both paths are in their shortest form.
-        None if bytes.first() == prefix.first() && is_shortest(bytes) && is_shortest(prefix) => false,
+        None if bytes.first() == prefix.first() && is_shortest(bytes) && is_shortest(prefix) => {
+            false
+        }
         _ => path.starts_with(above),
     }
 }
@@ -46,7 +48,8 @@ impl Names {
     pub(super) fn in_view<'e>(entries: impl IntoIterator<Item = &'e Entry>) -> Names {
         let shown = entries.into_iter().filter_map(|entry| match entry {
             Entry::Bind { source, destination, access } => {
-                let [source, destination] = [source, destination].map(|path| path.components().collect::<PathBuf>());
+                let [source, destination] =
+                    [source, destination].map(|path| path.components().collect::<PathBuf>());
                 let depth = destination.components().count();
                 Some(Shown { source, destination, access: *access, depth })
             }
@@ -62,13 +65,16 @@ impl Names {
 
     /// Returns the names under which the path could be written.
     pub(super) fn writable(&self, path: &Path) -> impl Iterator<Item = PathBuf> {
-        self.names(path).filter(|(shown, _)| shown.access == Access::Write).map(|(_, inside)| inside)
+        self.names(path)
+            .filter(|(shown, _)| shown.access == Access::Write)
+            .map(|(_, inside)| inside)
     }
 
     /// Returns the names under which the path could be renamed. A mount point cannot be renamed.
     pub(super) fn renamable(&self, path: &Path) -> impl Iterator<Item = PathBuf> {
-        self.writable(path)
-            .filter(|inside| !self.0.iter().any(|shown| shown.destination.as_os_str() == inside.as_os_str()))
+        self.writable(path).filter(|inside| {
+            !self.0.iter().any(|shown| shown.destination.as_os_str() == inside.as_os_str())
+        })
     }
 
     fn names(&self, path: &Path) -> impl Iterator<Item = (&Shown, PathBuf)> {
@@ -118,7 +124,10 @@ mod tests {
 
     #[test]
     fn a_path_lies_in_what_its_components_begin_with() {
-        let paths = ["/", "/a", "/a/", "/a/b", "/a/./b", "/a//b", "/a/b/c", "/ab", "/a/bc", "a/b", "/a/.", "/a/.b", ""];
+        let paths = [
+            "/", "/a", "/a/", "/a/b", "/a/./b", "/a//b", "/a/b/c", "/ab", "/a/bc", "a/b", "/a/.",
+            "/a/.b", "",
+        ];
         for path in paths.map(Path::new) {
             for above in paths.map(Path::new) {
                 assert_eq!(lies_in(path, above), path.starts_with(above), "{path:?} in {above:?}");
@@ -135,7 +144,10 @@ mod tests {
             bind("/p/ws", "/work", Access::Write),
         ];
         let names = Names::in_view(&view);
-        assert_eq!(texts(names.readable(Path::new("/p/ws/a"))), ["/p/ws/a", "/link/a", "/b", "/work/a"]);
+        assert_eq!(
+            texts(names.readable(Path::new("/p/ws/a"))),
+            ["/p/ws/a", "/link/a", "/b", "/work/a"]
+        );
         assert_eq!(texts(names.writable(Path::new("/p/ws/a"))), ["/work/a"]);
         assert_eq!(texts(names.readable(Path::new("/p/ws"))), ["/p/ws", "/link", "/b", "/work"]);
         assert_eq!(texts(names.renamable(Path::new("/p/ws"))), [] as [&str; 0]);

@@ -14,7 +14,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
 
-use rustix::fs::{AtFlags, CWD, FileType, FsWord, Mode, OFlags, Stat, fstat, openat, statat, statfs};
+use rustix::fs::{
+    AtFlags, CWD, FileType, FsWord, Mode, OFlags, Stat, fstat, openat, statat, statfs,
+};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -135,7 +137,8 @@ pub(super) struct WalkedDirectory {
 
 impl TreeWalk {
     pub(super) fn new(root: &Path) -> TreeWalk {
-        let is_counting = statfs(root).is_ok_and(|system| COUNTING_FILE_SYSTEMS.contains(&system.f_type));
+        let is_counting =
+            statfs(root).is_ok_and(|system| COUNTING_FILE_SYSTEMS.contains(&system.f_type));
         let counting_device = statat(CWD, root, AtFlags::empty()).ok().filter(|_| is_counting);
         let counting_device = counting_device.map(|found| found.st_dev);
         TreeWalk { pending: VecDeque::from([root.to_path_buf()]), count: 0, counting_device }
@@ -150,10 +153,15 @@ impl TreeWalk {
     pub(super) fn next_directory(&mut self) -> Option<WalkedDirectory> {
         let path = self.pending.pop_front()?;
         self.count += 1;
-        let looked = self.counting_device.map(|device| (device, statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW)));
+        let looked = self
+            .counting_device
+            .map(|device| (device, statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW)));
         let is_leaf = matches!(looked, Some((device, Ok(found))) if found.st_dev == device && found.st_nlink == 2);
         if is_leaf {
-            return Some(WalkedDirectory { path, scan: Some(DirectoryScan { is_leaf, ..DirectoryScan::default() }) });
+            return Some(WalkedDirectory {
+                path,
+                scan: Some(DirectoryScan { is_leaf, ..DirectoryScan::default() }),
+            });
         }
         let scan = match scan_directory(&path) {
             Err(Errno::NOENT | Errno::NOTDIR) => Some(DirectoryScan::default()),
@@ -178,7 +186,10 @@ impl FileTime {
         FileTime(now.tv_sec, now.tv_nsec)
     }
 
-    #[expect(clippy::useless_conversion, reason = "the width of these fields differs between architectures")]
+    #[expect(
+        clippy::useless_conversion,
+        reason = "the width of these fields differs between architectures"
+    )]
     fn of_stat(stat: &Stat) -> FileTime {
         FileTime(i64::from(stat.st_ctime), i64::try_from(stat.st_ctime_nsec).unwrap_or(0))
     }
@@ -210,7 +221,11 @@ impl FileTime {
     /// seconds.
     fn is_before(self, now: FileTime) -> bool {
         let FileTime(seconds, nanoseconds) = self;
-        let granularity = if nanoseconds == 0 { WHOLE_SECOND_GRANULARITY_NANOS } else { TIMESTAMP_GRANULARITY_NANOS };
+        let granularity = if nanoseconds == 0 {
+            WHOLE_SECOND_GRANULARITY_NANOS
+        } else {
+            TIMESTAMP_GRANULARITY_NANOS
+        };
         let age = i128::from(now.0 - seconds) * 1_000_000_000 + i128::from(now.1 - nanoseconds);
         age > i128::from(granularity)
     }
@@ -320,7 +335,9 @@ pub(super) fn scan_directory(path: &Path) -> Result<DirectoryScan, Errno> {
         scan.has_head |= name == "HEAD";
         scan.has_git |= name == ".git";
         match kind {
-            FileType::Directory if name != "." && name != ".." => scan.directories.push(path.join(name)),
+            FileType::Directory if name != "." && name != ".." => {
+                scan.directories.push(path.join(name))
+            }
             FileType::Symlink => scan.links.push(path.join(name)),
             _ => {}
         }
@@ -471,7 +488,8 @@ impl ObservedFiles {
     }
 
     fn open_with_size(&mut self, path: &Path) -> Result<Option<(File, u64)>, Unreadable> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let flags =
+            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let failed = |error: Errno| Unreadable { path: path.to_path_buf(), source: error.into() };
         // Do not open a device or a pipe, because opening one can have an effect.
         match self.look(path) {
@@ -540,7 +558,8 @@ impl ObservedFiles {
     /// could go unnoticed.
     pub(super) fn into_identities(self, roots: &[PathBuf]) -> Option<Vec<(PathBuf, FileIdentity)>> {
         let inside = |path: &Path| roots.iter().any(|root| lies_in(path, root));
-        let seen = self.seen.into_iter().map(|(path, (_, identity))| (PathBuf::from(path), identity));
+        let seen =
+            self.seen.into_iter().map(|(path, (_, identity))| (PathBuf::from(path), identity));
         let identities: Vec<_> = seen.chain(self.kept).filter(|(path, _)| inside(path)).collect();
         identities.iter().all(|(_, identity)| identity.is_settled(self.began)).then_some(identities)
     }
@@ -548,7 +567,9 @@ impl ObservedFiles {
     /// Returns the identities of all paths that were looked at, or `None` if a change could go
     /// unnoticed.
     pub(super) fn settled_identities(&self) -> Option<Vec<(PathBuf, FileIdentity)>> {
-        let is_settled = |identity: &FileIdentity| *identity != FileIdentity::Denied && identity.is_settled(self.began);
+        let is_settled = |identity: &FileIdentity| {
+            *identity != FileIdentity::Denied && identity.is_settled(self.began)
+        };
         let seen = self.seen.iter().map(|(path, (_, identity))| (PathBuf::from(path), *identity));
         let identities: Vec<_> = seen.chain(self.kept.iter().cloned()).collect();
         identities.iter().all(|(_, identity)| is_settled(identity)).then_some(identities)
@@ -579,9 +600,13 @@ impl ObservedFiles {
                 },
                 _ => (NodeKind::Other, FileIdentity::passed(&stat)),
             },
-            Err(Errno::NAMETOOLONG) if is_too_deep(path) => (NodeKind::Denied, FileIdentity::Denied),
+            Err(Errno::NAMETOOLONG) if is_too_deep(path) => {
+                (NodeKind::Denied, FileIdentity::Denied)
+            }
             // A name that no file can have is absent, too.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => (NodeKind::Absent, FileIdentity::Absent),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => {
+                (NodeKind::Absent, FileIdentity::Absent)
+            }
             Err(_) => (NodeKind::Denied, FileIdentity::Denied),
         };
         self.seen.insert(path.into(), (kind.clone(), identity));
@@ -593,7 +618,10 @@ impl ObservedFiles {
     fn look_in_listing(&self, path: &Path) -> Option<NodeKind> {
         let (directory, name) = split_name(path)?;
         let listing = self.listed.get(directory)?;
-        match listing.binary_search_by(|(entry, _)| entry.as_os_str().cmp(name)).map(|at| listing[at].1) {
+        match listing
+            .binary_search_by(|(entry, _)| entry.as_os_str().cmp(name))
+            .map(|at| listing[at].1)
+        {
             Err(_) => Some(NodeKind::Absent),
             Ok(FileType::Directory) => Some(NodeKind::Directory),
             Ok(FileType::RegularFile) => Some(NodeKind::File),
@@ -619,7 +647,10 @@ impl FileIdentity {
         FileIdentity::Passed { device: stat.st_dev, inode: stat.st_ino, mode: stat.st_mode }
     }
 
-    #[expect(clippy::useless_conversion, reason = "the width of these fields differs between architectures")]
+    #[expect(
+        clippy::useless_conversion,
+        reason = "the width of these fields differs between architectures"
+    )]
     fn read(stat: &Stat) -> FileIdentity {
         FileIdentity::Read {
             device: stat.st_dev,
@@ -686,7 +717,8 @@ mod tests {
     #[track_caller]
     fn check(root: &Path, path: &str, links: &[&str], end: TraceEnd) {
         let trace = ObservedFiles::new(root).trace(&root.join(path));
-        let found: Vec<_> = trace.links.iter().map(|(link, _)| link.strip_prefix(root).unwrap()).collect();
+        let found: Vec<_> =
+            trace.links.iter().map(|(link, _)| link.strip_prefix(root).unwrap()).collect();
         assert_eq!(found, links.iter().map(Path::new).collect::<Vec<_>>(), "{path}");
         assert_eq!(trace.end, end, "{path}");
     }
@@ -703,11 +735,24 @@ mod tests {
         let file = TraceEnd::At { path: root.join("real/deep/file"), is_directory: false };
         check(&root, "two/file", &["two", "one"], file.clone());
         check(&root, "one/../real/deep/file", &["one"], file);
-        check(&root, "one/missing/x/../y", &["one"], TraceEnd::Missing(root.join("real/missing/y")));
+        check(
+            &root,
+            "one/missing/x/../y",
+            &["one"],
+            TraceEnd::Missing(root.join("real/missing/y")),
+        );
         check(&root, "dangling", &["dangling"], TraceEnd::Missing(root.join("nowhere/at/all")));
-        check(&root, "two/file/below", &["two", "one"], TraceEnd::BelowFile(root.join("real/deep/file")));
+        check(
+            &root,
+            "two/file/below",
+            &["two", "one"],
+            TraceEnd::BelowFile(root.join("real/deep/file")),
+        );
         let turns = ObservedFiles::new(&root).trace(&root.join("turn"));
-        assert_eq!((turns.links.len(), turns.end), (MAX_LINKS, TraceEnd::Missing(root.join("turn"))));
+        assert_eq!(
+            (turns.links.len(), turns.end),
+            (MAX_LINKS, TraceEnd::Missing(root.join("turn")))
+        );
     }
 
     #[test]
@@ -742,7 +787,8 @@ mod tests {
         }
         let identities = identities.unwrap();
         let holds = || identities.iter().all(|(path, identity)| identity.still_holds(path));
-        let identity_of = |wanted: &Path| identities.iter().find(|(path, _)| path == wanted).unwrap().1;
+        let identity_of =
+            |wanted: &Path| identities.iter().find(|(path, _)| path == wanted).unwrap().1;
         assert!(holds());
         fs_err::write(root.join("unrelated"), "").unwrap();
         assert!(holds());
@@ -767,9 +813,14 @@ mod tests {
     #[test]
     fn a_time_stamp_in_whole_seconds_may_follow_any_moment_of_its_second() {
         let began = FileTime(7, 500);
-        let cases = [((7, 500), true), ((7, 499), false), ((7, 0), true), ((6, 0), false), ((8, 0), true)];
+        let cases =
+            [((7, 500), true), ((7, 499), false), ((7, 0), true), ((6, 0), false), ((8, 0), true)];
         for ((seconds, nanoseconds), expected) in cases {
-            assert_eq!(FileTime(seconds, nanoseconds).may_follow(began), expected, "{seconds}.{nanoseconds}");
+            assert_eq!(
+                FileTime(seconds, nanoseconds).may_follow(began),
+                expected,
+                "{seconds}.{nanoseconds}"
+            );
         }
     }
 

@@ -72,20 +72,33 @@ pub(super) struct PatternSearch<'a> {
 }
 
 impl<'a> PatternSearch<'a> {
-    pub(super) fn new(root: &'a Path, shown: &'a [PathBuf], hide: &[PathGlob], protect: &[PathGlob]) -> Self {
+    pub(super) fn new(
+        root: &'a Path,
+        shown: &'a [PathBuf],
+        hide: &[PathGlob],
+        protect: &[PathGlob],
+    ) -> Self {
         let with = |effect| {
             move |glob: &PathGlob| {
                 let rule = glob.as_str().to_owned();
                 let alternatives = glob.components().into_iter();
-                alternatives.map(move |components| RulePattern { rule: rule.clone(), components, effect })
+                alternatives.map(move |components| RulePattern {
+                    rule: rule.clone(),
+                    components,
+                    effect,
+                })
             }
         };
         let hide = hide.iter().flat_map(with(RuleEffect::Hide));
         // Add a pattern that matches nothing, so that every real directory is visited and all names
         // of files that have several are found.
         let components = vec![GlobComponent::AnyDepth];
-        let everything = RulePattern { rule: String::new(), components, effect: RuleEffect::Protect };
-        let patterns = [everything].into_iter().chain(hide).chain(protect.iter().flat_map(with(RuleEffect::Protect)));
+        let everything =
+            RulePattern { rule: String::new(), components, effect: RuleEffect::Protect };
+        let patterns = [everything]
+            .into_iter()
+            .chain(hide)
+            .chain(protect.iter().flat_map(with(RuleEffect::Protect)));
         PatternSearch {
             root,
             shown,
@@ -129,11 +142,15 @@ impl<'a> PatternSearch<'a> {
             let mut used = BTreeSet::new();
             let mut pending = vec![target];
             while let Some(path) = pending.pop() {
-                let directories = path.ancestors().filter_map(|above| to_directory.get(&(*number, above.as_os_str())));
+                let directories = path
+                    .ancestors()
+                    .filter_map(|above| to_directory.get(&(*number, above.as_os_str())));
                 for at in directories.flatten().filter(|at| used.insert(**at)) {
                     let links = &self.followed[*at].links;
                     pending.extend(links.iter().map(|(link, _)| link));
-                    self.matches.links.extend(links.iter().map(|link| GuardedLink::new(*effect, rule, link, target)));
+                    self.matches.links.extend(
+                        links.iter().map(|link| GuardedLink::new(*effect, rule, link, target)),
+                    );
                 }
                 self.check_number_of_links()?;
             }
@@ -143,13 +160,18 @@ impl<'a> PatternSearch<'a> {
 
     fn check_number_of_links(&self) -> Result<(), ViewError> {
         match self.matches.links.get(MAX_GUARDED_LINKS) {
-            Some(link) => Err(ViewError::TooManyLinks { path: link.link.clone(), limit: MAX_GUARDED_LINKS }),
+            Some(link) => {
+                Err(ViewError::TooManyLinks { path: link.link.clone(), limit: MAX_GUARDED_LINKS })
+            }
             None => Ok(()),
         }
     }
 
     /// Adds the positions after each `**`, which may match no directory at all.
-    fn skip_any_depth(&self, mut positions: BTreeSet<PatternPosition>) -> BTreeSet<PatternPosition> {
+    fn skip_any_depth(
+        &self,
+        mut positions: BTreeSet<PatternPosition>,
+    ) -> BTreeSet<PatternPosition> {
         let mut pending: Vec<_> = positions.iter().copied().collect();
         while let Some((number, at)) = pending.pop() {
             let components = &self.patterns[number].components;
@@ -245,7 +267,9 @@ impl<'a> PatternSearch<'a> {
         {
             for number in &matching {
                 let RulePattern { rule, effect, .. } = &self.patterns[*number];
-                self.matches.links.extend(links.iter().map(|link| GuardedLink::new(*effect, rule, link, end)));
+                self.matches
+                    .links
+                    .extend(links.iter().map(|link| GuardedLink::new(*effect, rule, link, end)));
                 if !self.followed.is_empty() {
                     self.behind_links.push((*number, end.clone()));
                 }
@@ -271,7 +295,9 @@ impl<'a> PatternSearch<'a> {
             }
             // A link to the workspace itself continues the search there. Paths above the workspace
             // need no search, because the contents of the workspace are found by their own paths.
-            TraceEnd::At { is_directory: true, path: end } if end == self.root && !below_link.is_empty() => {
+            TraceEnd::At { is_directory: true, path: end }
+                if end == self.root && !below_link.is_empty() =>
+            {
                 self.pending.push((end, below_link));
             }
             _ => {}

@@ -66,8 +66,12 @@ impl SearchCache {
         digest.update(described.as_deref().unwrap_or_default());
         let scope: [u8; 32] = digest.finalize().into();
         let name = u64::from_be_bytes(scope[..8].try_into().expect("it is eight bytes long"));
-        let directory = host.own_directory("XDG_CACHE_HOME", ".cache").filter(|_| described.is_ok());
-        SearchCache { file: directory.map(|directory| directory.join(format!("{PREFIX}{name:016x}"))), scope }
+        let directory =
+            host.own_directory("XDG_CACHE_HOME", ".cache").filter(|_| described.is_ok());
+        SearchCache {
+            file: directory.map(|directory| directory.join(format!("{PREFIX}{name:016x}"))),
+            scope,
+        }
     }
 
     /// Finds the deciders before a run. Uses the cached result if nothing changed since, and
@@ -81,7 +85,8 @@ impl SearchCache {
         }
         let deciders = Deciders::find(scope, SearchPhase::BeforeRun);
         let unsaved = self.file.and_then(|file| {
-            let identities = deciders.files.settled_identities().filter(|looks| looks.len() > MIN_LOOKS)?;
+            let identities =
+                deciders.files.settled_identities().filter(|looks| looks.len() > MIN_LOOKS)?;
             let search = KeptSearch {
                 scope: self.scope,
                 identities: LinkSurvey::default().without_covered(&identities),
@@ -96,8 +101,8 @@ impl SearchCache {
 
     fn load(&self, file: &Path) -> Option<KeptSearch> {
         let search: KeptSearch = postcard::from_bytes(&read_own(file)?).ok()?;
-        let is_current =
-            search.scope == self.scope && search.identities.iter().all(|(path, identity)| identity.still_holds(path));
+        let is_current = search.scope == self.scope
+            && search.identities.iter().all(|(path, identity)| identity.still_holds(path));
         is_current.then_some(search)
     }
 }
@@ -147,7 +152,8 @@ fn forget_some(directory: &Path) -> io::Result<()> {
 
 /// Reads a file that only this user can have written.
 fn read_own(path: &Path) -> Option<Vec<u8>> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let flags =
+        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let mut file = File::from(openat(CWD, path, flags, Mode::empty()).ok()?);
     let metadata = file.metadata().ok()?;
     let is_own = metadata.is_file()

@@ -83,13 +83,20 @@ pub(super) fn readable(host: &Host, home: &Path, grants: &Grants) -> BTreeSet<Pa
         if inside.as_os_str().is_empty() {
             continue;
         }
-        let known: Vec<_> = KNOWN.iter().filter(|toolchain| inside.starts_with(toolchain.enters)).collect();
+        let known: Vec<_> =
+            KNOWN.iter().filter(|toolchain| inside.starts_with(toolchain.enters)).collect();
         if known.is_empty() {
             readable.insert(directory.clone());
         }
-        readable.extend(known.iter().flat_map(|toolchain| toolchain.needs).map(|need| home.join(need)));
+        readable
+            .extend(known.iter().flat_map(|toolchain| toolchain.needs).map(|need| home.join(need)));
         if inside.starts_with(".cargo") {
-            readable.extend(CARGO_SETTINGS.map(|file| home.join(file)).into_iter().filter(|file| !has_token(file)));
+            readable.extend(
+                CARGO_SETTINGS
+                    .map(|file| home.join(file))
+                    .into_iter()
+                    .filter(|file| !has_token(file)),
+            );
         }
     }
     // Keep only paths that exist and are not reached through a link to elsewhere.
@@ -116,7 +123,8 @@ fn without_parents(entry: &Path) -> Option<PathBuf> {
 /// Tells whether a settings file may contain a token. A file that cannot be read counts as one with
 /// a token.
 fn has_token(file: &Path) -> bool {
-    fs_err::read_to_string(file).map_or(true, |text| text.contains("token") || text.contains("credential"))
+    fs_err::read_to_string(file)
+        .map_or(true, |text| text.contains("token") || text.contains("credential"))
 }
 
 /// Removes the paths that lie in another path of the set.
@@ -135,7 +143,8 @@ mod tests {
     /// Returns the readable paths, relative to the home, for a `PATH` in which `~` is the home.
     fn shown(home: &Path, path: &str) -> Vec<String> {
         let path = path.replace('~', home.to_str().unwrap());
-        let variables = BTreeMap::from([("HOME".into(), home.into()), ("PATH".into(), path.into())]);
+        let variables =
+            BTreeMap::from([("HOME".into(), home.into()), ("PATH".into(), path.into())]);
         let host = Host::new(variables, home.join("project"));
         let relative = |path: &PathBuf| path.strip_prefix(home).unwrap().display().to_string();
         readable(&host, home, &Grants::on(&host)).iter().map(relative).collect()
@@ -145,7 +154,14 @@ mod tests {
     fn no_entry_of_path_shows_more_than_its_own_directory() {
         let root = tempfile::tempdir().unwrap();
         let home = fs_err::canonicalize(root.path()).unwrap().join("home");
-        for directory in ["bin", ".ssh", ".cargo/bin", "project/deep", ".local/state/ringfence", ".config/ringfence"] {
+        for directory in [
+            "bin",
+            ".ssh",
+            ".cargo/bin",
+            "project/deep",
+            ".local/state/ringfence",
+            ".config/ringfence",
+        ] {
             fs_err::create_dir_all(home.join(directory)).unwrap();
         }
         symlink(&home, home.join("me")).unwrap();
@@ -188,7 +204,15 @@ mod tests {
         ] {
             assert_eq!(shown(&home, path), [] as [&str; 0], "{path}");
         }
-        for path in ["~/bin", "~/bin/", "~/./bin", "~/bin/../bin", "~/.cargo/../bin", "~/bin:~", "~/../home/bin"] {
+        for path in [
+            "~/bin",
+            "~/bin/",
+            "~/./bin",
+            "~/bin/../bin",
+            "~/.cargo/../bin",
+            "~/bin:~",
+            "~/../home/bin",
+        ] {
             assert_eq!(shown(&home, path), ["bin"], "{path}");
         }
         assert_eq!(shown(&home, "~/bin/../.cargo/bin"), [".cargo/bin"]);

@@ -8,8 +8,8 @@ use std::time::Duration;
 use ringfence::policy::Size;
 use ringfence::result::{ImportedBy, NotRun};
 use ringfence::{
-    Backend, BlockImports, CodeError, ContainerSpec, Engine, ExecutionResult, Host, Language, Policy, Pull, Records,
-    Sandbox, Settings, Spec,
+    Backend, BlockImports, CodeError, ContainerSpec, Engine, ExecutionResult, Host, Language,
+    Policy, Pull, Records, Sandbox, Settings, Spec,
 };
 use ringfence_test_ledger::engine::{DOCKER_VARIABLE, PODMAN_VARIABLE, TINY_IMAGE};
 use ringfence_test_ledger::require;
@@ -27,7 +27,12 @@ enum Where<'a> {
 }
 
 impl Where<'_> {
-    async fn try_run(&self, code: &str, language: &str, time: Option<Duration>) -> Result<ExecutionResult, CodeError> {
+    async fn try_run(
+        &self,
+        code: &str,
+        language: &str,
+        time: Option<Duration>,
+    ) -> Result<ExecutionResult, CodeError> {
         match self {
             Where::Alone(engine, policy) => engine.execute_code(policy, code, language, time).await,
             Where::Staying(sandbox) => sandbox.execute_code(code, language, time).await,
@@ -82,9 +87,11 @@ pub(crate) fn settings(home: &Path, user: &str, project: &str) -> Settings {
     fs_err::write(home.join(".config/ringfence/config.toml"), user).unwrap();
     fs_err::write(home.join("workspace/ringfence.toml"), project).unwrap();
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let variables: BTreeMap<OsString, OsString> = [("PATH".into(), path), ("HOME".into(), home.into())].into();
+    let variables: BTreeMap<OsString, OsString> =
+        [("PATH".into(), path), ("HOME".into(), home.into())].into();
     let host = Host::new(variables, home.join("workspace"));
-    let settings = Settings::load(host, Vec::new(), Default::default()).unwrap_or_else(|error| panic!("{error:?}"));
+    let settings = Settings::load(host, Vec::new(), Default::default())
+        .unwrap_or_else(|error| panic!("{error:?}"));
     settings.with_launcher(ringfence_test_ledger::binary())
 }
 
@@ -92,8 +99,14 @@ pub(crate) fn settings(home: &Path, user: &str, project: &str) -> Settings {
 fn code_returns_its_output_its_exit_code_and_what_held() {
     require!(user_namespaces, bwrap, binary, python3);
     everywhere(async |code| {
-        let result = code.python("import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(3)").await;
-        assert_eq!((result.stdout.as_str(), result.stderr.as_str()), ("out\n", "err\n"), "{result:?}");
+        let result = code
+            .python("import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(3)")
+            .await;
+        assert_eq!(
+            (result.stdout.as_str(), result.stderr.as_str()),
+            ("out\n", "err\n"),
+            "{result:?}"
+        );
         assert_eq!((result.exit_code, result.ok, result.timed_out), (Some(3), false, false));
         assert!(!result.meta.held.is_empty() && result.meta.blocked_imports.is_empty());
         let result = code.run("echo \"$BASH_VERSION\" | grep -c .", "bash").await;
@@ -130,7 +143,10 @@ fn each_execution_starts_in_an_empty_directory_and_leaves_none() {
             assert!(file.ends_with("/main.py") && !Path::new(file).exists(), "{file}");
             assert!(!Path::new(directory).exists(), "{directory}");
             if let Some(sandbox) = code.sandbox() {
-                assert!(sandbox.files().stat(directory).await.is_err(), "{directory} is still inside");
+                assert!(
+                    sandbox.files().stat(directory).await.is_err(),
+                    "{directory} is still inside"
+                );
                 assert!(sandbox.files().stat(file).await.is_err(), "{file} is still inside");
             }
         }
@@ -181,7 +197,8 @@ fn without_a_workspace_of_its_own_code_sees_nothing_of_where_its_caller_is() {
     fs_err::write(home.path().join("workspace/note"), "kept").unwrap();
     let engine = engine(home.path());
     let note = home.path().join("workspace/note");
-    let code = format!("import os\nprint(os.path.exists('{}'), os.path.exists('note'))", note.display());
+    let code =
+        format!("import os\nprint(os.path.exists('{}'), os.path.exists('note'))", note.display());
     runtime().block_on(async {
         let alone = engine.execute_code(&Policy::default(), &code, "python", None).await.unwrap();
         assert_eq!(alone.stdout, "False False\n", "{alone:?}");
@@ -200,7 +217,12 @@ fn an_operators_tree_for_workspaces_does_not_keep_code_from_its_own_directory() 
     let home = place();
     let rule = format!("workspace_root = '{}'", home.path().display());
     let engine = Engine::new(settings(home.path(), &rule, "filesystem.workspace = '.'")).unwrap();
-    let result = runtime().block_on(engine.execute_code(&engine.settings().policy, "print(1)", "python", None));
+    let result = runtime().block_on(engine.execute_code(
+        &engine.settings().policy,
+        "print(1)",
+        "python",
+        None,
+    ));
     assert_eq!(result.unwrap().stdout, "1\n");
 }
 
@@ -230,7 +252,10 @@ fn an_unknown_language_is_an_error_that_lists_what_there_is() {
     require!(user_namespaces, bwrap, binary);
     everywhere(async |code| {
         let error = code.try_run("", "cobol", None).await.unwrap_err();
-        assert_eq!(error.to_string(), "unknown language `cobol`: it is one of bash, javascript, python");
+        assert_eq!(
+            error.to_string(),
+            "unknown language `cobol`: it is one of bash, javascript, python"
+        );
         assert!(error.hints()[0].contains("[code.languages.cobol]"), "{:?}", error.hints());
     });
 }
@@ -247,7 +272,10 @@ fn a_language_whose_program_is_not_inside_is_an_error_that_says_so() {
             let sandbox = engine.start(Spec::new(policy.clone())).await.unwrap();
             for place in [Where::Alone(&engine, &policy), Where::Staying(&sandbox)] {
                 let error = place.try_run("", "cobol", None).await.unwrap_err();
-                assert_eq!(error.to_string(), "cannot find `no-such-cobol`, which runs cobol, inside the sandbox");
+                assert_eq!(
+                    error.to_string(),
+                    "cannot find `no-such-cobol`, which runs cobol, inside the sandbox"
+                );
                 assert_eq!(error.exit_status().code(), 127);
             }
             sandbox.stop().await.unwrap();
@@ -262,11 +290,15 @@ fn a_projects_language_runs_in_a_sandbox_and_never_on_the_host() {
     let own = "[code.languages.shell]\ncommand = ['sh', '-e']\nsuffix = '.ash'";
     let engine = Engine::new(settings(home.path(), "", own)).unwrap();
     runtime().block_on(async {
-        let inside = engine.execute_code(&Policy::default(), "echo inside", "shell", None).await.unwrap();
+        let inside =
+            engine.execute_code(&Policy::default(), "echo inside", "shell", None).await.unwrap();
         assert_eq!(inside.stdout, "inside\n", "{inside:?}");
         let local = Policy::default().backend(Backend::Local);
         let refused = engine.execute_code(&local, "echo outside", "shell", None).await.unwrap_err();
-        assert!(matches!(refused, CodeError::FromProject { backend: Backend::Local, .. }), "{refused:?}");
+        assert!(
+            matches!(refused, CodeError::FromProject { backend: Backend::Local, .. }),
+            "{refused:?}"
+        );
         let sandbox = engine.start(Spec::new(local)).await.unwrap();
         let refused = sandbox.execute_code("echo outside", "shell", None).await.unwrap_err();
         assert!(matches!(refused, CodeError::FromProject { .. }), "{refused:?}");
@@ -275,7 +307,8 @@ fn a_projects_language_runs_in_a_sandbox_and_never_on_the_host() {
     // A language in the user's own settings may run on the host.
     let engine = Engine::new(settings(home.path(), own, "")).unwrap();
     let local = Policy::default().backend(Backend::Local);
-    let result = runtime().block_on(engine.execute_code(&local, "echo outside", "shell", None)).unwrap();
+    let result =
+        runtime().block_on(engine.execute_code(&local, "echo outside", "shell", None)).unwrap();
     assert_eq!(result.stdout, "outside\n");
 }
 
@@ -292,20 +325,33 @@ fn the_lint_is_off_or_warns_or_blocks() {
                 let result = place.python(code).await;
                 let found = &result.meta.blocked_imports;
                 match degree {
-                    BlockImports::Off => assert!(result.ok && found.is_empty() && result.meta.note.is_none()),
-                    BlockImports::Warn => assert_eq!((result.stdout.as_str(), found.len()), ("ran\n", 1)),
+                    BlockImports::Off => {
+                        assert!(result.ok && found.is_empty() && result.meta.note.is_none())
+                    }
+                    BlockImports::Warn => {
+                        assert_eq!((result.stdout.as_str(), found.len()), ("ran\n", 1))
+                    }
                     BlockImports::Block => {
                         assert_eq!((result.ok, result.stdout.as_str()), (false, ""), "{result:?}");
                         assert_eq!((result.exit_code, result.signal), (None, None));
                         assert_eq!(result.meta.not_run, Some(NotRun::BlockedImports));
-                        assert!(result.stderr.contains("line 1, column 8: import os\n"), "{result:?}");
+                        assert!(
+                            result.stderr.contains("line 1, column 8: import os\n"),
+                            "{result:?}"
+                        );
                         let first = &found[0];
                         assert_eq!((first.module.as_str(), first.line, first.column), ("os", 1, 8));
                         assert_eq!(first.how, ImportedBy::Import);
                     }
                 }
                 if degree != BlockImports::Off {
-                    assert!(result.meta.note.as_ref().is_some_and(|note| note.contains("isolates nothing")));
+                    assert!(
+                        result
+                            .meta
+                            .note
+                            .as_ref()
+                            .is_some_and(|note| note.contains("isolates nothing"))
+                    );
                 }
                 let free = place.python("print(1)").await;
                 assert!(free.ok && free.meta.blocked_imports.is_empty(), "{free:?}");
@@ -330,9 +376,15 @@ fn code_with_a_syntax_error_is_the_interpreters_to_refuse_and_the_lint_says_so()
             let wrong = place.python("print('never')\nx = = 1\n").await;
             assert_eq!((wrong.exit_code, wrong.stdout.as_str()), (Some(1), ""), "{wrong:?}");
             assert!(wrong.stderr.contains("SyntaxError"), "{wrong:?}");
-            assert!(wrong.meta.blocked_imports.is_empty() && wrong.meta.not_run.is_none(), "{wrong:?}");
+            assert!(
+                wrong.meta.blocked_imports.is_empty() && wrong.meta.not_run.is_none(),
+                "{wrong:?}"
+            );
             let note = wrong.meta.note.unwrap_or_default();
-            assert!(note.ends_with("near the syntax error at line 2, column 5 it may have missed some"), "{note}");
+            assert!(
+                note.ends_with("near the syntax error at line 2, column 5 it may have missed some"),
+                "{note}"
+            );
             // Imports outside the syntax error count.
             let blocked = place.python("import os\nx = = 1\n").await;
             assert_eq!(blocked.meta.not_run, Some(NotRun::BlockedImports), "{blocked:?}");
@@ -363,13 +415,17 @@ fn dropping_the_future_ends_code_and_takes_its_directory_along() {
             let gone = async {
                 loop {
                     let entries = fs_err::read_dir(room.parent().unwrap()).unwrap().flatten();
-                    let here = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("code-")).count();
+                    let here = entries
+                        .filter(|entry| entry.file_name().to_string_lossy().starts_with("code-"))
+                        .count();
                     if here == 0 && sandbox.execute(list, None).await.unwrap().stdout == "0\n" {
                         break;
                     }
                 }
             };
-            tokio::time::timeout(Duration::from_secs(10), gone).await.expect("its directory is removed");
+            tokio::time::timeout(Duration::from_secs(10), gone)
+                .await
+                .expect("its directory is removed");
         }
     });
 }
@@ -408,7 +464,11 @@ fn serde_json_result() -> ExecutionResult {
 fn in_a_container(backend: Backend, variable: &str, own: &str) {
     let home = place();
     let engine = engine_with(home.path(), &[(own, &std::env::var(variable).unwrap())]);
-    let container = ContainerSpec { image: Some(TINY_IMAGE.to_owned()), pull: Some(Pull::Never), ..Default::default() };
+    let container = ContainerSpec {
+        image: Some(TINY_IMAGE.to_owned()),
+        pull: Some(Pull::Never),
+        ..Default::default()
+    };
     let mut settings = engine.settings().clone();
     settings.container = container.clone();
     let shell = Language::new(["sh"], ".ash").unwrap();
@@ -421,7 +481,9 @@ fn in_a_container(backend: Backend, variable: &str, own: &str) {
         let sandbox = engine.start(spec).await.unwrap_or_else(|error| panic!("{error:?}"));
         for place in [Where::Alone(&engine, &policy), Where::Staying(&sandbox)] {
             for _ in 0..2 {
-                let result = place.run("ls | wc -l; touch here; (sleep 600 &); echo $0; exit 3", "shell").await;
+                let result = place
+                    .run("ls | wc -l; touch here; (sleep 600 &); echo $0; exit 3", "shell")
+                    .await;
                 let lines: Vec<&str> = result.stdout.lines().map(str::trim).collect();
                 let [count, file] = lines[..] else { panic!("{result:?}") };
                 assert_eq!((count, result.exit_code), ("0", Some(3)), "{result:?}");
@@ -430,7 +492,10 @@ fn in_a_container(backend: Backend, variable: &str, own: &str) {
             let error = place.try_run("", "python", None).await.unwrap_err();
             assert!(matches!(error, CodeError::NoProgram { .. }), "{error:?}");
         }
-        let left = sandbox.execute("ps | grep -c '[s]leep 600'; ls -a /tmp | grep -c code-", None).await.unwrap();
+        let left = sandbox
+            .execute("ps | grep -c '[s]leep 600'; ls -a /tmp | grep -c code-", None)
+            .await
+            .unwrap();
         assert_eq!(left.stdout, "0\n0\n", "{left:?}");
         sandbox.stop().await.unwrap();
     });

@@ -67,7 +67,9 @@ async fn interrupted(context: &Context, code: &str) -> Raised {
     let (mut error, mut is_asked) = (None, false);
     while let Some(event) = cell.next().await {
         match event.unwrap() {
-            Event::Stdout(_) if !std::mem::replace(&mut is_asked, true) => context.interrupt().await.unwrap(),
+            Event::Stdout(_) if !std::mem::replace(&mut is_asked, true) => {
+                context.interrupt().await.unwrap()
+            }
             Event::Error(raised) => error = Some(raised),
             _ => {}
         }
@@ -81,8 +83,13 @@ fn state_lives_on_from_cell_to_cell_on_every_backend() {
     for backend in [Backend::Native, Backend::Bwrap, Backend::Local] {
         behind(Policy::default().backend(backend), async |sandbox| {
             let context = sandbox.contexts().usual("python").await.unwrap();
-            let first = run(&context, "import sys\nx = 41\ndef f(): return x + 1\nprint('out')").await;
-            assert_eq!((first.count, first.stdout.as_str(), first.results.len()), (1, "out\n", 0), "{first:?}");
+            let first =
+                run(&context, "import sys\nx = 41\ndef f(): return x + 1\nprint('out')").await;
+            assert_eq!(
+                (first.count, first.stdout.as_str(), first.results.len()),
+                (1, "out\n", 0),
+                "{first:?}"
+            );
             assert_eq!(value(&context, "f()").await, "42");
             assert_eq!(value(&context, "_ + 1").await, "43");
             assert_eq!(value(&context, "x;").await, "");
@@ -99,9 +106,14 @@ fn state_lives_on_from_cell_to_cell_on_every_backend() {
 fn a_line_that_begins_with_an_exclamation_mark_is_a_command() {
     require!(user_namespaces, binary, python3);
     in_python(async |context| {
-        let code = "for number in (1, 2):\n    !echo said; exit 3\ntext = '''\n!echo unsaid\n'''\ntext";
+        let code =
+            "for number in (1, 2):\n    !echo said; exit 3\ntext = '''\n!echo unsaid\n'''\ntext";
         let outcome = run(context, code).await;
-        assert_eq!((outcome.stdout.as_str(), &outcome.error), ("said\nsaid\n", &None), "{outcome:?}");
+        assert_eq!(
+            (outcome.stdout.as_str(), &outcome.error),
+            ("said\nsaid\n", &None),
+            "{outcome:?}"
+        );
         assert_eq!(outcome.results[0].text(), Some(r"'\n!echo unsaid\n'"), "{outcome:?}");
         let pip = run(context, "%pip --no-such-option").await;
         assert!(!pip.stderr.is_empty() && pip.error.is_none(), "{pip:?}");
@@ -146,8 +158,14 @@ fn a_value_is_shown_in_every_form_that_it_has() {
         let outcome = run(context, bundle).await;
         assert_eq!(outcome.results[0].formats["text/x-own"], json!("o"), "{outcome:?}");
         let broken = run(context, "class Broken:\n def _repr_html_(self): 1 / 0\nBroken()").await;
-        assert!(broken.stderr.contains("ZeroDivisionError") && broken.error.is_none(), "{broken:?}");
-        assert!(broken.results[0].text().is_some_and(|text| text.contains("Broken object")), "{broken:?}");
+        assert!(
+            broken.stderr.contains("ZeroDivisionError") && broken.error.is_none(),
+            "{broken:?}"
+        );
+        assert!(
+            broken.results[0].text().is_some_and(|text| text.contains("Broken object")),
+            "{broken:?}"
+        );
     });
 }
 
@@ -184,7 +202,9 @@ fn output_comes_as_it_is_written() {
         assert_eq!(cell.next().await.unwrap().unwrap(), Event::Stdout("é\n".to_owned()));
         sandbox.files().write("/tmp/go", Vec::new()).await.unwrap();
         assert_eq!(cell.next().await.unwrap().unwrap(), Event::Stdout("second\n".to_owned()));
-        assert!(matches!(cell.next().await.unwrap().unwrap(), Event::Ended(left) if left.is_nothing()));
+        assert!(
+            matches!(cell.next().await.unwrap().unwrap(), Event::Ended(left) if left.is_nothing())
+        );
         assert!(cell.next().await.is_none());
     });
 }
@@ -200,7 +220,10 @@ fn an_error_is_told_with_its_traceback_and_ends_no_context() {
         assert_eq!(error.traceback, expected);
         assert_eq!(raised(context, "x = = 1").await.name, "SyntaxError");
         assert_eq!(raised(context, "import sys; sys.exit(3)").await.name, "SystemExit");
-        assert_eq!(raised(context, "class E(Exception):\n def __str__(self): 1/0\nraise E").await.name, "E");
+        assert_eq!(
+            raised(context, "class E(Exception):\n def __str__(self): 1/0\nraise E").await.name,
+            "E"
+        );
         assert_eq!(raised(context, "input()").await.name, "EOFError");
         assert_eq!(value(context, "1 + 1").await, "2");
     });
@@ -210,7 +233,8 @@ fn an_error_is_told_with_its_traceback_and_ends_no_context() {
 fn await_needs_no_function() {
     require!(user_namespaces, binary, python3);
     in_python(async |context| {
-        let code = "import asyncio\nasync def f(): return 5\ny = await f()\nawait asyncio.sleep(0, y + 1)";
+        let code =
+            "import asyncio\nasync def f(): return 5\ny = await f()\nawait asyncio.sleep(0, y + 1)";
         assert_eq!(value(context, code).await, "6");
         assert_eq!(value(context, "asyncio.run(f()) + y").await, "10");
     });
@@ -233,7 +257,8 @@ fn an_interrupt_ends_a_cell_and_not_its_context() {
             assert_eq!(value(context, "x").await, "7", "after {code}");
         }
         // Nobody listens to this cell any more.
-        let mut cell = context.execute("x = 8\nprint(1)\nwhile True: pass", &BTreeMap::new()).await.unwrap();
+        let mut cell =
+            context.execute("x = 8\nprint(1)\nwhile True: pass", &BTreeMap::new()).await.unwrap();
         while !matches!(cell.next().await.unwrap().unwrap(), Event::Stdout(_)) {}
         drop(cell);
         // Nobody ever listened to this cell.
@@ -251,7 +276,8 @@ fn variables_of_a_cell_are_for_it_alone() {
         assert_eq!(cell.outcome().await.unwrap().results[0].text(), Some("\"it's\\n1\""));
         assert_eq!(value(context, "'A' in os.environ").await, "False");
         for name in ["", "a b", "1x", "é"] {
-            let refused = context.execute("1", &[(name.to_owned(), String::new())].into()).await.unwrap_err();
+            let refused =
+                context.execute("1", &[(name.to_owned(), String::new())].into()).await.unwrap_err();
             assert!(matches!(refused, ContextError::Unsound { .. }), "{refused:?}");
         }
         assert!(matches!(try_run(context, "'\0'").await, Err(ContextError::Unsound { .. })));
@@ -263,14 +289,18 @@ fn several_contexts_are_apart_and_run_at_once() {
     require!(user_namespaces, binary, python3);
     behind(Policy::default(), async |sandbox| {
         let contexts = sandbox.contexts();
-        let (one, two) =
-            (contexts.create("python", None).await.unwrap(), contexts.create("python", None).await.unwrap());
-        let listed: Vec<String> = contexts.list().iter().map(|context| context.id().to_owned()).collect();
+        let (one, two) = (
+            contexts.create("python", None).await.unwrap(),
+            contexts.create("python", None).await.unwrap(),
+        );
+        let listed: Vec<String> =
+            contexts.list().iter().map(|context| context.id().to_owned()).collect();
         assert_eq!(listed, [one.id(), two.id()]);
         run(&one, "x = 1").await;
         assert_eq!(raised(&two, "x").await.name, "NameError");
         // One context waits for a file that the other makes.
-        let waits = "import os, time\nwhile not os.path.exists('/tmp/mark'): time.sleep(0.01)\n'seen'";
+        let waits =
+            "import os, time\nwhile not os.path.exists('/tmp/mark'): time.sleep(0.01)\n'seen'";
         let (seen, _) = tokio::join!(value(&one, waits), run(&two, "open('/tmp/mark', 'w')"));
         assert_eq!(seen, "'seen'");
         contexts.remove(one.id()).await.unwrap();
@@ -289,7 +319,9 @@ fn a_restart_begins_anew_even_while_a_cell_runs() {
         let marker = format!("85{}", std::process::id());
         let mut cell = context
             .execute(
-                &format!("import os; os.system('setsid sleep {marker} &'); print(1)\nwhile True: pass"),
+                &format!(
+                    "import os; os.system('setsid sleep {marker} &'); print(1)\nwhile True: pass"
+                ),
                 &BTreeMap::new(),
             )
             .await
@@ -330,7 +362,11 @@ fn a_context_whose_process_died_says_so_until_it_is_restarted() {
 }
 
 /// Runs a cell without naming a context, so that it runs in the usual context of its language.
-async fn run_unnamed(sandbox: &Sandbox, language: &str, code: &str) -> Result<Outcome, ContextError> {
+async fn run_unnamed(
+    sandbox: &Sandbox,
+    language: &str,
+    code: &str,
+) -> Result<Outcome, ContextError> {
     sandbox.contexts().execute(language, code, &BTreeMap::new()).await?.outcome().await
 }
 
@@ -349,7 +385,10 @@ fn the_usual_context_begins_anew_after_its_end() {
             assert_eq!(said, how, "{code}");
             // A caller that names the context is told that the context lost its variables.
             let context = sandbox.contexts().get(id).unwrap();
-            assert!(matches!(try_run(&context, "1").await, Err(ContextError::Ended { .. })), "{code}");
+            assert!(
+                matches!(try_run(&context, "1").await, Err(ContextError::Ended { .. })),
+                "{code}"
+            );
             let outcome = run_unnamed(sandbox, language, "1;true").await;
             assert_eq!(outcome.map(|outcome| outcome.count).unwrap(), 1, "{code}");
             run(&context, "1;true").await; // the usual context is the same one
@@ -364,7 +403,10 @@ fn the_usual_context_begins_anew_after_its_end() {
         let (ended, one, other) = tokio::join!(ends, waits("echo one $x"), waits("echo other $x"));
         assert!(matches!(ended, Err(ContextError::Ended { .. })), "{ended:?}");
         assert_eq!((one.as_str(), other.as_str()), ("one\n", "other\n"));
-        assert_eq!((sandbox.contexts().list().len(), sandbox.session().processes().await.unwrap().len()), (3, 3));
+        assert_eq!(
+            (sandbox.contexts().list().len(), sandbox.session().processes().await.unwrap().len()),
+            (3, 3)
+        );
     });
 }
 
@@ -376,15 +418,24 @@ fn a_cell_that_survives_an_interrupt_ends_its_context() {
     behind(Policy::default(), async |sandbox| {
         // The listener of a cell goes away while another cell waits for its turn.
         let left = async {
-            let mut cell = sandbox.contexts().execute("python", stubborn, &BTreeMap::new()).await.unwrap();
+            let mut cell =
+                sandbox.contexts().execute("python", stubborn, &BTreeMap::new()).await.unwrap();
             while !matches!(cell.next().await.unwrap().unwrap(), Event::Stdout(_)) {}
             let begun = Instant::now();
             drop(cell);
             let usual = sandbox.contexts().usual("python").await.unwrap();
-            let (named, unnamed) = tokio::join!(try_run(&usual, "5"), run_unnamed(sandbox, "python", "5"));
-            assert!(matches!(&named, Err(ContextError::Ended { how, .. }) if how == HOW), "{named:?}");
+            let (named, unnamed) =
+                tokio::join!(try_run(&usual, "5"), run_unnamed(sandbox, "python", "5"));
+            assert!(
+                matches!(&named, Err(ContextError::Ended { how, .. }) if how == HOW),
+                "{named:?}"
+            );
             assert_eq!(unnamed.unwrap().results[0].text(), Some("5"));
-            assert!(begun.elapsed() >= Duration::from_secs(20), "it had {:?} to end", begun.elapsed());
+            assert!(
+                begun.elapsed() >= Duration::from_secs(20),
+                "it had {:?} to end",
+                begun.elapsed()
+            );
         };
         // This cell has a listener.
         let heard = async {
@@ -442,7 +493,11 @@ fn what_is_too_much_is_left_out_and_counted() {
         assert_eq!((outcome.stdout.len(), outcome.left.stdout), (1 << 20, 2 << 20));
         assert_eq!(outcome.results[0].text(), Some("1"));
         let long = run(&context, "'y' * (40 << 20)").await;
-        assert!(long.stderr.contains("too long to be shown") && long.left.is_nothing(), "{:?}", long.stderr);
+        assert!(
+            long.stderr.contains("too long to be shown") && long.left.is_nothing(),
+            "{:?}",
+            long.stderr
+        );
         assert!(long.results[0].text().is_some_and(|text| text.len() < 5000));
         let many = run(&context, "for _ in range(9): display('z' * (10 << 20))").await;
         assert_eq!((many.results.len(), many.left.results), (6, 3));
@@ -472,7 +527,8 @@ fn nothing_of_a_context_is_left_when_its_sandbox_ends() {
     runtime().block_on(async {
         let sandbox = engine.start(Spec::new(Policy::default())).await.unwrap();
         let context = sandbox.contexts().create("python", None).await.unwrap();
-        run(&context, &format!("import subprocess\nsubprocess.Popen(['sleep', '{marker}'])\nNone")).await;
+        run(&context, &format!("import subprocess\nsubprocess.Popen(['sleep', '{marker}'])\nNone"))
+            .await;
         assert!(eventually(|| is_running(&marker)));
         sandbox.stop().await.unwrap();
         assert!(eventually(|| !is_running(&marker)));

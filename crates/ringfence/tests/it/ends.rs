@@ -99,7 +99,12 @@ fn interrupts_odd_exit_codes_and_code_that_cannot_be_compiled_end_as_they_do_col
     // Short code is compiled while its file is written. The order of the two differs each time, so
     // repeat the programs.
     for _ in 0..6 {
-        programs.extend(["x = 1 is 1\n", "print('never')\nreturn 1\n", "x = = 1\n", "nonlocal x\n"]);
+        programs.extend([
+            "x = 1 is 1\n",
+            "print('never')\nreturn 1\n",
+            "x = = 1\n",
+            "nonlocal x\n",
+        ]);
     }
     assert_same(&programs);
 }

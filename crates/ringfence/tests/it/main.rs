@@ -36,7 +36,8 @@ fn engine_with(directory: &Path, more: &[(&str, &str)]) -> Engine {
     variables.insert("PATH".into(), std::env::var_os("PATH").unwrap_or_default());
     variables.insert("HOME".into(), directory.into());
     let host = Host::new(variables, directory.join("workspace"));
-    Engine::new(Settings::new(host).with_launcher(ringfence_test_ledger::binary())).expect("user namespaces work here")
+    Engine::new(Settings::new(host).with_launcher(ringfence_test_ledger::binary()))
+        .expect("user namespaces work here")
 }
 
 /// Makes a home directory with a workspace in it.
@@ -47,7 +48,10 @@ fn place() -> TempDir {
 }
 
 fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be made")
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime can be made")
 }
 
 /// Tells whether a `sleep` process with the argument `marker` is alive.
@@ -56,7 +60,8 @@ fn is_running(marker: &str) -> bool {
     processes.into_iter().any(|entry| {
         let line = fs_err::read(entry.path().join("cmdline")).unwrap_or_default();
         let words: Vec<_> = line.split(|byte| *byte == 0).collect();
-        words.first().is_some_and(|name| name.ends_with(b"sleep")) && words.contains(&marker.as_bytes())
+        words.first().is_some_and(|name| name.ends_with(b"sleep"))
+            && words.contains(&marker.as_bytes())
     })
 }
 
@@ -81,7 +86,11 @@ fn a_run_returns_its_output_its_exit_code_and_what_held() {
     assert_eq!((result.stdout.as_str(), result.stderr.as_str()), ("out\n", "err\n"));
     assert_eq!((result.exit_code, result.signal, result.ok), (Some(3), None, false));
     assert_eq!(result.meta.backend.name(), "native");
-    assert!(result.meta.held.values().all(|how| !how.starts_with("absent")), "{:?}", result.meta.held);
+    assert!(
+        result.meta.held.values().all(|how| !how.starts_with("absent")),
+        "{:?}",
+        result.meta.held
+    );
 }
 
 #[test]
@@ -143,8 +152,11 @@ fn many_runs_at_once_do_not_mix() {
     let home = place();
     let engine = engine(home.path());
     runtime().block_on(async {
-        let mut sandboxes: Vec<_> =
-            (0..32).map(|n| engine.spawn(&Policy::default(), &Command::shell(format!("echo {n}; exit {n}")))).collect();
+        let mut sandboxes: Vec<_> = (0..32)
+            .map(|n| {
+                engine.spawn(&Policy::default(), &Command::shell(format!("echo {n}; exit {n}")))
+            })
+            .collect();
         for (number, sandbox) in sandboxes.drain(..).enumerate() {
             let result = sandbox.wait().await.expect("it runs");
             assert_eq!(result.stdout, format!("{number}\n"));
@@ -158,8 +170,13 @@ fn a_command_that_is_not_there_is_an_error_that_names_it() {
     require!(user_namespaces, binary);
     let home = place();
     let engine = engine(home.path());
-    let error = runtime().block_on(engine.run(&Policy::default(), &Command::new("no-such-command"))).unwrap_err();
-    assert!(matches!(&error, RunError::NotFound { program, .. } if program == "no-such-command"), "{error:?}");
+    let error = runtime()
+        .block_on(engine.run(&Policy::default(), &Command::new("no-such-command")))
+        .unwrap_err();
+    assert!(
+        matches!(&error, RunError::NotFound { program, .. } if program == "no-such-command"),
+        "{error:?}"
+    );
 }
 
 #[test]
@@ -171,7 +188,10 @@ fn bubblewrap_runs_the_launchers_program_inside_and_not_the_callers() {
     let command = Command::shell("ls /proc/self/fd | wc -l; exit 3");
     let result = runtime().block_on(engine.run(&policy, &command)).expect("it runs");
     assert_eq!((result.exit_code, result.stderr.as_str()), (Some(3), ""), "{result:?}");
-    assert_eq!(result.meta.held[&ringfence::Clause::Filesystem], "bubblewrap: mount namespace+landlock");
+    assert_eq!(
+        result.meta.held[&ringfence::Clause::Filesystem],
+        "bubblewrap: mount namespace+landlock"
+    );
     // These are its standard streams, and the directory that is being listed.
     assert_eq!(result.stdout.trim(), "4");
 }

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use ringfence::policy::Size;
 use ringfence::{
-    AttachError, Backend, Clause, ContainerSpec, Engine, Exec, Existing, Policy, Pull, Sandbox, Spec, StartError,
+    AttachError, Backend, Clause, ContainerSpec, Engine, Exec, Existing, Policy, Pull, Sandbox,
+    Spec, StartError,
 };
 use ringfence_test_ledger::engine::{DOCKER_VARIABLE, PODMAN_VARIABLE, TINY_IMAGE};
 use ringfence_test_ledger::require;
@@ -22,7 +23,10 @@ fn on_each(used: impl AsyncFn(&Engine, Sandbox)) {
     let engine = engine(home.path());
     for backend in [Backend::Native, Backend::Bwrap, Backend::Local] {
         runtime().block_on(async {
-            let sandbox = engine.start(spec(backend)).await.unwrap_or_else(|error| panic!("{backend}: {error:?}"));
+            let sandbox = engine
+                .start(spec(backend))
+                .await
+                .unwrap_or_else(|error| panic!("{backend}: {error:?}"));
             used(&engine, sandbox).await;
         });
     }
@@ -38,9 +42,11 @@ fn left_in(home: &std::path::Path) -> usize {
 fn a_sandbox_keeps_files_and_processes_between_commands() {
     require!(user_namespaces, bwrap, binary);
     on_each(async |_, sandbox| {
-        let first = sandbox.execute("echo kept > note; sleep 60 & echo $! > pid", None).await.unwrap();
+        let first =
+            sandbox.execute("echo kept > note; sleep 60 & echo $! > pid", None).await.unwrap();
         assert!(first.ok, "{first:?}");
-        let second = sandbox.execute("cat note; kill -0 $(cat pid) && echo alive", None).await.unwrap();
+        let second =
+            sandbox.execute("cat note; kill -0 $(cat pid) && echo alive", None).await.unwrap();
         assert_eq!(second.stdout, "kept\nalive\n", "{second:?}");
         sandbox.stop().await.unwrap();
     });
@@ -85,7 +91,9 @@ fn stuck_commands_hold_up_no_other() {
         let began = Instant::now();
         let many = (0..20).map(|number| {
             let sandbox = sandbox.clone();
-            tokio::spawn(async move { sandbox.execute(&format!("echo {number}"), None).await.unwrap().stdout })
+            tokio::spawn(async move {
+                sandbox.execute(&format!("echo {number}"), None).await.unwrap().stdout
+            })
         });
         for (number, task) in many.collect::<Vec<_>>().into_iter().enumerate() {
             assert_eq!(task.await.unwrap(), format!("{number}\n"));
@@ -138,7 +146,8 @@ fn a_sandbox_is_found_by_name_and_used_again_when_it_is_the_same() {
         let again = engine.start(named.clone()).await.unwrap();
         assert_eq!(again.execute("cat /tmp/mark", None).await.unwrap().stdout, "there\n");
 
-        let refused = engine.start(Spec { existing: Existing::Refuse, ..named.clone() }).await.unwrap_err();
+        let refused =
+            engine.start(Spec { existing: Existing::Refuse, ..named.clone() }).await.unwrap_err();
         assert!(matches!(refused, StartError::Room(_)), "{refused:?}");
         let other = Spec { policy: named.policy.clone().set_env("A", "1"), ..named.clone() };
         let different = engine.start(other).await.unwrap_err();
@@ -161,8 +170,12 @@ fn a_command_that_the_memory_limit_ended_says_so_and_others_do_not() {
     let engine = engine(home.path());
     runtime().block_on(async {
         for backend in [Backend::Native, Backend::Bwrap] {
-            let limited =
-                Spec::new(Policy::default().backend(backend).memory(Size::mebibytes(64)).allow_weaker(Clause::Memory));
+            let limited = Spec::new(
+                Policy::default()
+                    .backend(backend)
+                    .memory(Size::mebibytes(64))
+                    .allow_weaker(Clause::Memory),
+            );
             // tail(1) keeps a line without an end in memory.
             let greedy = "head -c 150000000 /dev/zero | tail -n 1 | wc -c";
             let sandbox = engine.start(limited).await.unwrap();
@@ -171,13 +184,19 @@ fn a_command_that_the_memory_limit_ended_says_so_and_others_do_not() {
             let after = sandbox.execute("true", None).await.unwrap();
             assert!(after.ok && !after.oom_killed, "{backend}: {after:?}");
             // Another process sees the same through the same files.
-            let attached = Sandbox::attach(&engine.settings().host, sandbox.manifest().name.as_str()).await.unwrap();
+            let attached =
+                Sandbox::attach(&engine.settings().host, sandbox.manifest().name.as_str())
+                    .await
+                    .unwrap();
             assert!(attached.execute(greedy, None).await.unwrap().oom_killed, "{backend}");
             sandbox.stop().await.unwrap();
 
             let free = engine.start(spec(backend)).await.unwrap();
             let ended = free.execute(greedy, None).await.unwrap();
-            assert!(ended.ok && !ended.oom_killed && ended.stdout.trim() == "150000000", "{backend}: {ended:?}");
+            assert!(
+                ended.ok && !ended.oom_killed && ended.stdout.trim() == "150000000",
+                "{backend}: {ended:?}"
+            );
             free.stop().await.unwrap();
         }
     });
@@ -203,7 +222,8 @@ const COUNTS: &str = "i=0; while :; do i=$((i + 1)); echo $i > count; done";
 
 /// Reads on the host the number to which the command has counted.
 fn counted(sandbox: &Sandbox) -> u64 {
-    let text = fs_err::read_to_string(sandbox.manifest().workspace.join("count")).unwrap_or_default();
+    let text =
+        fs_err::read_to_string(sandbox.manifest().workspace.join("count")).unwrap_or_default();
     text.trim().parse().unwrap_or(0)
 }
 
@@ -249,7 +269,9 @@ fn a_lease_ends_a_sandbox() {
         let leased = Spec { lease: Some(Duration::from_secs(3)), ..spec(Backend::Native) };
         let sandbox = engine.start(leased).await.unwrap();
         assert!(sandbox.execute("true", None).await.unwrap().ok);
-        tokio::time::timeout(Duration::from_secs(20), sandbox.ended()).await.expect("its lease ends it");
+        tokio::time::timeout(Duration::from_secs(20), sandbox.ended())
+            .await
+            .expect("its lease ends it");
         assert!(sandbox.execute("true", None).await.is_err());
         assert_eq!(left_in(home.path()), 0);
     });
@@ -270,7 +292,9 @@ fn a_renewed_lease_ends_when_it_says() {
         let again = Sandbox::attach(&engine.settings().host, "renewed").await.unwrap();
         assert!(again.manifest().ends > sandbox.manifest().ends, "{:?}", again.manifest().ends);
         assert!(reached.is_up());
-        tokio::time::timeout(Duration::from_secs(20), sandbox.ended()).await.expect("its lease ends it");
+        tokio::time::timeout(Duration::from_secs(20), sandbox.ended())
+            .await
+            .expect("its lease ends it");
         assert!(begun.elapsed() > Duration::from_secs(3), "{:?}", begun.elapsed());
         assert!(!reached.is_up());
         assert!(reached.renew(Duration::from_secs(3)).is_err());
@@ -300,7 +324,11 @@ fn commands_of_a_sandbox_are_behind_its_policy() {
 fn in_a_container(backend: Backend, variable: &str, own: &str) {
     let home = place();
     let engine = engine_with(home.path(), &[(own, &std::env::var(variable).unwrap())]);
-    let container = ContainerSpec { image: Some(TINY_IMAGE.to_owned()), pull: Some(Pull::Never), ..Default::default() };
+    let container = ContainerSpec {
+        image: Some(TINY_IMAGE.to_owned()),
+        pull: Some(Pull::Never),
+        ..Default::default()
+    };
     runtime().block_on(async {
         let policy = Policy::default()
             .backend(backend)
@@ -309,7 +337,8 @@ fn in_a_container(backend: Backend, variable: &str, own: &str) {
             .set_env("TOLD", "a value");
         let asked = Spec { container, ..Spec::new(policy) };
         let outcome = engine.scoped(asked, async |sandbox| {
-            let first = sandbox.execute("echo kept > note; echo $TOLD; exit 3", None).await.unwrap();
+            let first =
+                sandbox.execute("echo kept > note; echo $TOLD; exit 3", None).await.unwrap();
             assert_eq!((first.stdout.as_str(), first.exit_code), ("a value\n", Some(3)));
             let line = "(sleep 60 &) ; sleep 60";
             let ended = sandbox.execute(line, Some(Duration::from_millis(500))).await.unwrap();
@@ -323,14 +352,21 @@ fn in_a_container(backend: Backend, variable: &str, own: &str) {
             assert!(made.ok && !made.oom_killed && made.meta.planted == [".git/hooks"], "{made:?}");
             let inside = sandbox.manifest().workspace_inside.join("data");
             sandbox.files().write(inside.to_str().unwrap(), vec![7; 300_000]).await.unwrap();
-            assert_eq!(sandbox.execute("wc -c < data", None).await.unwrap().stdout.trim(), "300000");
+            assert_eq!(
+                sandbox.execute("wc -c < data", None).await.unwrap().stdout.trim(),
+                "300000"
+            );
             rests(sandbox).await;
         });
         outcome.await.unwrap_or_else(|error| panic!("{error:?}"));
     });
     let made = fs_err::metadata(home.path().join("workspace/note")).unwrap();
     let asked = fs_err::metadata(home.path().join("workspace")).unwrap();
-    assert_eq!((made.uid(), made.gid()), (asked.uid(), asked.gid()), "files belong to whoever asked");
+    assert_eq!(
+        (made.uid(), made.gid()),
+        (asked.uid(), asked.gid()),
+        "files belong to whoever asked"
+    );
     assert_eq!(left_in(home.path()), 0);
 }
 

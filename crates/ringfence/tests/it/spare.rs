@@ -17,7 +17,8 @@ fn check(preload: &[&str], block_imports: BlockImports, happens: impl AsyncFnOnc
     code.block_imports = block_imports;
     let engine = Engine::new(settings.with_code(code)).unwrap();
     runtime().block_on(async {
-        let sandbox = engine.start(Spec::new(Policy::default().backend(Backend::Native))).await.unwrap();
+        let sandbox =
+            engine.start(Spec::new(Policy::default().backend(Backend::Native))).await.unwrap();
         happens(&sandbox).await;
         sandbox.stop().await.unwrap();
     });
@@ -45,7 +46,10 @@ fn a_module_that_cannot_be_imported_is_told_and_code_runs_without_it() {
     check(&["no_such_module", "re"], BlockImports::Off, async |sandbox| {
         let spare = sandbox.spare_interpreter("python").await.unwrap();
         let told = spare.not_imported();
-        assert!(told.len() == 1 && told[0].starts_with("no_such_module: ModuleNotFoundError"), "{told:?}");
+        assert!(
+            told.len() == 1 && told[0].starts_with("no_such_module: ModuleNotFoundError"),
+            "{told:?}"
+        );
         assert_eq!(spare.execute_code("print(1)", None).await.unwrap().stdout, "1\n");
     });
 }

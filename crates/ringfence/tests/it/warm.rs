@@ -15,9 +15,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const OWNER: &str = "WARM_OWNER";
 
 /// Waits until interpreters wait, and runs code in one of them.
-pub(crate) async fn run(interpreters: &Interpreters, code: &str, time: Option<Duration>) -> ExecutionResult {
+pub(crate) async fn run(
+    interpreters: &Interpreters,
+    code: &str,
+    time: Option<Duration>,
+) -> ExecutionResult {
     ready(interpreters).await;
-    let result = interpreters.execute_code(code, time).await.unwrap_or_else(|error| panic!("{error:?}"));
+    let result =
+        interpreters.execute_code(code, time).await.unwrap_or_else(|error| panic!("{error:?}"));
     assert!(result.meta.warm, "none was waiting: {result:?}");
     result
 }
@@ -44,7 +49,8 @@ pub(crate) fn interpreters_at(home: &Path) -> Vec<i32> {
     let home = format!("HOME={}", home.display());
     let is_one = |process: &i32| {
         let read = |name: &str| fs_err::read(format!("/proc/{process}/{name}")).unwrap_or_default();
-        let has_home = read("environ").split(|byte| *byte == 0).any(|variable| variable == home.as_bytes());
+        let has_home =
+            read("environ").split(|byte| *byte == 0).any(|variable| variable == home.as_bytes());
         has_home && read("cmdline").ends_with(b"/main.py\0")
     };
     numbers.filter(is_one).collect()
@@ -76,7 +82,10 @@ pub(crate) fn assert_same(programs: &[&str]) {
                 (meta.backend, meta.held.clone(), meta.policy_sha256.clone(), meta.limits.clone())
             };
             assert_eq!(same(&warm), same(&cold), "{code}");
-            assert!(warm.meta.usage.max_rss > 1 << 20 && warm.meta.usage.cpu_seconds > 0.0, "{warm:?}");
+            assert!(
+                warm.meta.usage.max_rss > 1 << 20 && warm.meta.usage.cpu_seconds > 0.0,
+                "{warm:?}"
+            );
         }
     });
 }
@@ -127,7 +136,10 @@ fn code_behaves_in_a_waiting_interpreter_as_it_does_cold() {
         "print(open(__file__).read())",
         "import concurrent.futures as futures\nprint(futures.ThreadPoolExecutor().submit(len, 'abc').result())",
         "import sys\nsys.modules.clear()",
-        &format!("{}print(len(open(__file__).read()))", "# a line of a long program\n".repeat(4000)),
+        &format!(
+            "{}print(len(open(__file__).read()))",
+            "# a line of a long program\n".repeat(4000)
+        ),
     ];
     assert_same(&programs);
 }
@@ -166,10 +178,18 @@ fn a_module_that_cannot_be_imported_beforehand_is_told_and_missed_by_nobody() {
     let engine = engine_of(home.path(), 1, &["json", "no_such_module", "re"]);
     runtime().block_on(async {
         let interpreters = engine.interpreters(&Policy::default(), "python").unwrap();
-        let result = run(&interpreters, "import sys\nprint('json' in sys.modules, 're' in sys.modules)", None).await;
+        let result = run(
+            &interpreters,
+            "import sys\nprint('json' in sys.modules, 're' in sys.modules)",
+            None,
+        )
+        .await;
         assert_eq!(result.stdout, "True True\n", "{result:?}");
         let told = interpreters.not_imported();
-        assert!(told.len() == 1 && told[0].starts_with("no_such_module: ModuleNotFoundError"), "{told:?}");
+        assert!(
+            told.len() == 1 && told[0].starts_with("no_such_module: ModuleNotFoundError"),
+            "{told:?}"
+        );
     });
     // Modules of the default preload list are imported only if they are installed.
     let mut settings = engine.settings().clone();
@@ -222,7 +242,8 @@ fn the_deadline_and_the_limit_of_output_count_from_the_call() {
             assert!(result.ok && result.dropped.stdout == 5001 - 1024, "{result:?}");
             assert!(result.duration < 2.0, "{result:?}");
             let time = Some(Duration::from_millis(300));
-            let result = run(&interpreters, "print('begun', flush=True)\nwhile True: pass", time).await;
+            let result =
+                run(&interpreters, "print('begun', flush=True)\nwhile True: pass", time).await;
             assert!(result.timed_out && !result.ok && result.stdout == "begun\n", "{result:?}");
             assert_eq!(result.meta.limits.time, Some(Duration::from_millis(300).into()));
         });
@@ -234,13 +255,16 @@ fn more_calls_than_interpreters_are_all_answered() {
     require!(user_namespaces, binary, python3);
     let home = place();
     let engine = engine_of(home.path(), 3, &[]);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let interpreters = engine.interpreters(&Policy::default(), "python").unwrap();
         ready(&interpreters).await;
         let call = |number: i32| {
             let interpreters = interpreters.clone();
-            tokio::spawn(async move { interpreters.execute_code(&format!("print({number})"), None).await })
+            tokio::spawn(async move {
+                interpreters.execute_code(&format!("print({number})"), None).await
+            })
         };
         let calls: Vec<_> = (0..24).map(call).collect();
         let mut warm = 0;
@@ -281,7 +305,9 @@ fn interpreters_that_cannot_be_kept_are_refused_or_told_of() {
     let refused = engine.interpreters(&Policy::default(), "bash").unwrap_err();
     assert!(matches!(refused, CodeError::NotPython { .. }), "{refused:?}");
     let mut code = engine.settings().code.clone();
-    let broken = ringfence::Language::new(["python3", "-c", "raise SystemExit('out of order')"], ".py").unwrap();
+    let broken =
+        ringfence::Language::new(["python3", "-c", "raise SystemExit('out of order')"], ".py")
+            .unwrap();
     code.languages.insert("broken".to_owned(), broken);
     let engine = Engine::new(engine.settings().clone().with_code(code)).unwrap();
     runtime().block_on(async {
@@ -324,7 +350,10 @@ fn nothing_is_left_of_an_owner_that_is_dropped_or_killed() {
             ready(&interpreters).await;
             assert_eq!(interpreters_at(home.path()).len(), 2);
             drop(interpreters);
-            assert!(eventually(|| interpreters_at(home.path()).is_empty()), "the handle is gone, and they are not");
+            assert!(
+                eventually(|| interpreters_at(home.path()).is_empty()),
+                "the handle is gone, and they are not"
+            );
             let interpreters = engine.interpreters(&Policy::default(), "python").unwrap();
             ready(&interpreters).await;
             fs_err::write(told, home.path().as_os_str().as_encoded_bytes()).unwrap();

@@ -26,7 +26,8 @@ impl Client {
         let address = &self.address;
         let mut stream = TcpStream::connect(address).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("it is not zero");
-        let mut head = format!("{line} HTTP/1.0\r\nhost: {address}\r\ncontent-length: {}\r\n", body.len());
+        let mut head =
+            format!("{line} HTTP/1.0\r\nhost: {address}\r\ncontent-length: {}\r\n", body.len());
         for (name, value) in headers {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
@@ -47,7 +48,8 @@ impl Client {
     /// Creates a sandbox from the request body `asked` and returns its id and its token.
     #[track_caller]
     pub(crate) fn create_from(&self, asked: &Value, headers: &[(&str, &str)]) -> (String, String) {
-        let headers = [&[("x-api-key", "e2b_0"), ("content-type", "application/json")], headers].concat();
+        let headers =
+            [&[("x-api-key", "e2b_0"), ("content-type", "application/json")], headers].concat();
         let (status, answer) = self.ask("POST /sandboxes", &headers, asked.to_string().as_bytes());
         assert_eq!(status, 201, "{}", String::from_utf8_lossy(&answer));
         let answer: Value = serde_json::from_slice(&answer).expect("it is JSON");
@@ -57,7 +59,12 @@ impl Client {
 
     /// Runs a line of shell and returns the whole output stream of the process.
     #[track_caller]
-    pub(crate) fn shell(&self, (id, token): &(String, String), line: &str, headers: &[(&str, &str)]) -> String {
+    pub(crate) fn shell(
+        &self,
+        (id, token): &(String, String),
+        line: &str,
+        headers: &[(&str, &str)],
+    ) -> String {
         let start = json!({ "process": { "cmd": "/bin/sh", "args": ["-c", line] } }).to_string();
         let length = u32::try_from(start.len()).expect("it is short").to_be_bytes();
         let body = [&[0][..], &length, start.as_bytes()].concat();
@@ -67,7 +74,8 @@ impl Client {
             ("content-type", "application/connect+json"),
             ("connect-protocol-version", "1"),
         ];
-        let (status, answer) = self.ask("POST /process.Process/Start", &[&own, headers].concat(), &body);
+        let (status, answer) =
+            self.ask("POST /process.Process/Start", &[&own, headers].concat(), &body);
         let answer = String::from_utf8_lossy(&answer).into_owned();
         assert_eq!(status, 200, "{answer}");
         answer
@@ -75,7 +83,8 @@ impl Client {
 
     #[track_caller]
     pub(crate) fn kill(&self, (id, _): &(String, String)) {
-        let (status, _) = self.ask(&format!("DELETE /sandboxes/{id}"), &[("x-api-key", "e2b_0")], b"");
+        let (status, _) =
+            self.ask(&format!("DELETE /sandboxes/{id}"), &[("x-api-key", "e2b_0")], b"");
         assert_eq!(status, 204);
     }
 }
@@ -99,17 +108,23 @@ impl Tools {
         let output = BufReader::new(process.stdout.take().expect("it was asked for")).lines();
         let mut tools = Tools { process, input, output, asked: 0 };
         let info = json!({ "name": "test", "version": "1" });
-        let params = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": info });
+        let params =
+            json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": info });
         tools.ask("initialize", params);
-        writeln!(tools.input, "{}", json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }))
-            .expect("it listens");
+        writeln!(
+            tools.input,
+            "{}",
+            json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })
+        )
+        .expect("it listens");
         tools
     }
 
     #[track_caller]
     fn ask(&mut self, method: &str, params: Value) -> String {
         self.asked += 1;
-        let message = json!({ "jsonrpc": "2.0", "id": self.asked, "method": method, "params": params });
+        let message =
+            json!({ "jsonrpc": "2.0", "id": self.asked, "method": method, "params": params });
         writeln!(self.input, "{message}").expect("it listens");
         self.output.next().expect("it answers").expect("it is text")
     }

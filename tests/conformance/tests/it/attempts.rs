@@ -20,15 +20,21 @@ fn holds(stage: Stage, works_by: &str) {
     // once without.
     let proofs = certificate.promises.values().flat_map(|promise| &promise.proofs);
     let is_unmade = |verdict: &Verdict| matches!(verdict, Verdict::NotTested { .. });
-    let unmade: Vec<_> = proofs.filter(|proof| is_unmade(&proof.verdict) && proof.control.is_none()).collect();
+    let unmade: Vec<_> =
+        proofs.filter(|proof| is_unmade(&proof.verdict) && proof.control.is_none()).collect();
     assert!(unmade.is_empty(), "on {stage:?}\n{unmade:#?}");
 
-    let broken: Vec<String> =
-        certificate.broken().map(|proof| format!("{} ({}): {}", proof.attempt, proof.clause, proof.observed)).collect();
+    let broken: Vec<String> = certificate
+        .broken()
+        .map(|proof| format!("{} ({}): {}", proof.attempt, proof.clause, proof.observed))
+        .collect();
     assert!(broken.is_empty(), "on {stage:?}\n{}", broken.join("\n"));
     for (clause, promise) in &certificate.promises {
         let is_proved = promise.verdict == Verdict::Held || *clause == DEPENDS_ON_LOAD;
-        assert!(!promise.claimed.is_enforced() || is_proved, "{clause} is claimed on {stage:?}, and: {promise:#?}");
+        assert!(
+            !promise.claimed.is_enforced() || is_proved,
+            "{clause} is claimed on {stage:?}, and: {promise:#?}"
+        );
     }
 }
 

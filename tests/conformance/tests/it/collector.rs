@@ -71,8 +71,12 @@ impl Collector {
 fn hear(stream: TcpStream, received: &Mutex<Received>) {
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
-    while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).is_ok_and(|length| length > 0) {}
-    let length = head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+    while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).is_ok_and(|length| length > 0)
+    {
+    }
+    let length = head
+        .lines()
+        .find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
     let mut body = vec![0; length.unwrap_or(0)];
     if reader.read_exact(&mut body).is_err() {
         return;
@@ -90,14 +94,20 @@ impl Received {
         self.heads.push_str(head);
         self.bytes.extend_from_slice(body);
         if head.starts_with("POST /v1/traces ") {
-            for group in ExportTraceServiceRequest::decode(body).expect("it is a trace").resource_spans {
+            for group in
+                ExportTraceServiceRequest::decode(body).expect("it is a trace").resource_spans
+            {
                 self.resources.extend(group.resource);
                 self.spans.extend(group.scope_spans.into_iter().flat_map(|scope| scope.spans));
             }
         } else if head.starts_with("POST /v1/metrics ") {
-            for group in ExportMetricsServiceRequest::decode(body).expect("they are metrics").resource_metrics {
+            for group in ExportMetricsServiceRequest::decode(body)
+                .expect("they are metrics")
+                .resource_metrics
+            {
                 self.resources.extend(group.resource);
-                self.metrics.extend(group.scope_metrics.into_iter().flat_map(|scope| scope.metrics));
+                self.metrics
+                    .extend(group.scope_metrics.into_iter().flat_map(|scope| scope.metrics));
             }
         } else {
             panic!("nothing is sent elsewhere: {head}");
@@ -106,7 +116,8 @@ impl Received {
 
     /// Returns true if the text occurs in any head or body.
     pub(crate) fn has(&self, text: &str) -> bool {
-        self.bytes.windows(text.len()).any(|window| window == text.as_bytes()) || self.heads.contains(text)
+        self.bytes.windows(text.len()).any(|window| window == text.as_bytes())
+            || self.heads.contains(text)
     }
 
     /// Returns the last value of a metric, summed over all its labels.

@@ -13,7 +13,9 @@ use crate::served::{Served, expect_nothing_left, script};
 fn check_template(backend: Backend) {
     let keeper = Keeper::on(backend);
     let template = format!("backend = '{}'\nimage = '{DEV_IMAGE}'\n", backend.name());
-    let settings = format!("[templates.base]\n{template}[templates.code-interpreter-v1]\n{template}warm = 1\n");
+    let settings = format!(
+        "[templates.base]\n{template}[templates.code-interpreter-v1]\n{template}warm = 1\n"
+    );
     let server = Served::configured(&keeper, &settings);
     let mut package = script(e2b_python().expect("the test requires it"), "e2b_container.py");
     package.arg(keeper.server());

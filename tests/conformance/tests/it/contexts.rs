@@ -36,7 +36,8 @@ fn wait_for_end(keeper: &Keeper, mut server: Served<'_>) {
 fn check(waiting: usize, signals: &[&str]) {
     let keeper = Keeper::on(Backend::Native);
     let config = keeper.home().join("server.toml");
-    fs_err::write(&config, format!("[templates.code-interpreter-v1]\nwarm = {waiting}\n")).expect("the home is ours");
+    fs_err::write(&config, format!("[templates.code-interpreter-v1]\nwarm = {waiting}\n"))
+        .expect("the home is ours");
     let serve = || Served::with(&keeper, &["--config", config.to_str().expect("it is text")]);
     let mut server = serve();
     let client = Client::of(&server.url);

@@ -3,7 +3,9 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use ringfence_test_ledger::engine::{DEV_IMAGE, DOCKER_VARIABLE, Engine, PODMAN_VARIABLE, ROOTLESS_PODMAN_VARIABLE};
+use ringfence_test_ledger::engine::{
+    DEV_IMAGE, DOCKER_VARIABLE, Engine, PODMAN_VARIABLE, ROOTLESS_PODMAN_VARIABLE,
+};
 use ringfence_test_ledger::{binary, require};
 use serde_json::{Map, Value, json};
 
@@ -33,7 +35,8 @@ impl DevContainer {
     fn on(variable: &str, takes: Takes) -> Self {
         let engine = Engine::named_by(variable).expect("the test requires it");
         let shared = tempfile::tempdir().expect("a temporary directory can be made");
-        fs_err::set_permissions(shared.path(), PermissionsExt::from_mode(0o777)).expect("it is ours");
+        fs_err::set_permissions(shared.path(), PermissionsExt::from_mode(0o777))
+            .expect("it is ours");
         let profile = shared.path().join("seccomp.json");
         fs_err::copy(dev_container_file("seccomp.json"), &profile).expect("it is checked in");
         fs_err::set_permissions(&profile, PermissionsExt::from_mode(0o644)).expect("it is ours");
@@ -53,7 +56,8 @@ impl DevContainer {
             "HostConfig": host_config,
         });
         let status = self.engine.run_described(&description).expect("a container can be run");
-        let said = fs_err::read(self.shared.path().join("said")).expect("the container has said something");
+        let said = fs_err::read(self.shared.path().join("said"))
+            .expect("the container has said something");
         (status.expect("it has ended"), String::from_utf8_lossy(&said).into_owned())
     }
 
@@ -63,7 +67,9 @@ impl DevContainer {
         let mut security = Vec::new();
         for argument in run_arguments() {
             match argument.split_once('=').expect("each is one word, with its value") {
-                ("--cap-drop", capability) => drop(config.insert("CapDrop".to_owned(), json!([capability]))),
+                ("--cap-drop", capability) => {
+                    drop(config.insert("CapDrop".to_owned(), json!([capability])))
+                }
                 ("--security-opt", "systempaths=unconfined") => match self.takes {
                     // The command line of Docker translates this word to two empty lists; Podman's
                     // server accepts the word.
@@ -74,14 +80,20 @@ impl DevContainer {
                     Takes::File => security.push("systempaths=unconfined".to_owned()),
                 },
                 ("--security-opt", option) if option.starts_with("seccomp=") => {
-                    assert_eq!(option, "seccomp=${localWorkspaceFolder}/.devcontainer/seccomp.json");
+                    assert_eq!(
+                        option,
+                        "seccomp=${localWorkspaceFolder}/.devcontainer/seccomp.json"
+                    );
                     security.extend(self.seccomp(filter));
                 }
                 ("--security-opt", option) => security.push(option.to_owned()),
                 _ => panic!("`{argument}` is no part of a container without privileges"),
             }
         }
-        assert!(security.contains(&"no-new-privileges".to_owned()) && config["CapDrop"] == json!(["ALL"]));
+        assert!(
+            security.contains(&"no-new-privileges".to_owned())
+                && config["CapDrop"] == json!(["ALL"])
+        );
         config.insert("SecurityOpt".to_owned(), json!(security));
         let binds = [
             format!("{}:/shared", self.shared.path().display()),
@@ -110,11 +122,17 @@ fn dev_container_file(name: &str) -> PathBuf {
 }
 
 fn run_arguments() -> Vec<String> {
-    let text = fs_err::read_to_string(dev_container_file("devcontainer.json")).expect("it is checked in");
+    let text =
+        fs_err::read_to_string(dev_container_file("devcontainer.json")).expect("it is checked in");
     // Comments are on lines of their own in this file.
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
-    let settings: Value = serde_json::from_str(&lines.join("\n")).expect("it is JSON, but for the comments");
-    assert_eq!((&settings["containerUser"], &settings["remoteUser"]), (&json!("dev"), &json!("dev")));
+    let lines: Vec<&str> =
+        text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+    let settings: Value =
+        serde_json::from_str(&lines.join("\n")).expect("it is JSON, but for the comments");
+    assert_eq!(
+        (&settings["containerUser"], &settings["remoteUser"]),
+        (&json!("dev"), &json!("dev"))
+    );
     let arguments = settings["runArgs"].as_array().expect("it has some");
     arguments.iter().map(|argument| argument.as_str().expect("they are words").to_owned()).collect()
 }
@@ -129,7 +147,8 @@ fn bwrap() -> PathBuf {
 
 /// Command that tries to read a file beside the workspace. The file exists in the image, and a
 /// sandbox must hide it.
-const LOOK_OUTSIDE: [&str; 5] = ["--", "sh", "-c", "echo started; wc -c < /home/dev/.profile", "sh"];
+const LOOK_OUTSIDE: [&str; 5] =
+    ["--", "sh", "-c", "echo started; wc -c < /home/dev/.profile", "sh"];
 /// Calls that no sandbox needs for its setup: `personality`, which Docker's filter permits in part,
 /// and `io_uring_setup` (425), because no filter can see the operations of a ring.
 const FORBIDDEN: &str = "
@@ -143,17 +162,28 @@ for call in (lambda: libc.personality(8), lambda: libc.syscall(425, 1, None)):
 
 /// Errors when an engine's own filter forbids building a sandbox. The last is bubblewrap's text for
 /// EPERM.
-const REFUSALS: [&str; 3] =
-    ["Operation not permitted", "Function not implemented", "No permissions to create new namespace"];
+const REFUSALS: [&str; 3] = [
+    "Operation not permitted",
+    "Function not implemented",
+    "No permissions to create new namespace",
+];
 
 #[track_caller]
 fn check(container: &DevContainer) {
-    let run = |backend| [&["ringfence", "run", "--backend", backend], LOOK_OUTSIDE.as_slice()].concat();
+    let run =
+        |backend| [&["ringfence", "run", "--backend", backend], LOOK_OUTSIDE.as_slice()].concat();
     let (status, said) = container.run(Filter::Ours, &run("local"));
-    assert_eq!((status, said.starts_with("started\n")), (0, true), "the control sees the file: {said}");
+    assert_eq!(
+        (status, said.starts_with("started\n")),
+        (0, true),
+        "the control sees the file: {said}"
+    );
     for backend in ["native", "bwrap"] {
         let (status, said) = container.run(Filter::Ours, &run(backend));
-        assert!(status != 0 && said.starts_with("started\n") && said.contains("No such file"), "{backend}: {said}");
+        assert!(
+            status != 0 && said.starts_with("started\n") && said.contains("No such file"),
+            "{backend}: {said}"
+        );
 
         let (status, said) = container.run(Filter::EnginesOwn, &run(backend));
         let refused = REFUSALS.iter().any(|why| said.contains(why));

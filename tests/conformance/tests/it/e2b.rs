@@ -16,7 +16,10 @@ fn the_e2b_package_finds_what_it_expects() {
     // The package uses one fixed port, so it gets its own network namespace.
     let mut package = Command::new("unshare");
     let script = script(e2b_python().expect("the test requires it"), "e2b_sdk.py");
-    package.args(["--user", "--map-root-user", "--net"]).arg(script.get_program()).args(script.get_args());
+    package
+        .args(["--user", "--map-root-user", "--net"])
+        .arg(script.get_program())
+        .args(script.get_args());
     package.arg(keeper.room("sdk").join("channel/guest.sock"));
     let outcome = keeper.run(package.arg(keeper.workspace()).current_dir("/"));
     assert!(outcome.is_good(), "{}", outcome.said);

@@ -43,7 +43,8 @@ impl<'a> Kept<'a> {
         let home = place.path().join(format!("home-{number}"));
         fs_err::create_dir(&home).expect("the place is the caller's");
         let owner = fs_err::metadata(place.path()).expect("it is there");
-        std::os::unix::fs::chown(&home, Some(owner.uid()), Some(owner.gid())).expect("it is given by root");
+        std::os::unix::fs::chown(&home, Some(owner.uid()), Some(owner.gid()))
+            .expect("it is given by root");
         Kept { stage, place, home, name: format!("trap-{}-{number}", std::process::id()) }
     }
 
@@ -85,13 +86,20 @@ impl<'a> Kept<'a> {
     #[track_caller]
     pub(crate) fn kill_owner(&self) {
         let told = self.ringfence(&["inspect", &self.name, "--json"]);
-        let manifest: Value = serde_json::from_slice(&told.stdout).unwrap_or_else(|_| panic!("{}", said(&told)));
-        let owner = manifest["owner"]["pid"].as_i64().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        let manifest: Value =
+            serde_json::from_slice(&told.stdout).unwrap_or_else(|_| panic!("{}", said(&told)));
+        let owner = manifest["owner"]["pid"]
+            .as_i64()
+            .and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
         let owner = owner.unwrap_or_else(|| panic!("{:?}: {manifest}", self.stage));
         let process = pidfd_open(owner, PidfdFlags::empty()).expect("it runs");
         kill_process(owner, Signal::KILL).expect("root may");
         let mut ended = [PollFd::new(&process, PollFlags::IN)];
-        assert_eq!(poll(&mut ended, Some(&Timespec { tv_sec: 20, tv_nsec: 0 })), Ok(1), "it was killed");
+        assert_eq!(
+            poll(&mut ended, Some(&Timespec { tv_sec: 20, tv_nsec: 0 })),
+            Ok(1),
+            "it was killed"
+        );
     }
 }
 
@@ -111,7 +119,8 @@ pub(crate) fn with_workspace(place: Place) -> Place {
     let workspace = place.path().join("workspace");
     fs_err::create_dir(&workspace).expect("the place is ours");
     let owner = fs_err::metadata(place.path()).expect("it is there");
-    std::os::unix::fs::chown(&workspace, Some(owner.uid()), Some(owner.gid())).expect("it is given by root");
+    std::os::unix::fs::chown(&workspace, Some(owner.uid()), Some(owner.gid()))
+        .expect("it is given by root");
     place
 }
 
@@ -123,7 +132,11 @@ fn run(stage: Stage, place: &Place, flags: &[&str], words: &[&str]) -> Output {
 }
 
 pub(crate) fn said(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 #[track_caller]
@@ -142,13 +155,20 @@ fn look(stage: Stage, flags: &[&str]) -> Value {
     let service = std::net::TcpListener::bind("0.0.0.0:0").expect("a port can be had");
     let port = service.local_addr().expect("it is bound").port().to_string();
     let place = place(stage);
-    let output = run(stage, &place, flags, &["python3", "-c", include_str!("engines.py"), &port, "127.0.0.1"]);
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{stage:?}: {error}: {}", said(&output)))
+    let output = run(
+        stage,
+        &place,
+        flags,
+        &["python3", "-c", include_str!("engines.py"), &port, "127.0.0.1"],
+    );
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{stage:?}: {error}: {}", said(&output)))
 }
 
 /// Returns the capability sets, in the order of proc_pid_status(5).
 fn capabilities(seen: &Value) -> [&str; 5] {
-    ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"].map(|name| seen["status"][name].as_str().expect("it is there"))
+    ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"]
+        .map(|name| seen["status"][name].as_str().expect("it is there"))
 }
 
 const NONE: &str = "0000000000000000";
@@ -162,12 +182,20 @@ fn an_agents_container_has_no_privilege_no_network_and_nothing_to_write_but_its_
         let seen = look(stage, &[]);
         assert_eq!(capabilities(&seen), [NONE; 5], "{stage:?}");
         let status = |name: &str| seen["status"][name].as_str().expect("it is there").to_owned();
-        assert_eq!((status("NoNewPrivs"), status("Seccomp")), ("1".to_owned(), "2".to_owned()), "{stage:?}");
+        assert_eq!(
+            (status("NoNewPrivs"), status("Seccomp")),
+            ("1".to_owned(), "2".to_owned()),
+            "{stage:?}"
+        );
         assert_ne!(seen["su"], 0, "{stage:?}: a program of root's gives root's power away");
         assert!(status("Uid").split_whitespace().all(|id| id != "0"), "{stage:?}");
         assert_eq!(seen["write"], rustix::io::Errno::ROFS.raw_os_error(), "{stage:?}");
         assert_eq!(seen["interfaces"], serde_json::json!(["lo"]), "{stage:?}");
-        assert_eq!((&seen["gateway"], &seen["reached"]), (&Value::Null, &serde_json::json!([])), "{stage:?}");
+        assert_eq!(
+            (&seen["gateway"], &seen["reached"]),
+            (&Value::Null, &serde_json::json!([])),
+            "{stage:?}"
+        );
         assert_eq!(seen["resolved"], false, "{stage:?}");
     }
 }
@@ -177,7 +205,11 @@ fn the_same_image_without_ringfence_has_a_root_that_can_be_written() {
     require!(root, docker, podman, rootless_podman, test_image_dev);
     for stage in ENGINES {
         let engine = stage.ring.engine().expect("the test requires it");
-        assert_eq!(engine.run(DEV_IMAGE, &["sh", "-c", "grep -q ' / [^ ]* rw' /proc/mounts"]), Ok(()), "{stage:?}");
+        assert_eq!(
+            engine.run(DEV_IMAGE, &["sh", "-c", "grep -q ' / [^ ]* rw' /proc/mounts"]),
+            Ok(()),
+            "{stage:?}"
+        );
     }
 }
 
@@ -189,7 +221,8 @@ fn a_network_is_there_when_it_is_open_and_is_not_the_hosts_own() {
         let (gateway, reached) = (&seen["gateway"], &seen["reached"]);
         assert!(gateway.is_string(), "{stage:?}: {seen}");
         // The network of a rootless engine leads out, but not to its own host.
-        let expected = if stage.ring == Ring::RootlessPodman { vec![] } else { vec![gateway.clone()] };
+        let expected =
+            if stage.ring == Ring::RootlessPodman { vec![] } else { vec![gateway.clone()] };
         assert_eq!(*reached, Value::Array(expected), "{stage:?}: the host's loopback is its own");
     }
 }
@@ -199,9 +232,17 @@ fn a_developers_container_has_exactly_the_capabilities_of_its_preset() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
     let seen = |stage| look(stage, &["--container", "--net", "closed"]);
     let docker = seen(Stage { ring: Ring::Docker, caller: Caller::Root });
-    assert_eq!(capabilities(&docker), [NONE, NONE, NONE, OF_DEVELOPERS, NONE], "none is held, and none can be gained");
+    assert_eq!(
+        capabilities(&docker),
+        [NONE, NONE, NONE, OF_DEVELOPERS, NONE],
+        "none is held, and none can be gained"
+    );
     assert_ne!(docker["su"], 0);
-    assert_eq!(docker["write"], rustix::io::Errno::ACCESS.raw_os_error(), "the root is writable, and root's");
+    assert_eq!(
+        docker["write"],
+        rustix::io::Errno::ACCESS.raw_os_error(),
+        "the root is writable, and root's"
+    );
     let podman = seen(Stage { ring: Ring::Podman, caller: Caller::Root });
     assert_eq!(capabilities(&podman), [NONE; 5]);
     let rootless = seen(Stage { ring: Ring::RootlessPodman, caller: Caller::Ordinary });
@@ -215,26 +256,38 @@ fn capabilities_beyond_the_known_few_are_refused_by_name() {
     for stage in ROOTFUL {
         let place = place(stage);
         let output = run(stage, &place, &["--cap", "SYS_ADMIN"], &["true"]);
-        refused(stage, &output, 2, &["the capability `SYS_ADMIN` is not given to a container", "hint: "]);
+        refused(
+            stage,
+            &output,
+            2,
+            &["the capability `SYS_ADMIN` is not given to a container", "hint: "],
+        );
     }
 }
 
 #[test]
 fn limits_are_the_kernels_or_the_run_is_refused() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
-    let flags = ["--memory", "96M", "--allow-weaker", "memory", "--cpus", "0.5", "--processes", "60"];
+    let flags =
+        ["--memory", "96M", "--allow-weaker", "memory", "--cpus", "0.5", "--processes", "60"];
     for stage in ROOTFUL {
         let seen = look(stage, &flags);
-        assert_eq!(seen["memory"], serde_json::json!([(96 << 20).to_string()]), "{stage:?}: {seen}");
+        assert_eq!(
+            seen["memory"],
+            serde_json::json!([(96 << 20).to_string()]),
+            "{stage:?}: {seen}"
+        );
         assert_eq!(seen["cpus"][0], "50000", "{stage:?}: {seen}");
         // The guest's own processes do not count against the caller's limit.
         assert_eq!(seen["processes"], serde_json::json!(["63"]), "{stage:?}: {seen}");
     }
     let stage = Stage { ring: Ring::RootlessPodman, caller: Caller::Ordinary };
     let place = place(stage);
-    for (flag, value, clause) in
-        [("--memory", "96M", "memory"), ("--cpus", "0.5", "cpus"), ("--processes", "60", "process-count")]
-    {
+    for (flag, value, clause) in [
+        ("--memory", "96M", "memory"),
+        ("--cpus", "0.5", "cpus"),
+        ("--processes", "60", "process-count"),
+    ] {
         let mut command = stage.command(binary(), &place);
         command.args([
             "run",
@@ -297,7 +350,10 @@ fn variables_reach_commands_and_not_what_the_engine_tells() {
         assert_eq!(said(&kept.exec("printf %s \"$TOKEN\"")), "as-good-as-a-key", "{stage:?}");
         let inspected = kept.inspect().to_string();
         assert!(inspected.contains(&kept.name), "{stage:?}: it tells of this container");
-        assert!(!inspected.contains("as-good-as-a-key") && !inspected.contains("TOKEN"), "{stage:?}: {inspected}");
+        assert!(
+            !inspected.contains("as-good-as-a-key") && !inspected.contains("TOKEN"),
+            "{stage:?}: {inspected}"
+        );
         // Users of the host see the environment of the guest through any process of the container.
         assert_eq!(said(&kept.exec("grep -c TOKEN /proc/1/environ")), "0\n", "{stage:?}");
     }
@@ -308,12 +364,22 @@ fn files_made_in_the_workspace_belong_to_the_caller() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
     for stage in STAGES {
         let place = place(stage);
-        let output = run(stage, &place, &[], &["sh", "-c", "mkdir made && echo 1 > made/file && ln -s file made/link"]);
+        let output = run(
+            stage,
+            &place,
+            &[],
+            &["sh", "-c", "mkdir made && echo 1 > made/file && ln -s file made/link"],
+        );
         assert!(output.status.success(), "{stage:?}: {}", said(&output));
         let caller = fs_err::metadata(place.path()).expect("it is there");
         for name in ["made", "made/file", "made/link"] {
-            let found = fs_err::symlink_metadata(place.path().join("workspace").join(name)).expect("it was made");
-            assert_eq!((found.uid(), found.gid()), (caller.uid(), caller.gid()), "{stage:?}: {name}");
+            let found = fs_err::symlink_metadata(place.path().join("workspace").join(name))
+                .expect("it was made");
+            assert_eq!(
+                (found.uid(), found.gid()),
+                (caller.uid(), caller.gid()),
+                "{stage:?}: {name}"
+            );
         }
     }
 }
@@ -333,7 +399,12 @@ fn a_container_is_reused_replaced_or_refused_by_what_it_is() {
         let first = up(&[]);
         assert_eq!(up(&[]), first, "{stage:?}: the same is reused");
         let name = kept.name.as_str();
-        refused(stage, &kept.up(&["--tmp", "1M"]), 2, &[name, "differs from what is asked for", "--replace"]);
+        refused(
+            stage,
+            &kept.up(&["--tmp", "1M"]),
+            2,
+            &[name, "differs from what is asked for", "--replace"],
+        );
         assert_eq!(id(&kept), first, "{stage:?}: it stays");
         let second = up(&["--tmp", "1M", "--replace"]);
         assert_ne!(second, first);
@@ -341,7 +412,12 @@ fn a_container_is_reused_replaced_or_refused_by_what_it_is() {
         let mut other = Kept::new(stage, &place);
         other.name = kept.name.clone();
         let taken = other.up(&[]);
-        refused(stage, &taken, 2, &["is not of this user's ringfence", "hint: give it another name"]);
+        refused(
+            stage,
+            &taken,
+            2,
+            &["is not of this user's ringfence", "hint: give it another name"],
+        );
         assert_eq!(id(&kept), second, "{stage:?}: another's container is not touched");
 
         // After its keeper is killed, the container ends by itself and its name is free.
@@ -358,12 +434,25 @@ fn an_image_an_engine_or_the_right_to_use_it_that_is_missing_is_named() {
         let backend = if stage.ring == Ring::Docker { "docker" } else { "podman" };
         let run = |stage: Stage, address: &str, image: &str| {
             let mut command = stage.command(binary(), &place);
-            command.args(["run", "--backend", backend, "--image", image, "--pull", "never", "--", "true"]);
+            command.args([
+                "run",
+                "--backend",
+                backend,
+                "--image",
+                image,
+                "--pull",
+                "never",
+                "--",
+                "true",
+            ]);
             command.env("DOCKER_HOST", address).env("CONTAINER_HOST", address);
             command.output().expect("ringfence can be started")
         };
         let address = stage.ring.engine().expect("the test requires it").address();
-        assert!(run(stage, &address, DEV_IMAGE).status.success(), "{stage:?}: with all of them it works");
+        assert!(
+            run(stage, &address, DEV_IMAGE).status.success(),
+            "{stage:?}: with all of them it works"
+        );
         let absent = "ringfence-test-no-such-image";
         refused(
             stage,
@@ -372,7 +461,12 @@ fn an_image_an_engine_or_the_right_to_use_it_that_is_missing_is_named() {
             &[&format!("there is no image `{absent}"), "hint: fetch it"],
         );
         let nowhere = format!("unix://{}/none.sock", place.path().display());
-        refused(stage, &run(stage, &nowhere, DEV_IMAGE), 125, &["socket at `", "none.sock", "hint: "]);
+        refused(
+            stage,
+            &run(stage, &nowhere, DEV_IMAGE),
+            125,
+            &["socket at `", "none.sock", "hint: "],
+        );
     }
     for ring in [Ring::Docker, Ring::Podman] {
         let stage = Stage { ring, caller: Caller::Ordinary };
@@ -393,7 +487,11 @@ fn nothing_of_the_room_can_be_written_inside() {
         let kept = Kept::new(stage, &place);
         let up = kept.up(&[]);
         assert!(up.status.success(), "{stage:?}: {}", said(&up));
-        assert_eq!(said(&kept.exec("echo filled > file && cat file")), "filled\n", "{stage:?}: the workspace can be");
+        assert_eq!(
+            said(&kept.exec("echo filled > file && cat file")),
+            "filled\n",
+            "{stage:?}: the workspace can be"
+        );
         let script = "ls /run/ringfence; for path in /run/ringfence/new /run/ringfence/*; do \
                       (echo x > $path) 2> /dev/null && echo wrote $path; \
                       rm $path 2> /dev/null && echo removed $path; \
@@ -414,12 +512,23 @@ fn a_link_that_was_planted_in_the_workspace_does_not_show_what_it_points_at() {
         let script = format!("ln -s {} .git && ls -d .git", outside.display());
         let planted = run(stage, &place, &[], &["sh", "-c", &script]);
         let said_of_it = said(&planted);
-        assert!(said_of_it.starts_with(".git\n") && planted.status.success(), "{stage:?}: {said_of_it}");
-        assert!(said_of_it.contains("warning: the run made, changed or removed `.git`"), "{stage:?}: {said_of_it}");
+        assert!(
+            said_of_it.starts_with(".git\n") && planted.status.success(),
+            "{stage:?}: {said_of_it}"
+        );
+        assert!(
+            said_of_it.contains("warning: the run made, changed or removed `.git`"),
+            "{stage:?}: {said_of_it}"
+        );
 
-        let control = fs_err::read_to_string(place.path().join("workspace/.git/config")).expect("the host follows it");
+        let control = fs_err::read_to_string(place.path().join("workspace/.git/config"))
+            .expect("the host follows it");
         assert_eq!(control, "a secret");
         let output = run(stage, &place, &[], &["cat", ".git/config"]);
-        assert!(!output.status.success() && !said(&output).contains("a secret"), "{stage:?}: {}", said(&output));
+        assert!(
+            !output.status.success() && !said(&output).contains("a secret"),
+            "{stage:?}: {}",
+            said(&output)
+        );
     }
 }

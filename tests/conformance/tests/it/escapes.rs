@@ -16,7 +16,11 @@ fn after_reopening_standard_input(ring: Ring) -> String {
     command.args(["--", "sh", "-c", "cat /proc/self/fd/0; printf lost > /proc/self/fd/0"]);
     let input = fs_err::File::open(outside.path()).expect("it can be read").into_parts().0;
     let output = command.stdin(input).output().expect("ringfence can be started");
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "kept", "it can be opened for reading: {output:?}");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "kept",
+        "it can be opened for reading: {output:?}"
+    );
     fs_err::read_to_string(&outside).expect("it can be read")
 }
 
@@ -60,5 +64,8 @@ fn a_directory_that_is_exchanged_while_bubblewrap_starts_is_noticed() {
     let exchanged = with_a_race_lost(&place, "mv .git third && mv other .git && mv third other");
     let said = String::from_utf8_lossy(&exchanged.stderr);
     assert_eq!((exchanged.status.code(), exchanged.stdout.len()), (Some(125), 0), "{said}");
-    assert!(said.contains(".git` was exchanged while the sandbox was being built\nhint: "), "{said}");
+    assert!(
+        said.contains(".git` was exchanged while the sandbox was being built\nhint: "),
+        "{said}"
+    );
 }

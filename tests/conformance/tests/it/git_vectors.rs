@@ -30,7 +30,9 @@ use conformance::{Caller, Ring, Stage};
 use ringfence_test_ledger::require;
 
 use self::scopes::{CONFIGURATIONS, HOOK_DIRECTORIES, SPELLINGS, SPELT};
-use self::settings::{FSMONITOR, HOOKS, MAIN, MORE, OF_CLONES, PACK_OBJECTS_HOOK, PRE_COMMIT, SUBMODULE_UPDATE};
+use self::settings::{
+    FSMONITOR, HOOKS, MAIN, MORE, OF_CLONES, PACK_OBJECTS_HOOK, PRE_COMMIT, SUBMODULE_UPDATE,
+};
 use self::site::Templates;
 use self::vector::{MARKER, PLAIN, Payload, Scope, Setting, TRICKS, Vector, compose};
 
@@ -46,7 +48,8 @@ const THREADS: usize = 4;
 fn all_vectors() -> Vec<Vector> {
     let mut vectors = Vec::new();
     for scope in &CONFIGURATIONS {
-        let add = |setting: &Setting| compose(scope, setting, Payload::Added(setting.config), &PLAIN);
+        let add =
+            |setting: &Setting| compose(scope, setting, Payload::Added(setting.config), &PLAIN);
         vectors.push(add(&FSMONITOR));
         vectors.extend(MAIN.iter().map(add).map(|vector| Vector { share: 2, ..vector }));
         if ["config", "include-nested", "submodule-nine-parts"].contains(&scope.name) {
@@ -57,11 +60,14 @@ fn all_vectors() -> Vec<Vector> {
             vectors.push(add(&PACK_OBJECTS_HOOK));
             let superproject = Scope { template: "uninitialised", ..*scope };
             let clones = OF_CLONES.iter();
-            vectors
-                .extend(clones.map(|setting| compose(&superproject, setting, Payload::Added(setting.config), &PLAIN)));
+            vectors.extend(clones.map(|setting| {
+                compose(&superproject, setting, Payload::Added(setting.config), &PLAIN)
+            }));
         }
         let tricks = TRICKS.iter().filter(|trick| trick.fits(scope));
-        vectors.extend(tricks.map(|trick| compose(scope, &FSMONITOR, Payload::Added(FSMONITOR.config), trick)));
+        vectors.extend(
+            tricks.map(|trick| compose(scope, &FSMONITOR, Payload::Added(FSMONITOR.config), trick)),
+        );
     }
     for (spelling, script) in SPELLINGS {
         let prepare = format!("mkdir w/conf; : > w/conf/inc\n{script}").leak();
@@ -69,20 +75,31 @@ fn all_vectors() -> Vec<Vector> {
         let scope = Scope { name, prepare, ..SPELT };
         vectors.push(compose(&scope, &FSMONITOR, Payload::Added(FSMONITOR.config), &PLAIN));
     }
-    let superproject = Scope { name: "superproject", template: "super-sub", file: ".git/config", ..Scope::PLAIN };
+    let superproject =
+        Scope { name: "superproject", template: "super-sub", file: ".git/config", ..Scope::PLAIN };
     let payload = Payload::Added(SUBMODULE_UPDATE.config);
     vectors.push(compose(&superproject, &SUBMODULE_UPDATE, payload, &PLAIN));
     for directory in &HOOK_DIRECTORIES {
         let in_directory = |hook: &Setting| {
             let file: &'static str = format!("{}/{}", directory.file, hook.name).leak();
-            Scope { file, file_exists: directory.file_exists && hook.name == PRE_COMMIT.name, ..*directory }
+            Scope {
+                file,
+                file_exists: directory.file_exists && hook.name == PRE_COMMIT.name,
+                ..*directory
+            }
         };
         let scope = in_directory(&PRE_COMMIT);
-        let tricks = [PLAIN].into_iter().chain(TRICKS.into_iter().filter(|trick| trick.fits(&scope)));
-        vectors.extend(tricks.map(|trick| compose(&scope, &PRE_COMMIT, Payload::Whole(MARKER), &trick)));
+        let tricks =
+            [PLAIN].into_iter().chain(TRICKS.into_iter().filter(|trick| trick.fits(&scope)));
+        vectors.extend(
+            tricks.map(|trick| compose(&scope, &PRE_COMMIT, Payload::Whole(MARKER), &trick)),
+        );
         if ["hooks", "hooks-path-global", "hooks-of-submodule"].contains(&directory.name) {
             let hooks = HOOKS.iter();
-            vectors.extend(hooks.map(|hook| compose(&in_directory(hook), hook, Payload::Whole(MARKER), &PLAIN)));
+            vectors
+                .extend(hooks.map(|hook| {
+                    compose(&in_directory(hook), hook, Payload::Whole(MARKER), &PLAIN)
+                }));
         }
     }
     vectors.extend(checkouts::vectors());
@@ -136,7 +153,10 @@ fn check_each(vectors: &[Vector], judge: impl Fn(&Vector) -> Result<(), String> 
     failures.sort();
     let (count, all) = (failures.len(), vectors.len());
     let lines = failures.join("\n");
-    assert!(failures.is_empty(), "{count} of {all} vectors failed; {FILTER_VARIABLE}=NAME runs one:\n{lines}");
+    assert!(
+        failures.is_empty(),
+        "{count} of {all} vectors failed; {FILTER_VARIABLE}=NAME runs one:\n{lines}"
+    );
 }
 
 /// Runs vectors in a sandbox. Afterwards git on the host must not run the marker, unless the run
@@ -195,7 +215,10 @@ fn every_vector_has_git_run_its_marker_where_there_is_no_sandbox() {
             return Ok(());
         }
         words.push_str(&String::from_utf8_lossy(&output.stderr));
-        Err(format!("proves nothing, its marker did not run: {}", words.trim().replace('\n', " | ")))
+        Err(format!(
+            "proves nothing, its marker did not run: {}",
+            words.trim().replace('\n', " | ")
+        ))
     });
 }
 
@@ -228,7 +251,8 @@ fn a_run_without_json_warns_of_what_it_reports() {
     require!(root, binary, user_namespaces, git);
     let stage = Stage { ring: Ring::Native, caller: Caller::Root };
     let name = "config-worktree-absent/fsmonitor/plain";
-    let vector = all_vectors().into_iter().find(|vector| vector.id == name).expect("it is one of them");
+    let vector =
+        all_vectors().into_iter().find(|vector| vector.id == name).expect("it is one of them");
     let site = Templates::build(stage).copy_for(&vector);
     let words = site.warnings_of_run(&vector.runs[0], &vector);
     assert!(words.contains("`.git/config.worktree`"), "{words}");

@@ -37,7 +37,12 @@ impl Household {
     /// Runs a script on the host, as the caller, in the home.
     #[track_caller]
     fn shell(&self, script: &str) {
-        let output = self.stage.command("sh", &self.place).args(["-c", script]).output().expect("a shell is there");
+        let output = self
+            .stage
+            .command("sh", &self.place)
+            .args(["-c", script])
+            .output()
+            .expect("a shell is there");
         assert!(output.status.success(), "{script}: {output:?}");
     }
 
@@ -46,15 +51,22 @@ impl Household {
     fn prepare(&self, flags: &[&str]) -> std::process::Command {
         let mut command = self.stage.ringfence("run", &self.place);
         let home = self.path("");
-        command.env("HOME", &home).env("XDG_CACHE_HOME", home.join(".cache")).current_dir(home.join("project"));
         command
-            .args(flags.iter().map(|flag| flag.replace('~', home.to_str().expect("it is text").trim_end_matches('/'))));
+            .env("HOME", &home)
+            .env("XDG_CACHE_HOME", home.join(".cache"))
+            .current_dir(home.join("project"));
+        command.args(flags.iter().map(|flag| {
+            flag.replace('~', home.to_str().expect("it is text").trim_end_matches('/'))
+        }));
         command
     }
 
     /// Runs a script in a sandbox with these flags, in which `~` is the home.
     fn run(&self, flags: &[&str], script: &str) -> Output {
-        self.prepare(flags).args(["--", "sh", "-c", script]).output().expect("ringfence can be started")
+        self.prepare(flags)
+            .args(["--", "sh", "-c", script])
+            .output()
+            .expect("ringfence can be started")
     }
 
     #[track_caller]
@@ -94,13 +106,24 @@ fn a_settings_file_that_an_earlier_run_planted_takes_nothing_away() {
         home.expect(&["--hide", "sub/key"], look, "hidden\n");
         home.shell("ln -s sub project/link");
         for text in ["sub", "link", "./sub", "sub:/usr", ".:/usr", "~", "..", ".git"] {
-            home.expect(&[], &format!("printf '[filesystem]\\nworkspace = \"{text}\"\\n' > ringfence.toml"), "");
-            home.check_refusal(&home.run(&["--hide", "sub/key"], look), &[text], "filesystem.workspace");
+            home.expect(
+                &[],
+                &format!("printf '[filesystem]\\nworkspace = \"{text}\"\\n' > ringfence.toml"),
+                "",
+            );
+            home.check_refusal(
+                &home.run(&["--hide", "sub/key"], look),
+                &[text],
+                "filesystem.workspace",
+            );
             home.shell("rm project/ringfence.toml");
         }
-        for text in
-            ["backend = \"local\"", "backend = \"docker\"", "[audit]\\nstore = \"never\"", "[env]\\npass = [\"X\"]"]
-        {
+        for text in [
+            "backend = \"local\"",
+            "backend = \"docker\"",
+            "[audit]\\nstore = \"never\"",
+            "[env]\\npass = [\"X\"]",
+        ] {
             home.expect(&[], &format!("printf '{text}\\n' > ringfence.toml"), "");
             home.refuse(&[], "ringfence.toml:");
             home.shell("rm project/ringfence.toml");
@@ -165,12 +188,16 @@ fn ringfences_own_files_are_known_under_every_name() {
         home.refuse(&["--workspace", "~/dotfiles"], settings);
         home.refuse(&["--write", "~/dotfiles"], settings);
         home.refuse(&["--write", "~/dotfiles/r.toml"], settings);
-        home.shell("rm .config/ringfence/config.toml && mv dotfiles/r.toml .config/ringfence/config.toml");
+        home.shell(
+            "rm .config/ringfence/config.toml && mv dotfiles/r.toml .config/ringfence/config.toml",
+        );
         home.expect(&["--workspace", "~/dotfiles"], "cat x", "1\n");
 
         // A link in the workspace is on the way to the settings. Its target does not matter and may
         // even be missing.
-        home.shell("mv .config real && ln -s ../real dotfiles/config && ln -s dotfiles/config .config");
+        home.shell(
+            "mv .config real && ln -s ../real dotfiles/config && ln -s dotfiles/config .config",
+        );
         home.refuse(&["--workspace", "~/dotfiles"], settings);
         home.refuse(&["--workspace", "~/real"], settings);
         home.expect(&["--workspace", "~/real/other"], "echo ran", "ran\n");
@@ -181,15 +208,25 @@ fn ringfences_own_files_are_known_under_every_name() {
         // The settings file has another name through a hard link.
         home.shell("ln .config/ringfence/config.toml project/twin && ln .ssh/key project/other");
         home.refuse(&["--workspace", "~/dotfiles", "--write", "~/project/twin"], settings);
-        home.expect(&["--workspace", "~/dotfiles", "--write", "~/project/other"], "cat ~/project/other", "SECRET\n");
+        home.expect(
+            &["--workspace", "~/dotfiles", "--write", "~/project/other"],
+            "cat ~/project/other",
+            "SECRET\n",
+        );
         home.shell("rm project/twin");
 
         // Ringfence's own files are both where variables name them and where they are in the home
         // without variables.
-        for (variable, message) in [("XDG_CONFIG_HOME", settings), ("XDG_STATE_HOME", "keeps its sandboxes")] {
+        for (variable, message) in
+            [("XDG_CONFIG_HOME", settings), ("XDG_STATE_HOME", "keeps its sandboxes")]
+        {
             let named = |path: &str| {
                 let mut command = home.prepare(&["--workspace", path]);
-                command.env(variable, home.path("dotfiles")).args(["--", "true"]).output().expect("it can be started")
+                command
+                    .env(variable, home.path("dotfiles"))
+                    .args(["--", "true"])
+                    .output()
+                    .expect("it can be started")
             };
             home.check_refusal(&named("~/dotfiles"), &[variable], message);
             home.check_refusal(&named("~/.config"), &[variable], settings);
@@ -197,7 +234,8 @@ fn ringfences_own_files_are_known_under_every_name() {
         }
 
         // An exception of the user only affects other rules.
-        let rule = format!("allow_workspace = [\"{0}.config\", \"{0}.local\"]", home.path("").display());
+        let rule =
+            format!("allow_workspace = [\"{0}.config\", \"{0}.local\"]", home.path("").display());
         home.shell(&format!("echo '{rule}' > .config/ringfence/config.toml"));
         home.refuse(&["--workspace", "~/.config"], settings);
         home.refuse(&["--workspace", "~/.local"], "keeps its sandboxes");
@@ -213,9 +251,22 @@ fn a_bind_mount_of_ringfences_own_files_is_no_way_to_them() {
         let run = |mounts: &str, flags: &[&str]| {
             let ringfence = home.prepare(flags);
             let mut command = std::process::Command::new("unshare");
-            command.args(["--mount", "sh", "-c", &format!("cd ~ && {mounts} && cd project && exec \"$@\""), "sh"]);
-            command.arg(ringfence.get_program()).args(ringfence.get_args()).args(["--", "echo", "ran"]);
-            command.env("HOME", home.path("")).current_dir(home.path("")).output().expect("unshare is there")
+            command.args([
+                "--mount",
+                "sh",
+                "-c",
+                &format!("cd ~ && {mounts} && cd project && exec \"$@\""),
+                "sh",
+            ]);
+            command
+                .arg(ringfence.get_program())
+                .args(ringfence.get_args())
+                .args(["--", "echo", "ran"]);
+            command
+                .env("HOME", home.path(""))
+                .current_dir(home.path(""))
+                .output()
+                .expect("unshare is there")
         };
         let settings = "where ringfence's own settings are";
         let other = run("mount --bind .config/other project/bound", &[]);
@@ -245,13 +296,29 @@ fn sandboxes_in_a_system_directory_are_hidden_from_each_other() {
         fs_err::write(&secret, "SECRET").expect("it is ours");
         let look = |variable: &str| {
             let mut command = home.prepare(&[]);
-            command.env(variable, state.path()).arg("--").arg("cat").arg(&secret).output().expect("it can be started")
+            command
+                .env(variable, state.path())
+                .arg("--")
+                .arg("cat")
+                .arg(&secret)
+                .output()
+                .expect("it can be started")
         };
-        assert_eq!(look("RINGFENCE_TEST_NOTHING").stdout, b"SECRET", "the control: /opt can be read");
+        assert_eq!(
+            look("RINGFENCE_TEST_NOTHING").stdout,
+            b"SECRET",
+            "the control: /opt can be read"
+        );
         for variable in ["XDG_STATE_HOME", "XDG_CONFIG_HOME"] {
             let output = look(variable);
-            assert!(!output.status.success() && output.stdout.is_empty(), "{ring:?} {variable}: {output:?}");
-            assert!(String::from_utf8_lossy(&output.stderr).contains("Permission denied"), "{output:?}");
+            assert!(
+                !output.status.success() && output.stdout.is_empty(),
+                "{ring:?} {variable}: {output:?}"
+            );
+            assert!(
+                String::from_utf8_lossy(&output.stderr).contains("Permission denied"),
+                "{output:?}"
+            );
         }
     }
 }
@@ -262,9 +329,15 @@ fn directories_that_everybody_writes_to_are_no_workspaces() {
     for home in households() {
         home.shell("ln -s /tmp shared");
         for path in ["/tmp", "/tmp/", "/tmp/.", "/var/tmp", "~/shared"] {
-            home.refuse(&["--workspace", path], "cannot be a workspace: files and sockets of other programs lie in it");
+            home.refuse(
+                &["--workspace", path],
+                "cannot be a workspace: files and sockets of other programs lie in it",
+            );
         }
-        home.refuse(&["--workspace", "/dev/shm"], "cannot be a workspace: it is in the system directory `/dev`");
+        home.refuse(
+            &["--workspace", "/dev/shm"],
+            "cannot be a workspace: it is in the system directory `/dev`",
+        );
         home.refuse(&["--write", "/tmp"], "cannot give `/tmp` to a sandbox");
         home.refuse(&["--read", "/tmp"], "cannot give `/tmp` to a sandbox");
     }
@@ -275,10 +348,12 @@ fn an_engines_socket_is_given_to_no_sandbox() {
     require!(root, binary, user_namespaces, ordinary_user, bwrap);
     for home in households() {
         home.shell("mkdir -p run/inner");
-        let _engine = UnixListener::bind(home.path("run/engine.sock")).expect("a socket can be made");
+        let _engine =
+            UnixListener::bind(home.path("run/engine.sock")).expect("a socket can be made");
         let _other = UnixListener::bind(home.path("run/other.sock")).expect("a socket can be made");
         home.shell("ln -s run linked && ln -s run/engine.sock socket");
-        fs_err::hard_link(home.path("run/engine.sock"), home.path("run/inner/twin")).expect("it is one file system");
+        fs_err::hard_link(home.path("run/engine.sock"), home.path("run/inner/twin"))
+            .expect("it is one file system");
         let run = |variable: &str, flags: &[&str]| {
             let address = format!("unix://{}", home.path("run/engine.sock").display());
             let mut command = home.prepare(flags);
@@ -287,14 +362,31 @@ fn an_engines_socket_is_given_to_no_sandbox() {
         };
         for variable in ["DOCKER_HOST", "CONTAINER_HOST"] {
             for flag in ["--write", "--read"] {
-                assert_eq!(run(variable, &[flag, "~/run/other.sock"]).stdout, b"ran\n", "the control");
-                for path in
-                    ["~/run/engine.sock", "~/run", "~/linked", "~/socket", "~/linked/engine.sock", "~/run/inner/twin"]
-                {
-                    home.check_refusal(&run(variable, &[flag, path]), &[flag, path], "of a container engine");
+                assert_eq!(
+                    run(variable, &[flag, "~/run/other.sock"]).stdout,
+                    b"ran\n",
+                    "the control"
+                );
+                for path in [
+                    "~/run/engine.sock",
+                    "~/run",
+                    "~/linked",
+                    "~/socket",
+                    "~/linked/engine.sock",
+                    "~/run/inner/twin",
+                ] {
+                    home.check_refusal(
+                        &run(variable, &[flag, path]),
+                        &[flag, path],
+                        "of a container engine",
+                    );
                 }
             }
-            home.check_refusal(&run(variable, &["--workspace", "~/run"]), &["--workspace"], "of a container engine");
+            home.check_refusal(
+                &run(variable, &["--workspace", "~/run"]),
+                &["--workspace"],
+                "of a container engine",
+            );
             let told = run("RINGFENCE_TEST_NOTHING", &["--write", "~/run/engine.sock"]);
             assert_eq!(told.stdout, b"ran\n", "a socket of no engine's can be given: {told:?}");
         }
@@ -308,27 +400,46 @@ fn path_shows_no_more_of_the_home_than_its_directories() {
         home.shell("ln -s . bin/home && printf '#!/bin/sh\\necho a tool\\n' > bin/tool && chmod +x bin/tool");
         let run = |home: &Household, path: &str| {
             let directory = home.path("");
-            let path = path.replace('~', directory.to_str().expect("it is text").trim_end_matches('/'));
+            let path =
+                path.replace('~', directory.to_str().expect("it is text").trim_end_matches('/'));
             let mut command = home.prepare(&[]);
             command.env("PATH", format!("{path}:/usr/bin:/bin")).args(["--", "sh", "-c"]);
-            let output = command.arg("cat ~/.ssh/key 2>/dev/null; ls -A ~; tool").output().expect("it can be started");
+            let output = command
+                .arg("cat ~/.ssh/key 2>/dev/null; ls -A ~; tool")
+                .output()
+                .expect("it can be started");
             String::from_utf8_lossy(&output.stdout).into_owned()
         };
         assert_eq!(run(&home, "~/bin"), "bin\nproject\na tool\n", "the control");
-        for path in
-            ["~/bin/..", "~", "~/", "~/.", "~/project/..", "", "..", "../bin/..", "~/bin/home", "~/bin/home/..", "~/.."]
-        {
+        for path in [
+            "~/bin/..",
+            "~",
+            "~/",
+            "~/.",
+            "~/project/..",
+            "",
+            "..",
+            "../bin/..",
+            "~/bin/home",
+            "~/bin/home/..",
+            "~/..",
+        ] {
             assert_eq!(run(&home, path), "project\n", "{path}");
         }
-        let local = Household { stage: Stage { ring: Ring::Local, ..home.stage }, place: home.place };
-        assert!(run(&local, "~/bin/..").starts_with("SECRET\n"), "without isolation the key can be read");
+        let local =
+            Household { stage: Stage { ring: Ring::Local, ..home.stage }, place: home.place };
+        assert!(
+            run(&local, "~/bin/..").starts_with("SECRET\n"),
+            "without isolation the key can be read"
+        );
     }
 }
 
 /// Returns the paths of everything below a directory.
 fn names(directory: &Path) -> Vec<String> {
     let output = std::process::Command::new("find").arg(directory).output().expect("find is there");
-    let mut names: Vec<String> = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();
+    let mut names: Vec<String> =
+        String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();
     names.sort();
     names
 }
@@ -338,25 +449,39 @@ fn a_link_that_was_planted_in_place_of_a_parent_leads_no_grant_out() {
     require!(root, binary, user_namespaces, ordinary_user, bwrap);
     for home in households() {
         home.shell("mkdir -p project/a/b && echo mine > project/a/b/file && ln -s a project/inner");
-        home.expect(&["--read", "a/b/file"], "echo x 2>/dev/null > a/b/file; cat a/b/file", "mine\n");
+        home.expect(
+            &["--read", "a/b/file"],
+            "echo x 2>/dev/null > a/b/file; cat a/b/file",
+            "mine\n",
+        );
         home.expect(&["--write", "a/b"], "echo more > a/b/new && cat a/b/new", "more\n");
         home.shell("rm -r project/a && mkdir -p victim/b && echo VICTIM > victim/b/file");
         let victim = names(&home.path("victim"));
-        for (link, target) in [("project/a", "../victim"), ("project/a", "~/victim"), ("project/a", "/oldroot~/victim")]
-        {
-            let target = target.replace('~', home.path("").to_str().expect("it is text").trim_end_matches('/'));
+        for (link, target) in [
+            ("project/a", "../victim"),
+            ("project/a", "~/victim"),
+            ("project/a", "/oldroot~/victim"),
+        ] {
+            let target = target
+                .replace('~', home.path("").to_str().expect("it is text").trim_end_matches('/'));
             home.shell(&format!("ln -sfn {target} {link}"));
             for flag in ["--read", "--write"] {
                 for path in ["a", "a/b", "a/b/file", "./a/b"] {
                     let output = home.run(&[flag, path], "echo gone > a/b/file; cat a/b/file");
                     assert_eq!(output.status.code(), Some(2), "{flag} {path}: {output:?}");
-                    assert!(!String::from_utf8_lossy(&output.stdout).contains("VICTIM"), "{flag} {path}: {output:?}");
+                    assert!(
+                        !String::from_utf8_lossy(&output.stdout).contains("VICTIM"),
+                        "{flag} {path}: {output:?}"
+                    );
                 }
             }
             for flag in ["--hide", "--protect"] {
                 for path in ["a", "a/b", "a/b/file", "a/b/missing", "a/missing/x"] {
                     let output = home.run(&[flag, path], "cat a/b/file; echo gone > a/b/file; :");
-                    assert!(!String::from_utf8_lossy(&output.stdout).contains("VICTIM"), "{flag} {path}: {output:?}");
+                    assert!(
+                        !String::from_utf8_lossy(&output.stdout).contains("VICTIM"),
+                        "{flag} {path}: {output:?}"
+                    );
                 }
             }
             assert_eq!(names(&home.path("victim")), victim, "nothing was made where {target} led");
@@ -378,7 +503,11 @@ fn a_link_that_takes_a_parents_place_during_the_start_leads_nothing_out() {
         let use_both = "cat a/b/file swap/file; for place in a/b swap; do
             echo gone > $place/file; echo x > $place/planted; echo x > $place/tree/planted; done; :";
         // As a control, the same path is granted without a link in its place.
-        home.expect(&["--read", "a/b/file", "--write", "a/b/tree"], "echo x > a/b/tree/new; cat a/b/file", "mine\n");
+        home.expect(
+            &["--read", "a/b/file", "--write", "a/b/tree"],
+            "echo x > a/b/tree/new; cat a/b/file",
+            "mine\n",
+        );
         // Bubblewrap sees the host at `/oldroot` during its setup.
         for root in ["", "/oldroot"] {
             home.shell(&format!("ln -sfn {root}{} project/swap", home.path("victim").display()));
@@ -414,8 +543,14 @@ fn a_link_that_takes_a_parents_place_during_the_start_leads_nothing_out() {
             assert!(shown.is_empty(), "{:?}: the victim is shown with {shown:?}", home.stage);
             let after = victims.map(|name| names(&home.path(name)));
             assert_eq!(after, before, "{:?}: something was made where the link led", home.stage);
-            assert_eq!(fs_err::read_to_string(home.path("victim/file")).unwrap(), "VICTIM\n", "{:?}", home.stage);
-            let is_link = fs_err::symlink_metadata(&one).is_ok_and(|metadata| metadata.is_symlink());
+            assert_eq!(
+                fs_err::read_to_string(home.path("victim/file")).unwrap(),
+                "VICTIM\n",
+                "{:?}",
+                home.stage
+            );
+            let is_link =
+                fs_err::symlink_metadata(&one).is_ok_and(|metadata| metadata.is_symlink());
             if is_link {
                 renameat_with(CWD, &one, CWD, &two, RenameFlags::EXCHANGE).expect("both are there");
             }

@@ -68,7 +68,8 @@ impl Client<'_> {
             "{line} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n"
         );
         let answer = self.send(format!("{head}{body}").as_bytes());
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{line}: {answer:?}"));
+        let (head, body) =
+            answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{line}: {answer:?}"));
         (status(head), body.to_owned())
     }
 
@@ -77,7 +78,8 @@ impl Client<'_> {
         let (status, answer) = self.request(line, body);
         assert_eq!(status, expected, "{line} {body}: {answer}");
         if status >= 400 {
-            let told: Value = serde_json::from_str(&answer).unwrap_or_else(|_| panic!("{line}: {answer:?}"));
+            let told: Value =
+                serde_json::from_str(&answer).unwrap_or_else(|_| panic!("{line}: {answer:?}"));
             assert_eq!(told["code"], u64::from(expected), "{line}: {answer}");
         }
         answer
@@ -85,7 +87,8 @@ impl Client<'_> {
 
     #[track_caller]
     fn make(&self) -> Made {
-        let answer = self.check("POST /v2/sandboxes", r#"{"templateID": "base", "timeout": 300}"#, 201);
+        let answer =
+            self.check("POST /v2/sandboxes", r#"{"templateID": "base", "timeout": 300}"#, 201);
         self.server.note_sandboxes();
         let made: Value = serde_json::from_str(&answer).expect("it is JSON");
         let text = |name: &str| made[name].as_str().expect("it is text").to_owned();
@@ -95,7 +98,11 @@ impl Client<'_> {
     /// Sends a request to the guest of a sandbox, with the sandbox's token.
     fn guest(&self, made: &Made, line: &str, body: &str) -> (u16, String) {
         let headers = format!("E2b-Sandbox-Id: {}\r\nX-Access-Token: {}\r\n", made.id, made.token);
-        self.request_with(line, &format!("{headers}Content-Type: application/octet-stream\r\n"), body)
+        self.request_with(
+            line,
+            &format!("{headers}Content-Type: application/octet-stream\r\n"),
+            body,
+        )
     }
 }
 
@@ -106,7 +113,10 @@ fn read(mut stream: TcpStream) -> String {
 }
 
 fn status(head: &str) -> u16 {
-    let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)).and_then(|status| status.parse().ok());
+    let status = head
+        .strip_prefix("HTTP/1.1 ")
+        .and_then(|rest| rest.get(..3))
+        .and_then(|status| status.parse().ok());
     status.unwrap_or_else(|| panic!("{head:?}"))
 }
 
@@ -136,21 +146,28 @@ fn what_is_too_large_or_makes_no_sense_is_refused_and_what_is_just_right_is_answ
         let made = client.make();
         let head = |length: usize| {
             let filler = "x".repeat(length);
-            let text =
-                format!("GET /sandboxes HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nX-API-KEY: {ANY}\r\n");
+            let text = format!(
+                "GET /sandboxes HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nX-API-KEY: {ANY}\r\n"
+            );
             status(&client.send(format!("{text}X-Filler: {filler}\r\n\r\n").as_bytes()))
         };
         assert_eq!((head(30_000), head(100_000)), (200, 431));
         let hosts = |lines: &str| {
-            let text = format!("GET /sandboxes HTTP/1.1\r\n{lines}Connection: close\r\nX-API-KEY: {ANY}\r\n\r\n");
+            let text = format!(
+                "GET /sandboxes HTTP/1.1\r\n{lines}Connection: close\r\nX-API-KEY: {ANY}\r\n\r\n"
+            );
             status(&client.send(text.as_bytes()))
         };
-        assert_eq!((hosts("Host: localhost\r\n"), hosts("Host: localhost\r\nHost: localhost\r\n")), (200, 400));
+        assert_eq!(
+            (hosts("Host: localhost\r\n"), hosts("Host: localhost\r\nHost: localhost\r\n")),
+            (200, 400)
+        );
         let timeout = format!("POST /sandboxes/{}/timeout", made.id);
         let padded = |length: usize| format!(r#"{{"timeout": 60{}}}"#, " ".repeat(length));
         client.check(&timeout, &padded(1000), 204);
         client.check(&timeout, &padded(2 << 20), 413);
-        let no_times = ["{}", "", r#"{"timeout": -1}"#, r#"{"timeout": "60"}"#, r#"{"timeout": 1e99}"#];
+        let no_times =
+            ["{}", "", r#"{"timeout": -1}"#, r#"{"timeout": "60"}"#, r#"{"timeout": 1e99}"#];
         for wrong in no_times.into_iter().chain(["{", "[]", "\"\"", "\u{0}"]) {
             client.check(&timeout, wrong, 400);
         }
@@ -167,22 +184,39 @@ fn what_is_too_large_or_makes_no_sense_is_refused_and_what_is_just_right_is_answ
         let longest: Value = serde_json::from_str(&answer).expect("it is JSON");
         assert!(client.check("POST /sandboxes", &variable(131_070), 400).contains("`envVars`"));
         client.check("POST /sandboxes", r#"{"templateID": "base", "timeout": 86401}"#, 400);
-        let marked = format!(r#"{{"templateID": "base", "metadata": {{"a": "{}"}}}}"#, "x".repeat(8 << 10));
+        let marked =
+            format!(r#"{{"templateID": "base", "metadata": {{"a": "{}"}}}}"#, "x".repeat(8 << 10));
         assert!(client.check("POST /sandboxes", &marked, 400).contains("`metadata`"));
-        client.check(&format!("DELETE /sandboxes/{}", longest["sandboxID"].as_str().unwrap()), "", 204);
+        client.check(
+            &format!("DELETE /sandboxes/{}", longest["sandboxID"].as_str().unwrap()),
+            "",
+            204,
+        );
         for field in ["allowOut", "denyOut"] {
             let network = format!(r#"{{"{field}": ["1.2.3.4/99"]}}"#);
             let asked = format!(r#"{{"templateID": "base", "network": {network}}}"#);
             assert!(client.check("POST /sandboxes", &asked, 400).contains(field));
-            assert!(client.check(&format!("PUT /sandboxes/{}/network", made.id), &network, 400).contains(field));
+            assert!(
+                client
+                    .check(&format!("PUT /sandboxes/{}/network", made.id), &network, 400)
+                    .contains(field)
+            );
         }
-        for (query, expected) in [("limit=1&state=running", 200), ("limit=0", 400), ("state=asleep", 400)] {
+        for (query, expected) in
+            [("limit=1&state=running", 200), ("limit=0", 400), ("state=asleep", 400)]
+        {
             client.check(&format!("GET /v2/sandboxes?{query}"), "", expected);
         }
         client.check(&format!("GET /sandboxes/{}/metrics?start=x", made.id), "", 400);
-        client.check(&format!("GET /sandboxes/{}/metrics?start=99999999999999999", made.id), "", 400);
+        client.check(
+            &format!("GET /sandboxes/{}/metrics?start=99999999999999999", made.id),
+            "",
+            400,
+        );
         client.check(&format!("GET /sandboxes/{}/metrics?start=1", made.id), "", 200);
-        for path in ["/sandboxes/%00", "/sandboxes/..%2f..%2fetc", "/sandboxes//timeout", "//", "/%"] {
+        for path in
+            ["/sandboxes/%00", "/sandboxes/..%2f..%2fetc", "/sandboxes//timeout", "//", "/%"]
+        {
             client.check(&format!("GET {path}"), "", 404);
         }
         client.check(&format!("DELETE /sandboxes/{}", made.id), "", 204);
@@ -193,7 +227,9 @@ fn what_is_too_large_or_makes_no_sense_is_refused_and_what_is_just_right_is_answ
 fn a_wrong_key_and_another_tenants_sandbox_open_nothing_on_any_route() {
     require!(root, binary, user_namespaces);
     let keeper = Keeper::on(Backend::Native);
-    let key = |name: &str| keeper.expect(&mut keeper.ringfence(&["keys", "create", name])).trim_end().to_owned();
+    let key = |name: &str| {
+        keeper.expect(&mut keeper.ringfence(&["keys", "create", name])).trim_end().to_owned()
+    };
     let (one, other) = (key("one"), key("other"));
     let server = Served::by(&keeper);
     let owner = Client { server: &server, key: one };
@@ -237,17 +273,30 @@ fn a_guest_listens_to_its_own_token_alone() {
     require!(root, binary, user_namespaces);
     against(|client, _| {
         let (made, other) = (client.make(), client.make());
-        let ask = |headers: &str| client.request_with("GET /files?path=/etc/hostname", headers, "").0;
+        let ask =
+            |headers: &str| client.request_with("GET /files?path=/etc/hostname", headers, "").0;
         let sandbox = format!("E2b-Sandbox-Id: {}\r\n", made.id);
         for route in [sandbox.as_str(), ""] {
             let nothing = "0".repeat(made.token.len());
-            assert_ne!(ask(&format!("{route}X-Access-Token: {}\r\n", made.token)), 401, "{route:?}");
+            assert_ne!(
+                ask(&format!("{route}X-Access-Token: {}\r\n", made.token)),
+                401,
+                "{route:?}"
+            );
             for wrong in [nothing.as_str(), &made.token[1..], ""] {
-                assert_eq!(ask(&format!("{route}X-Access-Token: {wrong}\r\n")), 401, "{route:?} {wrong:?}");
+                assert_eq!(
+                    ask(&format!("{route}X-Access-Token: {wrong}\r\n")),
+                    401,
+                    "{route:?} {wrong:?}"
+                );
             }
             assert_eq!(ask(route), 401, "{route:?}");
         }
-        assert_eq!(ask(&format!("{sandbox}X-Access-Token: {}\r\n", other.token)), 401, "another's token");
+        assert_eq!(
+            ask(&format!("{sandbox}X-Access-Token: {}\r\n", other.token)),
+            401,
+            "another's token"
+        );
         for made in [made, other] {
             client.check(&format!("DELETE /sandboxes/{}", made.id), "", 204);
         }
@@ -267,26 +316,42 @@ fn no_path_leads_out_of_a_sandbox() {
         for (good, wrong) in [
             ("/home/user/note".to_owned(), format!("{home}/secret")),
             ("/home/user/../user/note".to_owned(), format!("/home/user/../..{home}/secret")),
-            ("/home/user/%2e%2e/user/note".to_owned(), format!("/home/user/%2e%2e/%2e%2e{home}/secret")),
+            (
+                "/home/user/%2e%2e/user/note".to_owned(),
+                format!("/home/user/%2e%2e/%2e%2e{home}/secret"),
+            ),
             ("note".to_owned(), format!("../../..{home}/secret")),
             ("//home//user//note".to_owned(), format!("//proc/1/root{home}/secret")),
         ] {
-            assert_eq!(client.guest(&made, &format!("GET /files?path={good}"), ""), (200, "inside".to_owned()));
+            assert_eq!(
+                client.guest(&made, &format!("GET /files?path={good}"), ""),
+                (200, "inside".to_owned())
+            );
             let (status, answer) = client.guest(&made, &format!("GET /files?path={wrong}"), "");
-            assert!(matches!(status, 403 | 404) && !answer.contains("the host's"), "{wrong}: {status} {answer}");
+            assert!(
+                matches!(status, 403 | 404) && !answer.contains("the host's"),
+                "{wrong}: {status} {answer}"
+            );
         }
         let (status, _) = client.guest(&made, "GET /files?path=/home/user/note%00.txt", "");
         assert_eq!(status, 400);
 
         // A link is followed inside the sandbox and leads nowhere else.
         let link = |target: &str, name: &str| {
-            let start = format!(r#"{{"process": {{"cmd": "ln", "args": ["-s", "{target}", "/home/user/{name}"]}}}}"#);
+            let start = format!(
+                r#"{{"process": {{"cmd": "ln", "args": ["-s", "{target}", "/home/user/{name}"]}}}}"#
+            );
             let mut frame = vec![0];
             frame.extend(u32::try_from(start.len()).expect("it is short").to_be_bytes());
-            let frame = String::from_utf8([frame, start.into_bytes()].concat()).expect("it is text");
-            let headers = format!("E2b-Sandbox-Id: {}\r\nX-Access-Token: {}\r\n", made.id, made.token);
-            let headers = format!("{headers}Content-Type: application/connect+json\r\nConnect-Protocol-Version: 1\r\n");
-            let (status, answer) = client.request_with("POST /process.Process/Start", &headers, &frame);
+            let frame =
+                String::from_utf8([frame, start.into_bytes()].concat()).expect("it is text");
+            let headers =
+                format!("E2b-Sandbox-Id: {}\r\nX-Access-Token: {}\r\n", made.id, made.token);
+            let headers = format!(
+                "{headers}Content-Type: application/connect+json\r\nConnect-Protocol-Version: 1\r\n"
+            );
+            let (status, answer) =
+                client.request_with("POST /process.Process/Start", &headers, &frame);
             assert!(status == 200 && answer.contains("exit status 0"), "{answer:?}");
         };
         link("note", "inwards");
@@ -320,11 +385,18 @@ fn requests_that_are_two_or_none_are_answered_for_what_they_are() {
         assert_eq!(statuses(format!("{plain}{plain}{last}")), [200, 200, 200]);
 
         // Bytes after a body are a request of their own, which here has no key.
-        let kill = format!("DELETE /sandboxes/{} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n", made.id);
+        let kill = format!(
+            "DELETE /sandboxes/{} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n",
+            made.id
+        );
         let route = format!("E2b-Sandbox-Id: {}\r\nX-Access-Token: {}\r\n", made.id, made.token);
-        let upload = format!("POST /files?path=/home/user/x HTTP/1.1\r\nHost: 127.0.0.1\r\n{route}");
+        let upload =
+            format!("POST /files?path=/home/user/x HTTP/1.1\r\nHost: 127.0.0.1\r\n{route}");
         let upload = format!("{upload}Content-Type: application/octet-stream\r\n");
-        let both = format!("Content-Length: {}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 5 + kill.len());
+        let both = format!(
+            "Content-Length: {}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            5 + kill.len()
+        );
         let found = statuses(format!("{upload}{both}{kill}"));
         assert!(matches!(found[..], [200 | 400] | [200, 401]), "{found:?}");
         for ambiguous in [
@@ -338,14 +410,24 @@ fn requests_that_are_two_or_none_are_answered_for_what_they_are() {
             let found = statuses(format!("{upload}{ambiguous}"));
             assert_eq!(found, [400], "{ambiguous:?}");
         }
-        for nonsense in
-            ["\r\n\r\n\r\n", "GET\r\n\r\n", "\u{0}\u{0}", "GET / HTTP/9.9\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]
-        {
+        for nonsense in [
+            "\r\n\r\n\r\n",
+            "GET\r\n\r\n",
+            "\u{0}\u{0}",
+            "GET / HTTP/9.9\r\n\r\n",
+            "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        ] {
             let found = all(client.send_all(format!("{nonsense}\r\n\r\n").as_bytes()));
-            assert!(found.is_empty() || found == [400] || found == [505], "{nonsense:?}: {found:?}");
+            assert!(
+                found.is_empty() || found == [400] || found == [505],
+                "{nonsense:?}: {found:?}"
+            );
         }
         assert_eq!(
-            statuses("CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".to_owned()).first(),
+            statuses(
+                "CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".to_owned()
+            )
+            .first(),
             Some(&405)
         );
         let (status, _) = client.guest(&made, "POST /files?path=/home/user/x", "y");

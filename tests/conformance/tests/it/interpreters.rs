@@ -77,21 +77,28 @@ fn code_of_an_mcp_client_finds_the_module_that_was_written_while_an_interpreter_
     let keeper = Keeper::on(Backend::Native);
     let mut client = Tools::of(&keeper, &[]);
     let code = |code: &str| json!({ "code": code });
-    let answer =
-        client.call("run_python_code", code("import site; print(f'<{site.getusersitepackages()}>')"), json!({}));
+    let answer = client.call(
+        "run_python_code",
+        code("import site; print(f'<{site.getusersitepackages()}>')"),
+        json!({}),
+    );
     let (_, place) = answer.split_once('<').unwrap_or_else(|| panic!("{answer}"));
-    let path = format!("{}/fresh.py", place.split_once('>').unwrap_or_else(|| panic!("{answer}")).0);
+    let path =
+        format!("{}/fresh.py", place.split_once('>').unwrap_or_else(|| panic!("{answer}")).0);
     come_to_wait(&keeper);
     // The directory is new, and an interpreter looks for it only when it starts.
-    let answer = client.call("write_file", json!({ "path": path, "content": "value = 'first'" }), json!({}));
+    let answer =
+        client.call("write_file", json!({ "path": path, "content": "value = 'first'" }), json!({}));
     assert!(answer.contains("made `"), "{answer}");
-    let answer = client.call("run_python_code", code("import fresh; print(fresh.value)"), json!({}));
+    let answer =
+        client.call("run_python_code", code("import fresh; print(fresh.value)"), json!({}));
     assert!(answer.contains("first"), "{answer}");
     come_to_wait(&keeper);
     let edit = json!({ "path": path, "old_text": "first", "new_text": "second" });
     client.call("edit_file", edit, json!({}));
     until("one waits although a file was changed", || interpreters(&keeper) == 0);
-    let answer = client.call("run_python_code", code("import fresh; print(fresh.value)"), json!({}));
+    let answer =
+        client.call("run_python_code", code("import fresh; print(fresh.value)"), json!({}));
     assert!(answer.contains("second"), "{answer}");
     client.leave();
     fs_err::remove_dir_all(keeper.workspace()).expect("it is ours");
@@ -105,8 +112,11 @@ fn a_sandbox_that_waits_for_code_has_python_started() {
     let config = keeper.home().join("server.toml");
     let text = "[templates.base]\nwarm = 1\n[templates.code-interpreter-v1]\nwarm = 1\n";
     fs_err::write(&config, text).expect("the home is ours");
-    let server =
-        Served::told(&keeper, &["--config", config.to_str().expect("it is text")], &[("RINGFENCE_PRELOAD", "csv")]);
+    let server = Served::told(
+        &keeper,
+        &["--config", config.to_str().expect("it is text")],
+        &[("RINGFENCE_PRELOAD", "csv")],
+    );
     let client = Client::of(&server.url);
     let waiting = || {
         let (_, text) = client.ask("GET /metrics", &[("x-api-key", "e2b_0")], b"");
@@ -124,15 +134,18 @@ fn a_sandbox_that_waits_for_code_has_python_started() {
         ];
         let (_, listed) = client.ask("GET /contexts", &headers, b"");
         let listed: Vec<Value> = serde_json::from_slice(&listed).expect("it is JSON");
-        let (_, said) = client.ask("POST /execute", &headers, json!({ "code": cell }).to_string().as_bytes());
+        let (_, said) =
+            client.ask("POST /execute", &headers, json!({ "code": cell }).to_string().as_bytes());
         client.kill(&(id, token));
         (listed.len(), String::from_utf8_lossy(&said).into_owned())
     };
-    let cell = "import os, sys; ('csv' in sys.modules, 'csv' in globals(), os.environ.get('GIVEN'))";
+    let cell =
+        "import os, sys; ('csv' in sys.modules, 'csv' in globals(), os.environ.get('GIVEN'))";
     let (contexts, said) = begin(json!({ "templateID": "code-interpreter-v1" }), cell);
     assert!(contexts == 1 && said.contains("(True, False, None)"), "{contexts}: {said}");
     // The variables are set, as they would be without a waiting interpreter.
-    let with_variable = json!({ "templateID": "code-interpreter-v1", "envVars": { "GIVEN": "yes" } });
+    let with_variable =
+        json!({ "templateID": "code-interpreter-v1", "envVars": { "GIVEN": "yes" } });
     let (contexts, said) = begin(with_variable, cell);
     assert!(contexts == 0 && said.contains("(False, False, 'yes')"), "{contexts}: {said}");
     let (contexts, said) = begin(json!({ "templateID": "base" }), cell);

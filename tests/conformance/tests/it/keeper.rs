@@ -122,7 +122,8 @@ impl Keeper {
     /// Returns the environment of every process that the keeper starts.
     pub(crate) fn variables(&self) -> BTreeMap<OsString, OsString> {
         let path = std::env::var_os("PATH").expect("there is a PATH");
-        let mut variables = BTreeMap::from([("PATH".into(), path), ("HOME".into(), self.home().into())]);
+        let mut variables =
+            BTreeMap::from([("PATH".into(), path), ("HOME".into(), self.home().into())]);
         if let Some((engine, told_by)) = self.engine() {
             variables.insert(told_by.into(), engine.address().into());
         }
@@ -145,7 +146,12 @@ impl Keeper {
 
     pub(crate) fn ringfence(&self, words: &[&str]) -> Command {
         let mut command = self.command(self.program());
-        command.env_clear().envs(self.variables()).current_dir(self.workspace()).stdin(Stdio::null()).args(words);
+        command
+            .env_clear()
+            .envs(self.variables())
+            .current_dir(self.workspace())
+            .stdin(Stdio::null())
+            .args(words);
         command
     }
 
@@ -178,7 +184,8 @@ impl Keeper {
             let mut options = fs_err::OpenOptions::new();
             options.append(true).open(said.path()).expect("it is ours").into_file()
         };
-        let mut child = command.stdout(append()).stderr(append()).spawn().expect("ringfence can be started");
+        let mut child =
+            command.stdout(append()).stderr(append()).spawn().expect("ringfence can be started");
         let begun = Instant::now();
         let status = loop {
             if let Some(status) = child.try_wait().expect("it is ours") {
@@ -192,7 +199,10 @@ impl Keeper {
             }
             std::thread::sleep(MOMENT);
         };
-        Outcome { code: status.code(), said: fs_err::read_to_string(said.path()).unwrap_or_default() }
+        Outcome {
+            code: status.code(),
+            said: fs_err::read_to_string(said.path()).unwrap_or_default(),
+        }
     }
 
     /// Notes that a process may start sandboxes.
@@ -227,7 +237,8 @@ impl Keeper {
         found.extend(remains::groups(&makers));
         // The count of records is kept as long as the records may be.
         let kept = ["guest", "known-records"].map(|name| self.state().join(name));
-        let expected = [vec![self.program(), self.home().join(".cache/ringfence")], kept.to_vec()].concat();
+        let expected =
+            [vec![self.program(), self.home().join(".cache/ringfence")], kept.to_vec()].concat();
         found.extend(remains::files(self.home(), &expected));
         found.extend(remains::half_written(&self.state().join("guest"), "ringfence-guest"));
         if let Some((engine, _)) = self.engine() {
@@ -258,7 +269,8 @@ impl Drop for Keeper {
         if std::thread::panicking() {
             let _ = self.ringfence(&["stop", "--all"]).output(); // best effort
             if let Some((engine, _)) = self.engine() {
-                let label = format!("dev.ringfence.state={}", self.state().join("sandboxes").display());
+                let label =
+                    format!("dev.ringfence.state={}", self.state().join("sandboxes").display());
                 let _ = engine.remove_labelled(&label); // best effort
             }
         }

@@ -48,7 +48,9 @@ impl Act {
     fn command(self, keeper: &Keeper) -> Command {
         match self {
             Act::Up => keeper.up(NAME),
-            Act::Exec => keeper.ringfence(&["exec", NAME, "--", "sh", "-c", "sleep 300 & sleep 0.02"]),
+            Act::Exec => {
+                keeper.ringfence(&["exec", NAME, "--", "sh", "-c", "sleep 300 & sleep 0.02"])
+            }
             Act::Stop => keeper.ringfence(&["stop", NAME]),
         }
     }
@@ -69,7 +71,8 @@ fn kill_monitors(keeper: &Keeper) {
     let is_monitor = |process: &Process| process.words.contains(&"--monitor".to_owned());
     let monitors: Vec<Process> = keeper.processes().into_iter().filter(is_monitor).collect();
     for monitor in monitors {
-        let id = i32::try_from(monitor.id).ok().and_then(Pid::from_raw).expect("it was found in /proc");
+        let id =
+            i32::try_from(monitor.id).ok().and_then(Pid::from_raw).expect("it was found in /proc");
         // A process that cannot be opened has ended.
         let Ok(process) = pidfd_open(id, PidfdFlags::empty()) else { continue };
         let _ = pidfd_send_signal(&process, Signal::KILL); // the process may have ended
@@ -93,7 +96,11 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// Starts an act, and kills the victim after `moment`.
 fn interrupt(keeper: &Keeper, act: Act, victim: Victim, moment: Duration) {
     let mut command = act.command(keeper);
-    let mut foreground = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("ringfence can be started");
+    let mut foreground = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("ringfence can be started");
     std::thread::sleep(moment);
     keeper.note_children_of(foreground.id());
     if matches!(victim, Victim::Foreground | Victim::Both) {
@@ -185,7 +192,11 @@ fn check_two_starts(backend: Backend) {
         keeper.expect(&mut keeper.up("twice"));
         kill_monitors(&keeper);
         let mut up = keeper.up("twice");
-        let mut first = up.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("ringfence can be started");
+        let mut first = up
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("ringfence can be started");
         std::thread::sleep(pause);
         let second = keeper.run(&mut keeper.up("twice"));
         assert!(second.is_good(), "{pause:?} after another: {second:?}");

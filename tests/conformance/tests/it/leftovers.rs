@@ -58,7 +58,8 @@ fn groups_of(process: u32) -> Vec<PathBuf> {
 /// Counts our mounts, without those of tests of container engines that run at the same time.
 fn mounts_of_the_host() -> usize {
     let table = fs_err::read_to_string("/proc/self/mountinfo").expect("/proc can be read");
-    let is_of_engines = |line: &&str| line.contains("ringfence-mapped") || line.contains("ringfence-engine");
+    let is_of_engines =
+        |line: &&str| line.contains("ringfence-mapped") || line.contains("ringfence-engine");
     table.lines().filter(|line| line.contains("ringfence") && !is_of_engines(line)).count()
 }
 
@@ -89,7 +90,9 @@ fn nothing_is_left_after_a_kill(ring: Ring, digit: u32) {
         .expect("ringfence can be started");
     assert!(status.success());
     // The run of another test may still be sweeping.
-    wait_until("the next run has swept what the killed one left", || groups_of(ringfence.id()).is_empty());
+    wait_until("the next run has swept what the killed one left", || {
+        groups_of(ringfence.id()).is_empty()
+    });
 }
 
 #[test]
@@ -111,7 +114,16 @@ fn a_run_that_ends_leaves_no_process_control_group_or_mount() {
     let (mark, mounts) = (mark(3), mounts_of_the_host());
     let mut command = Stage { ring: Ring::Native, caller: Caller::Root }.ringfence("run", &place);
     let mut ringfence = command
-        .args(["--memory", "256M", "--allow-weaker", "memory", "--", "sh", "-c", &format!("setsid sleep {mark} &")])
+        .args([
+            "--memory",
+            "256M",
+            "--allow-weaker",
+            "memory",
+            "--",
+            "sh",
+            "-c",
+            &format!("setsid sleep {mark} &"),
+        ])
         .spawn()
         .unwrap();
     assert!(ringfence.wait().unwrap().success());

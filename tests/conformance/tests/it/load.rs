@@ -38,8 +38,12 @@ impl Load {
     fn chosen() -> Load {
         let seconds = Duration::from_secs;
         match Extent::chosen() {
-            Extent::Full => Load { sandboxes: 200, clients: 64, calm: seconds(300), around: seconds(20) },
-            Extent::Usual => Load { sandboxes: 24, clients: 8, calm: seconds(6), around: seconds(1) },
+            Extent::Full => {
+                Load { sandboxes: 200, clients: 64, calm: seconds(300), around: seconds(20) }
+            }
+            Extent::Usual => {
+                Load { sandboxes: 24, clients: 8, calm: seconds(6), around: seconds(1) }
+            }
         }
     }
 }
@@ -131,7 +135,8 @@ impl<'a> Worker<'a> {
     /// Runs a command that checks in which sandbox it runs.
     fn command(&mut self, sandbox: &Sandbox, number: usize) -> Result<(), CallError> {
         let expected = (number % 200) as i64;
-        let script = format!("read -r name < name && test $name = {} && exit {expected}", sandbox.id);
+        let script =
+            format!("read -r name < name && test $name = {} && exit {expected}", sandbox.id);
         let begun = Instant::now();
         let code = self.client.run(sandbox, &["sh", "-c", &script])?;
         self.met.commands.push(begun.elapsed());
@@ -139,11 +144,20 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    fn act(&mut self, all: &[Sandbox], sandbox: &Sandbox, round: usize, mood: Mood) -> Result<(), CallError> {
+    fn act(
+        &mut self,
+        all: &[Sandbox],
+        sandbox: &Sandbox,
+        round: usize,
+        mood: Mood,
+    ) -> Result<(), CallError> {
         self.command(sandbox, round)?;
         if round % LOOK == LOOK - 1 {
             let listed = self.client.list()?;
-            assert!(all.iter().all(|one| listed.contains(&one.id)), "a sandbox is lost: {listed:?}");
+            assert!(
+                all.iter().all(|one| listed.contains(&one.id)),
+                "a sandbox is lost: {listed:?}"
+            );
             assert_eq!(self.client.read(sandbox, "name")?, format!("{}\n", sandbox.id).as_bytes());
             if mood == Mood::Calm {
                 let own = self.start()?;
@@ -173,12 +187,19 @@ impl<'a> Worker<'a> {
 }
 
 /// Runs `each` in a thread per client, while the calling thread runs `meanwhile`.
-fn at_once<T: Send, R>(clients: usize, each: impl Fn(usize) -> T + Sync, meanwhile: impl FnOnce() -> R) -> (Vec<T>, R) {
+fn at_once<T: Send, R>(
+    clients: usize,
+    each: impl Fn(usize) -> T + Sync,
+    meanwhile: impl FnOnce() -> R,
+) -> (Vec<T>, R) {
     std::thread::scope(|scope| {
         let each = &each;
-        let workers: Vec<_> = (0..clients).map(|number| scope.spawn(move || each(number))).collect();
+        let workers: Vec<_> =
+            (0..clients).map(|number| scope.spawn(move || each(number))).collect();
         let done = meanwhile();
-        let met = workers.into_iter().map(|worker| worker.join().expect("what a client met is told above"));
+        let met = workers
+            .into_iter()
+            .map(|worker| worker.join().expect("what a client met is told above"));
         (met.collect(), done)
     })
 }
@@ -190,7 +211,8 @@ fn start_all(address: &Address, load: Load) -> (Vec<Sandbox>, Met) {
         |number| {
             let mut worker = Worker::at(address);
             let own = (number..load.sandboxes).step_by(load.clients);
-            let own: Vec<Sandbox> = own.map(|_| worker.start().expect("a sandbox can be started")).collect();
+            let own: Vec<Sandbox> =
+                own.map(|_| worker.start().expect("a sandbox can be started")).collect();
             (own, worker.met)
         },
         || (),
@@ -250,8 +272,11 @@ fn a_server_bears_many_clients_and_its_own_restarts() {
     let keeper = Keeper::on(Backend::Native);
     let config = keeper.home().join("server.toml");
     fs_err::write(&config, "[templates.base]\npolicy = \"base.toml\"\n").expect("the home is ours");
-    fs_err::write(keeper.home().join("base.toml"), "allow_weaker = [\"memory\"]\n[limits]\nmemory = \"256M\"\n")
-        .expect("the home is ours");
+    fs_err::write(
+        keeper.home().join("base.toml"),
+        "allow_weaker = [\"memory\"]\n[limits]\nmemory = \"256M\"\n",
+    )
+    .expect("the home is ours");
     let serve = || Served::with(&keeper, &["--config", config.to_str().expect("it is text")]);
 
     let server = serve();
@@ -268,14 +293,18 @@ fn a_server_bears_many_clients_and_its_own_restarts() {
 
     let (all, mut started) = start_all(&address, load);
     keeper.note_children_of(server.id());
-    let work = |number, time, mood| Worker::at(&address).work(&all, number, Instant::now() + time, mood);
+    let work =
+        |number, time, mood| Worker::at(&address).work(&all, number, Instant::now() + time, mood);
     let (restarts, server) = at_once(
         load.clients,
         |number| work(number, load.around * 4, Mood::Restarts),
         || restart(&keeper, serve, server, &address, load),
     );
-    let (calm, ()) =
-        at_once(load.clients, |number| work(number, load.calm, Mood::Calm), || pass(&keeper, &server, load.calm));
+    let (calm, ()) = at_once(
+        load.clients,
+        |number| work(number, load.calm, Mood::Calm),
+        || pass(&keeper, &server, load.calm),
+    );
     let (restarts, mut calm) = (Met::of(restarts), Met::of(calm));
     let busy = held_by(&server);
 
@@ -295,7 +324,10 @@ fn a_server_bears_many_clients_and_its_own_restarts() {
         if now.0 <= before.0 && now.1 < before.1 + SLACK {
             break now;
         }
-        assert!(begun.elapsed() < PATIENCE, "descriptors and memory are {now:?}, and were {before:?}");
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "descriptors and memory are {now:?}, and were {before:?}"
+        );
         std::thread::sleep(Duration::from_millis(20));
     };
     server.end();

@@ -40,7 +40,8 @@ fn prepare(stage: Stage, place: &Place, files: &str) {
 /// Returns the content of a file as the caller finds it at the end, whatever modes the runs left.
 fn content(stage: Stage, place: &Place, file: &str) -> String {
     let script = format!("find . -type d -exec chmod u+rwx {{}} + ; cat {file}");
-    let read = stage.command("sh", place).args(["-c", &script]).output().expect("sh can be started");
+    let read =
+        stage.command("sh", place).args(["-c", &script]).output().expect("sh can be started");
     String::from_utf8_lossy(&read.stdout).into_owned()
 }
 
@@ -53,7 +54,11 @@ fn check_hidden(rings: &[Ring], blinding: &Blinding) {
             run(stage, &place, &[], blinding.earlier);
             let output = run(stage, &place, rule, blinding.attack);
             let was_read = String::from_utf8_lossy(&output.stdout).contains("SECRET");
-            assert_eq!(was_read, !is_hidden, "{stage:?} {rule:?} after `{}`: {output:?}", blinding.earlier);
+            assert_eq!(
+                was_read, !is_hidden,
+                "{stage:?} {rule:?} after `{}`: {output:?}",
+                blinding.earlier
+            );
             // Opens the directories, so that the place can be removed.
             content(stage, &place, "/dev/null");
         }
@@ -69,22 +74,32 @@ fn check_protected(rings: &[Ring], blinding: &Blinding, file: &str) {
             run(stage, &place, &[], blinding.earlier);
             let output = run(stage, &place, rule, blinding.attack);
             let was_changed = content(stage, &place, file).contains("EVIL");
-            assert_eq!(was_changed, !is_protected, "{stage:?} {rule:?} after `{}`: {output:?}", blinding.earlier);
+            assert_eq!(
+                was_changed, !is_protected,
+                "{stage:?} {rule:?} after `{}`: {output:?}",
+                blinding.earlier
+            );
         }
     }
 }
 
 const OPEN_AND_READ: &str = "chmod -R u+rwx conf; cat conf/deep/.env; true";
-const OPEN_AND_WRITE: &str = "chmod -R u+rwx conf; echo EVIL > conf/deep/file; mv conf away; mkdir -p conf/deep &&
+const OPEN_AND_WRITE: &str =
+    "chmod -R u+rwx conf; echo EVIL > conf/deep/file; mv conf away; mkdir -p conf/deep &&
     echo EVIL > conf/deep/file; true";
 
 #[test]
 fn a_directory_that_cannot_be_searched_stays_hidden_as_a_whole() {
     require!(root, ordinary_user, binary, user_namespaces, bwrap);
     let files = "mkdir -p conf/deep; echo SECRET > conf/deep/.env";
-    for earlier in ["chmod 000 conf", "chmod 000 conf/deep", "chmod 444 conf/deep", "chmod 111 conf/deep"] {
+    for earlier in
+        ["chmod 000 conf", "chmod 000 conf/deep", "chmod 444 conf/deep", "chmod 111 conf/deep"]
+    {
         for pattern in ["conf/deep/.env", "**/.env", "conf/*/.env"] {
-            check_hidden(&FAST_RINGS, &Blinding { files, earlier, rule: ["--hide", pattern], attack: OPEN_AND_READ });
+            check_hidden(
+                &FAST_RINGS,
+                &Blinding { files, earlier, rule: ["--hide", pattern], attack: OPEN_AND_READ },
+            );
         }
     }
 }
@@ -95,7 +110,8 @@ fn a_directory_that_cannot_be_searched_stays_protected() {
     let files = "mkdir -p conf/deep; echo good > conf/deep/file";
     for earlier in ["chmod 000 conf", "chmod 444 conf/deep", "chmod 111 conf/deep"] {
         for pattern in ["conf/deep/file", "**/file"] {
-            let blinding = Blinding { files, earlier, rule: ["--protect", pattern], attack: OPEN_AND_WRITE };
+            let blinding =
+                Blinding { files, earlier, rule: ["--protect", pattern], attack: OPEN_AND_WRITE };
             check_protected(&FAST_RINGS, &blinding, "conf/deep/file");
         }
     }
@@ -115,9 +131,14 @@ fn rules_hold_for_what_symbolic_links_lead_to() {
         ("ln -s real/deep/x.env other.env", "*.env"),
     ] {
         let attack = "cat real/deep/x.env; true";
-        check_hidden(&FAST_RINGS, &Blinding { files: linked, earlier, rule: ["--hide", pattern], attack });
+        check_hidden(
+            &FAST_RINGS,
+            &Blinding { files: linked, earlier, rule: ["--hide", pattern], attack },
+        );
     }
-    for (earlier, pattern) in [("ln -s real conf", "conf/deep/f*"), ("ln -s real/deep inner", "**/inner/file")] {
+    for (earlier, pattern) in
+        [("ln -s real conf", "conf/deep/f*"), ("ln -s real/deep inner", "**/inner/file")]
+    {
         let attack = "echo EVIL > real/deep/file; true";
         let blinding = Blinding { files: linked, earlier, rule: ["--protect", pattern], attack };
         check_protected(&FAST_RINGS, &blinding, "real/deep/file");
@@ -130,7 +151,10 @@ fn patterns_cover_names_by_their_characters() {
     for pattern in ["key?", "key[é]", "key[!a]"] {
         let rule = ["--hide", pattern];
         let files = "echo SECRET > keyé";
-        check_hidden(&FAST_RINGS, &Blinding { files, earlier: ":", rule, attack: "cat key*; true" });
+        check_hidden(
+            &FAST_RINGS,
+            &Blinding { files, earlier: ":", rule, attack: "cat key*; true" },
+        );
     }
 }
 
@@ -148,8 +172,12 @@ fn patterns_cover_every_name_that_they_list() {
     ] {
         let [read, write] = [format!("cat '{file}'; true"), format!("echo EVIL > '{file}'; true")];
         let [read, write]: [&'static str; 2] = [read.leak(), write.leak()];
-        check_hidden(&FAST_RINGS, &Blinding { files, earlier: ":", rule: ["--hide", pattern], attack: read });
-        let blinding = Blinding { files, earlier: ":", rule: ["--protect", pattern], attack: write };
+        check_hidden(
+            &FAST_RINGS,
+            &Blinding { files, earlier: ":", rule: ["--hide", pattern], attack: read },
+        );
+        let blinding =
+            Blinding { files, earlier: ":", rule: ["--protect", pattern], attack: write };
         check_protected(&FAST_RINGS, &blinding, &format!("'{file}'"));
     }
 }
@@ -162,7 +190,10 @@ fn a_pattern_that_would_guard_less_than_it_says_is_refused() {
         for rule in ["--hide", "--protect"] {
             let output = run(stage, &Place::of(stage.caller), &[rule, pattern], "echo ran");
             assert!(!output.status.success() && output.stdout.is_empty(), "{pattern}: {output:?}");
-            assert!(String::from_utf8_lossy(&output.stderr).contains(&format!("`{pattern}`")), "{output:?}");
+            assert!(
+                String::from_utf8_lossy(&output.stderr).contains(&format!("`{pattern}`")),
+                "{output:?}"
+            );
         }
     }
 }
@@ -180,15 +211,31 @@ fn rules_hold_for_what_bind_mounts_show_elsewhere() {
             ("mount --bind w/a w/b; ln w/a/key r/link", Some("../r"), "../r/link"),
         ] {
             for rule in ["--hide", "--protect"] {
-                for (pattern, is_guarded) in [("none", false), ("a/key", true), ("a/k*", true), ("a", true)] {
+                for (pattern, is_guarded) in
+                    [("none", false), ("a/key", true), ("a/k*", true), ("a", true)]
+                {
                     let place = Place::of(stage.caller);
-                    prepare(stage, &place, "mkdir -p w/a w/b r; echo SECRET > w/a/key; echo x > w/file");
+                    prepare(
+                        stage,
+                        &place,
+                        "mkdir -p w/a w/b r; echo SECRET > w/a/key; echo x > w/file",
+                    );
                     let mut command = stage.ringfence("run", &place);
-                    command.args([rule, pattern]).args(shown.iter().flat_map(|shown| ["--write", shown]));
-                    command.args(["--", "sh", "-c", &format!("cat {other}; echo EVIL > {other}; true")]);
+                    command
+                        .args([rule, pattern])
+                        .args(shown.iter().flat_map(|shown| ["--write", shown]));
+                    command.args([
+                        "--",
+                        "sh",
+                        "-c",
+                        &format!("cat {other}; echo EVIL > {other}; true"),
+                    ]);
                     let script = format!("{mount}; cd w; \"$@\"; cat a/key >&2");
                     let mut mounted = stage.command("unshare", &place);
-                    mounted.args(["-m", "sh", "-c", &script, "sh"]).arg(command.get_program()).args(command.get_args());
+                    mounted
+                        .args(["-m", "sh", "-c", &script, "sh"])
+                        .arg(command.get_program())
+                        .args(command.get_args());
                     let output = mounted.output().expect("unshare can be started");
                     let was_read = String::from_utf8_lossy(&output.stdout).contains("SECRET");
                     let was_changed = String::from_utf8_lossy(&output.stderr).contains("EVIL");
@@ -206,10 +253,13 @@ fn links_in_a_circle_end_a_search_and_lead_nowhere_else() {
     require!(root, binary, user_namespaces);
     let stage = Stage { ring: Ring::Native, caller: Caller::Root };
     let place = Place::of(stage.caller);
-    let files = "for n in $(seq 12); do mkdir d$n; for m in $(seq 12); do ln -s ../d$m d$n/l$m; done; done
+    let files =
+        "for n in $(seq 12); do mkdir d$n; for m in $(seq 12); do ln -s ../d$m d$n/l$m; done; done
         ln -s / all; ln -s . here; ln -s .. up; mkdir s; echo SECRET > s/.env; echo free > s/free";
     prepare(stage, &place, files);
-    for pattern in ["**/l1/**/l2/**/.env", "all/**/.env", "here/**/.env", "up/*/s/.env", "{d1/l2,s}/.env"] {
+    for pattern in
+        ["**/l1/**/l2/**/.env", "all/**/.env", "here/**/.env", "up/*/s/.env", "{d1/l2,s}/.env"]
+    {
         let output = run(stage, &place, &["--hide", pattern], "cat s/free; cat s/.env");
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(said.contains("free"), "{pattern}: {output:?}");
@@ -225,7 +275,11 @@ fn what_a_run_closes_behind_itself_is_reported() {
         for (files, script, expected) in [
             (":", "mkdir .git; echo x > .git/config; chmod 000 .git", "\".git\""),
             (":", "mkdir -p .git/hooks; chmod 444 .git", "\".git\""),
-            ("git init -q .", "mkdir .git/rebase-merge; chmod 000 .git/rebase-merge", "\".git/rebase-merge\""),
+            (
+                "git init -q .",
+                "mkdir .git/rebase-merge; chmod 000 .git/rebase-merge",
+                "\".git/rebase-merge\"",
+            ),
             (
                 "git init -q .",
                 "echo x > .git/config.worktree; chmod 000 .git/config.worktree",
@@ -238,7 +292,10 @@ fn what_a_run_closes_behind_itself_is_reported() {
             let said = String::from_utf8_lossy(&output.stdout);
             let planted = said.split("\"planted\":").nth(1).unwrap_or_default();
             assert!(planted.contains(expected), "{stage:?} {script}: {output:?}");
-            assert!(String::from_utf8_lossy(&output.stderr).contains("warning: the run made"), "{output:?}");
+            assert!(
+                String::from_utf8_lossy(&output.stderr).contains("warning: the run made"),
+                "{output:?}"
+            );
             // Opens the directories, so that the place can be removed.
             content(stage, &place, "/dev/null");
         }
@@ -248,14 +305,16 @@ fn what_a_run_closes_behind_itself_is_reported() {
 #[test]
 fn records_cannot_be_removed_behind_a_closed_directory() {
     require!(root, ordinary_user, binary, user_namespaces, bwrap);
-    let attack = "chmod -R u+rwx artifacts; rm -r artifacts/executions; ls artifacts/executions; true";
+    let attack =
+        "chmod -R u+rwx artifacts; rm -r artifacts/executions; ls artifacts/executions; true";
     for stage in stages(&FAST_RINGS) {
         let place = Place::of(stage.caller);
         let mut kept = stage.ringfence("run", &place);
         kept.args(["--", "false"]).output().expect("ringfence can be started");
         run(stage, &place, &[], "chmod 000 artifacts");
         run(stage, &place, &[], attack);
-        let count = content(stage, &place, "artifacts/executions/*.json").matches("policy_sha256").count();
+        let count =
+            content(stage, &place, "artifacts/executions/*.json").matches("policy_sha256").count();
         assert!(count > 0, "{stage:?}: the record is gone");
     }
 }
@@ -276,7 +335,17 @@ fn rules_hold_for_hard_links_outside_the_workspace() {
         for (rule, is_protected) in [("other", false), ("file", true)] {
             let place = Place::of(stage.caller);
             prepare(stage, &place, "mkdir w r; echo good > w/file; ln w/file r/x");
-            let words = ["run", "--protect", rule, "--write", "../r", "--", "sh", "-c", "echo EVIL > ../r/x"];
+            let words = [
+                "run",
+                "--protect",
+                rule,
+                "--write",
+                "../r",
+                "--",
+                "sh",
+                "-c",
+                "echo EVIL > ../r/x",
+            ];
             let said = ringfence_in(stage, &place, "w", &words);
             let was_changed = content(stage, &place, "w/file").contains("EVIL");
             assert_eq!(was_changed, !is_protected, "{stage:?} {words:?}: {said}");
@@ -297,8 +366,12 @@ fn records_cannot_be_removed_by_runs_in_other_directories() {
     require!(root, ordinary_user, binary, user_namespaces, bwrap);
     let remove = "rm -rf proj/artifacts artifacts executions ../artifacts ./*.json newest";
     for stage in stages(&FAST_RINGS) {
-        let attacks: [(&str, &[&str]); 4] =
-            [(".", &[]), ("proj/artifacts", &[]), ("proj/artifacts/executions", &[]), ("proj/src", &["--write", ".."])];
+        let attacks: [(&str, &[&str]); 4] = [
+            (".", &[]),
+            ("proj/artifacts", &[]),
+            ("proj/artifacts/executions", &[]),
+            ("proj/src", &["--write", ".."]),
+        ];
         for (directory, flags) in attacks {
             let place = Place::of(stage.caller);
             prepare(stage, &place, "mkdir -p proj/src");
@@ -311,7 +384,10 @@ fn records_cannot_be_removed_by_runs_in_other_directories() {
             verify.args(["audit", "verify", "--dir", "proj/artifacts/executions"]);
             let output = verify.output().expect("ringfence can be started");
             let verdict = String::from_utf8_lossy(&output.stdout).into_owned();
-            assert!(verdict.starts_with("2 records"), "{stage:?} in {directory}: {verdict} {output:?} {said}");
+            assert!(
+                verdict.starts_with("2 records"),
+                "{stage:?} in {directory}: {verdict} {output:?} {said}"
+            );
         }
     }
 }
@@ -326,7 +402,8 @@ fn rules_hold_in_containers_behind_closed_directories_and_links() {
         attack: OPEN_AND_READ,
     };
     check_hidden(&[Ring::Docker], &closed);
-    let closed = Blinding { rule: ["--protect", "conf/deep/file"], attack: OPEN_AND_WRITE, ..closed };
+    let closed =
+        Blinding { rule: ["--protect", "conf/deep/file"], attack: OPEN_AND_WRITE, ..closed };
     check_protected(&[Ring::Docker], &closed, "conf/deep/file");
     let linked = Blinding {
         files: "mkdir -p real/deep; echo SECRET > real/deep/x.env",

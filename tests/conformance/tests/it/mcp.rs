@@ -21,9 +21,20 @@ fn keeper(backend: Backend) -> Keeper {
 fn client(keeper: &Keeper, what: &str, flags: &[&str]) -> Command {
     let (mark, home) = keeper.mark();
     let mut client = Command::new(mcp_python().expect("the test requires it"));
-    client.env_clear().envs(keeper.variables()).current_dir(keeper.workspace()).stdin(Stdio::null());
+    client
+        .env_clear()
+        .envs(keeper.variables())
+        .current_dir(keeper.workspace())
+        .stdin(Stdio::null());
     client.args(["-c", include_str!("mcp_client.py"), what]).arg(keeper.program()).args(flags);
-    client.args(["--memory", "256M", "--allow-weaker", "memory", "--env", &format!("{mark}={home}")]);
+    client.args([
+        "--memory",
+        "256M",
+        "--allow-weaker",
+        "memory",
+        "--env",
+        &format!("{mark}={home}"),
+    ]);
     client
 }
 
@@ -92,8 +103,13 @@ fn what_cannot_be_a_workspace_is_refused_before_a_client_is_let_in() {
     require!(binary, user_namespaces, cgroup_limits);
     let keeper = keeper(Backend::Native);
     let serve = |workspace: &str| {
-        let mut serve = keeper.ringfence(&["mcp", "--listen", "127.0.0.1:0", "--backend", "native"]);
-        serve.current_dir(workspace).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut serve =
+            keeper.ringfence(&["mcp", "--listen", "127.0.0.1:0", "--backend", "native"]);
+        serve
+            .current_dir(workspace)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         serve.spawn().expect("the program can be started")
     };
     let refused = serve("/").wait_with_output().expect("it ends");
@@ -128,7 +144,10 @@ fn check_killed(victim: impl FnOnce(&Keeper, &Child) -> u32) {
     let said = BufReader::new(child.stdout.take().expect("it was asked for")).read_line(&mut line);
     assert!(said.is_ok() && line == "ready\n", "{line}");
     keeper.note_children_of(child.id());
-    let victim = i32::try_from(victim(&keeper, &child)).ok().and_then(Pid::from_raw).expect("it is a process");
+    let victim = i32::try_from(victim(&keeper, &child))
+        .ok()
+        .and_then(Pid::from_raw)
+        .expect("it is a process");
     kill_process(victim, Signal::KILL).expect("it is ours");
     let _ = child.kill(); // the process may have ended
     let _ = child.wait(); // its exit status is not tested

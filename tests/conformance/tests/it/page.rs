@@ -10,8 +10,7 @@ use crate::served::{Served, expect_nothing_left, log_of, script};
 
 /// Template whose sandboxes may reach one host and no other.
 const CONFIG: &str = "[templates.allowing]\npolicy = 'allowing.toml'\n";
-const POLICY: &str =
-    "allow_weaker = ['memory']\n[network]\nmode = 'allow'\nallow = ['allowed.example']\n[limits]\nmemory = '512M'\n";
+const POLICY: &str = "allow_weaker = ['memory']\n[network]\nmode = 'allow'\nallow = ['allowed.example']\n[limits]\nmemory = '512M'\n";
 
 /// Starts a server with that template.
 #[track_caller]
@@ -26,7 +25,11 @@ fn served(keeper: &Keeper) -> Served<'_> {
 #[track_caller]
 fn browse(keeper: &Keeper, server: &Served<'_>, act: &str, more: &[&str]) {
     let mut command = script(playwright_python().expect("the test requires it"), "page.py");
-    command.args([&server.url, act]).arg(e2b_python().expect("the test requires it")).args(more).current_dir("/");
+    command
+        .args([&server.url, act])
+        .arg(e2b_python().expect("the test requires it"))
+        .args(more)
+        .current_dir("/");
     command.env("HOME", keeper.workspace()).env_remove("RINGFENCE_TEST_SCREENSHOTS");
     if std::env::var_os("RINGFENCE_BLESS").is_some_and(|bless| bless == "1") {
         let pictures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/screenshots");
@@ -58,13 +61,31 @@ fn check(act: &str) {
 
 #[test]
 fn a_sandbox_lives_on_the_page_with_its_charts_promises_policy_and_terminal() {
-    require!(root, binary, user_namespaces, pseudo_terminals, cgroup_limits, e2b_python, playwright_python, chromium);
+    require!(
+        root,
+        binary,
+        user_namespaces,
+        pseudo_terminals,
+        cgroup_limits,
+        e2b_python,
+        playwright_python,
+        chromium
+    );
     check("life");
 }
 
 #[test]
 fn a_sandbox_is_paused_and_resumed_on_the_page() {
-    require!(root, binary, user_namespaces, pseudo_terminals, cgroup_limits, e2b_python, playwright_python, chromium);
+    require!(
+        root,
+        binary,
+        user_namespaces,
+        pseudo_terminals,
+        cgroup_limits,
+        e2b_python,
+        playwright_python,
+        chromium
+    );
     check("rest");
 }
 
@@ -76,7 +97,17 @@ fn files_are_brought_and_fetched_on_the_page_and_hostile_names_are_text() {
 
 #[test]
 fn what_is_run_and_denied_shows_on_the_page_as_it_happens() {
-    require!(root, binary, user_namespaces, python3, curl, cgroup_limits, e2b_python, playwright_python, chromium);
+    require!(
+        root,
+        binary,
+        user_namespaces,
+        python3,
+        curl,
+        cgroup_limits,
+        e2b_python,
+        playwright_python,
+        chromium
+    );
     check("activity");
 }
 
@@ -88,7 +119,16 @@ fn a_command_is_shown_as_it_was_started_however_it_is_dressed_up() {
 
 #[test]
 fn the_page_fits_a_phone() {
-    require!(root, binary, user_namespaces, pseudo_terminals, cgroup_limits, e2b_python, playwright_python, chromium);
+    require!(
+        root,
+        binary,
+        user_namespaces,
+        pseudo_terminals,
+        cgroup_limits,
+        e2b_python,
+        playwright_python,
+        chromium
+    );
     check("phone");
 }
 
@@ -102,7 +142,9 @@ fn the_page_is_used_with_a_keyboard_alone() {
 fn a_key_lets_in_and_shows_its_own_sandboxes_alone() {
     require!(root, binary, user_namespaces, cgroup_limits, e2b_python, playwright_python, chromium);
     let keeper = Keeper::on(Backend::Native);
-    let create = |name: &str| keeper.expect(&mut keeper.ringfence(&["keys", "create", name])).trim_end().to_owned();
+    let create = |name: &str| {
+        keeper.expect(&mut keeper.ringfence(&["keys", "create", name])).trim_end().to_owned()
+    };
     let (one, other, short) = (create("one"), create("other"), create("short"));
     let server = served(&keeper);
     browse(&keeper, &server, "keys", &[&one, &other]);
@@ -119,6 +161,16 @@ fn a_key_lets_in_and_shows_its_own_sandboxes_alone() {
 /// With `RINGFENCE_BLESS=1`, the test takes longer and saves screenshots for the documentation.
 #[test]
 fn the_page_is_drawn_in_the_dark_and_in_the_light() {
-    require!(root, binary, user_namespaces, python3, curl, cgroup_limits, e2b_python, playwright_python, chromium);
+    require!(
+        root,
+        binary,
+        user_namespaces,
+        python3,
+        curl,
+        cgroup_limits,
+        e2b_python,
+        playwright_python,
+        chromium
+    );
     check("drawn");
 }

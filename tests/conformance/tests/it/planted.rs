@@ -29,7 +29,11 @@ fn must_git(directory: &Path, arguments: &[&str]) {
 /// Runs a script in `workspace` and returns the result.
 fn run(ring: Ring, place: &Place, workspace: &Path, script: &str) -> Value {
     let mut command = Stage { ring, caller: Caller::Root }.ringfence("run", place);
-    command.args(["--json", "--workspace"]).arg(workspace).args(["--", "sh", "-c", script]).current_dir(workspace);
+    command
+        .args(["--json", "--workspace"])
+        .arg(workspace)
+        .args(["--", "sh", "-c", script])
+        .current_dir(workspace);
     let output = command.output().expect("ringfence can be started");
     serde_json::from_slice(&output.stdout).expect("it answers in JSON")
 }
@@ -40,10 +44,17 @@ fn check(prepare: impl Fn(&Path), script: &str, expected: &[&str]) {
     let place = Place::of(Caller::Root);
     prepare(place.path());
     let result = run(Ring::Native, &place, place.path(), &format!("{ELSEWHERE} && {script}"));
-    assert_eq!((&result["ok"], &result["meta"]["planted"]), (&true.into(), &json!(expected)), "{result}");
+    assert_eq!(
+        (&result["ok"], &result["meta"]["planted"]),
+        (&true.into(), &json!(expected)),
+        "{result}"
+    );
 
     git(place.path(), &["status"]);
-    assert!(place.path().join("stolen").exists(), "git follows it: if it did not, there would be nothing to report");
+    assert!(
+        place.path().join("stolen").exists(),
+        "git follows it: if it did not, there would be nothing to report"
+    );
 }
 
 #[test]
@@ -90,7 +101,11 @@ fn git_works_in_a_worktree_that_cannot_have_git_on_the_host_run_anything() {
         let work = "echo 1 > file && git add file && git status --short && git log --format=%s &&
             git -c user.name=demo -c user.email=demo@example.org commit -q -m two && git checkout -q -b other";
         let result = run(ring, &place, &tree, work);
-        assert_eq!((&result["ok"], &result["stdout"]), (&true.into(), &"A  file\none\n".into()), "{result}");
+        assert_eq!(
+            (&result["ok"], &result["stdout"]),
+            (&true.into(), &"A  file\none\n".into()),
+            "{result}"
+        );
         assert_eq!(result["meta"]["planted"], json!([]));
         assert_eq!(git(&main, &["log", "--format=%s", "other"]).stdout, b"two\none\n");
 
@@ -103,7 +118,10 @@ fn git_works_in_a_worktree_that_cannot_have_git_on_the_host_run_anything() {
             repository.display()
         );
         run(ring, &place, &tree, &attack);
-        assert_eq!(fs_err::read_to_string(repository.join("worktrees/tree/commondir")).unwrap(), "../..\n");
+        assert_eq!(
+            fs_err::read_to_string(repository.join("worktrees/tree/commondir")).unwrap(),
+            "../..\n"
+        );
         must_git(&tree, &["status"]);
         assert!(!repository.join("hooks/pre-commit").exists());
 
@@ -111,7 +129,8 @@ fn git_works_in_a_worktree_that_cannot_have_git_on_the_host_run_anything() {
             "cd {} && echo ../elsewhere > commondir && : > worktrees/tree/config.worktree",
             repository.display()
         );
-        let planted = ["commondir", "worktrees/tree/config.worktree"].map(|name| repository.join(name));
+        let planted =
+            ["commondir", "worktrees/tree/config.worktree"].map(|name| repository.join(name));
         assert_eq!(run(ring, &place, &tree, &plant)["meta"]["planted"], json!(planted), "{ring:?}");
     }
 }
@@ -143,7 +162,9 @@ fn a_run_that_is_killed_from_outside_reports_what_it_planted() {
     let children = format!("/proc/{0}/task/{0}/children", run.id());
     let children = fs_err::read_to_string(children).unwrap();
     let first = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
-    let first = first.and_then(rustix::process::Pid::from_raw).expect("its first process is a child of ringfence");
+    let first = first
+        .and_then(rustix::process::Pid::from_raw)
+        .expect("its first process is a child of ringfence");
     rustix::process::kill_process(first, rustix::process::Signal::KILL).unwrap();
     let output = run.wait_with_output().unwrap();
     let words = String::from_utf8_lossy(&output.stderr);
@@ -160,7 +181,8 @@ fn stopping_a_sandbox_reports_what_its_processes_planted_in_the_background() {
     must_git(place.path(), &["init", "-q"]);
     let stage = Stage { ring: Ring::Native, caller: Caller::Root };
     let ringfence = |words: &[&str]| {
-        let output = stage.command(binary(), &place).args(words).output().expect("ringfence can be started");
+        let output =
+            stage.command(binary(), &place).args(words).output().expect("ringfence can be started");
         assert!(output.status.success(), "{words:?}: {output:?}");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
@@ -172,5 +194,8 @@ fn stopping_a_sandbox_reports_what_its_processes_planted_in_the_background() {
     fs_err::write(place.path().join("go"), "").unwrap();
     await_file(&place.path().join("planted"));
     let words = ringfence(&["stop", "planter"]);
-    assert!(words.contains("the sandbox `planter` made, changed or removed `.git/commondir`"), "{words}");
+    assert!(
+        words.contains("the sandbox `planter` made, changed or removed `.git/commondir`"),
+        "{words}"
+    );
 }

@@ -22,7 +22,11 @@ while True:
 
 /// Starts a command that keeps running, and returns its first line of output.
 fn begin(command: &mut Command) -> (Child, String) {
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("ringfence can be started");
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("ringfence can be started");
     let mut line = String::new();
     let heard = child.stdout.take().expect("it was asked for");
     BufReader::new(heard).read_line(&mut line).expect("it says something");
@@ -56,7 +60,8 @@ fn a_port_is_forwarded(engine: Engine) {
     let (mut server, inside) = begin(&mut scene.ringfence(&exec));
     assert!(!leads_inside(&format!("127.0.0.1:{inside}")), "the sandbox's loopback is its own");
 
-    let (mut forwarding, address) = begin(&mut scene.ringfence(&["port", &scene.name, &format!("0:{inside}")]));
+    let (mut forwarding, address) =
+        begin(&mut scene.ringfence(&["port", &scene.name, &format!("0:{inside}")]));
     assert!(address.starts_with("127.0.0.1:"), "{address}");
     for _ in 0..3 {
         assert_eq!(hear(&address), "from inside");
@@ -67,7 +72,10 @@ fn a_port_is_forwarded(engine: Engine) {
     expect_success(&mut scene.ringfence(&["stop", &scene.name]));
     server.wait().expect("it was started here");
     for forwarding in [&mut forwarding, &mut in_vain] {
-        assert!(forwarding.wait().expect("it was started here").success(), "it ends with its sandbox");
+        assert!(
+            forwarding.wait().expect("it was started here").success(),
+            "it ends with its sandbox"
+        );
     }
     assert!(!leads_inside(&address));
 }

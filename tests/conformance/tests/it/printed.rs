@@ -11,11 +11,9 @@ use crate::keeper::Keeper;
 
 /// Name with terminal control: it sets the title, clears the screen, overwrites the line, and
 /// reverses text.
-const HOSTILE: &str =
-    "o\u{1b}]0;owned\u{7}\u{1b}[2J\r\u{8}\u{7f}\u{9b}31m\u{9d}0;x\u{9c}\u{202e}\u{2066}\u{200f}\u{2028}e";
+const HOSTILE: &str = "o\u{1b}]0;owned\u{7}\u{1b}[2J\r\u{8}\u{7f}\u{9b}31m\u{9d}0;x\u{9c}\u{202e}\u{2066}\u{200f}\u{2028}e";
 /// The same name, escaped for TOML.
-const IN_TOML: &str =
-    "o\\u001b]0;owned\\u0007\\u001b[2J\\r\\b\\u007f\\u009b31m\\u009d0;x\\u009c\\u202e\\u2066\\u200f\\u2028e";
+const IN_TOML: &str = "o\\u001b]0;owned\\u0007\\u001b[2J\\r\\b\\u007f\\u009b31m\\u009d0;x\\u009c\\u202e\\u2066\\u200f\\u2028e";
 
 /// Returns true if a character controls a terminal or changes how text is read. The list is
 /// independent of ringfence's own.
@@ -75,7 +73,9 @@ fn check_all_printed(keeper: &Keeper) {
 
     // Use values of a project's settings.
     for text in [
-        format!("[filesystem]\nhide = [\"{IN_TOML}\"]\nprotect = [\".git/config\", \".git/hooks\", \"{IN_TOML}\"]\n"),
+        format!(
+            "[filesystem]\nhide = [\"{IN_TOML}\"]\nprotect = [\".git/config\", \".git/hooks\", \"{IN_TOML}\"]\n"
+        ),
         format!("[env]\nset = {{ \"{IN_TOML}\" = \"x\" }}\n[filesystem]\nhide = [\"{IN_TOML}\"]\n"),
     ] {
         fs_err::write(&project, text).expect("the workspace is ours");
@@ -97,16 +97,35 @@ fn check_all_printed(keeper: &Keeper) {
         checked.check(&mut run(&["--json", "--", "true"]));
     }
     // A value with several lines must not look like several messages.
-    for forged in ["x\\nringfence: warning: all is well", "x\\n\\u200Bringfence: error: x\\n\\u2060hint: rm -r ~"] {
+    for forged in [
+        "x\\nringfence: warning: all is well",
+        "x\\n\\u200Bringfence: error: x\\n\\u2060hint: rm -r ~",
+    ] {
         for key in ["backend", "\"x\"", "network.allow", "limits.time"] {
-            let value = if key == "network.allow" { format!("[\"{forged}\"]") } else { format!("\"{forged}\"") };
-            let text = if key == "\"x\"" { format!("\"{forged}\" = 1\n") } else { format!("{key} = {value}\n") };
+            let value = if key == "network.allow" {
+                format!("[\"{forged}\"]")
+            } else {
+                format!("\"{forged}\"")
+            };
+            let text = if key == "\"x\"" {
+                format!("\"{forged}\" = 1\n")
+            } else {
+                format!("{key} = {value}\n")
+            };
             fs_err::write(&project, text).expect("the workspace is ours");
             let told = keeper.run(&mut run(&["--", "true"])).said;
             let visible = |line: &str| line.replace(['\u{200b}', '\u{2060}'], "");
-            let messages = told.lines().skip(1).map(visible).filter(|line| line.starts_with("ringfence:")).count();
+            let messages = told
+                .lines()
+                .skip(1)
+                .map(visible)
+                .filter(|line| line.starts_with("ringfence:"))
+                .count();
             let hints = told.lines().map(visible).filter(|line| line.starts_with("hint:")).count();
-            assert!(told.starts_with("ringfence: error:") && (messages, hints) == (0, 1), "{key}: {told:?}");
+            assert!(
+                told.starts_with("ringfence: error:") && (messages, hints) == (0, 1),
+                "{key}: {told:?}"
+            );
         }
     }
     fs_err::remove_file(&project).expect("it is ours");
@@ -131,17 +150,21 @@ fn check_all_printed(keeper: &Keeper) {
     checked.words(&["serve", "--config", HOSTILE]);
     checked.words(&["audit", "show", HOSTILE]);
     for variable in ["RINGFENCE_LOG", "SANDBOX_MODE", "SANDBOX_METHOD", "SANDBOX_TIMEOUT_SEC"] {
-        checked.check(keeper.ringfence(&["config", "explain"]).env(variable, format!("x={HOSTILE}")));
+        checked
+            .check(keeper.ringfence(&["config", "explain"]).env(variable, format!("x={HOSTILE}")));
     }
     // The log line comes from a server that cannot listen because the port is taken.
     let taken = TcpListener::bind("127.0.0.1:0").expect("there is a port");
     let taken = taken.local_addr().expect("it listens").to_string();
     let state = keeper.home().join(HOSTILE);
-    checked.check(keeper.ringfence(&["serve", "--tls", "--listen", &taken]).env("XDG_STATE_HOME", &state));
+    checked.check(
+        keeper.ringfence(&["serve", "--tls", "--listen", &taken]).env("XDG_STATE_HOME", &state),
+    );
     fs_err::remove_dir_all(state).expect("it is ours");
     fs_err::create_dir(workspace.join(HOSTILE)).expect("the workspace is ours");
     keeper.give(&workspace.join(HOSTILE));
-    checked.check(run(&["--dry-run", "--workspace", HOSTILE, "--", "true"]).current_dir(&workspace));
+    checked
+        .check(run(&["--dry-run", "--workspace", HOSTILE, "--", "true"]).current_dir(&workspace));
 
     // Use files that a run makes, and records of the run.
     let config = keeper.home().join(".config/ringfence");
@@ -160,7 +183,8 @@ fn check_all_printed(keeper: &Keeper) {
     let listed = keeper.expect(&mut keeper.ringfence(&["audit", "list"]));
     let id = listed.split_whitespace().next().expect("there is a record");
     checked.words(&["audit", "show", id]);
-    fs_err::write(kept.join(format!("{HOSTILE}.json")), "no record").expect("the workspace is ours");
+    fs_err::write(kept.join(format!("{HOSTILE}.json")), "no record")
+        .expect("the workspace is ours");
     checked.words(&["audit", "list"]);
     checked.words(&["audit", "verify"]);
     checked.words(&["audit", "verify", "--json"]);
@@ -181,7 +205,8 @@ fn check_all_printed(keeper: &Keeper) {
     checked.words(&["exec", "one", "--", HOSTILE]);
     checked.words(&["cp", &format!("one:{HOSTILE}"), "."]);
     checked.words(&["cp", &format!("no-{HOSTILE}"), "one:x"]);
-    let make = format!("mkdir -p tree; ln -s /etc/passwd 'tree/{HOSTILE}'; mkfifo 'tree/p-{HOSTILE}'");
+    let make =
+        format!("mkdir -p tree; ln -s /etc/passwd 'tree/{HOSTILE}'; mkfifo 'tree/p-{HOSTILE}'");
     keeper.expect(&mut keeper.ringfence(&["exec", "one", "--", "sh", "-c", &make]));
     checked.words(&["cp", "one:tree", "copied"]);
     let log = keeper.room("one").join("log");

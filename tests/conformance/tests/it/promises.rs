@@ -10,7 +10,16 @@ use crate::egress::documented;
 
 #[test]
 fn the_documented_promises_are_those_that_were_found_here() {
-    require!(root, binary, user_namespaces, ordinary_user, ordinary_user_namespaces, landlock, bwrap, cgroup_limits);
+    require!(
+        root,
+        binary,
+        user_namespaces,
+        ordinary_user,
+        ordinary_user_namespaces,
+        landlock,
+        bwrap,
+        cgroup_limits
+    );
     require!(python3, own_network);
     // A ring that is not available is not tested and contradicts nothing.
     let given: Vec<Ring> = Ring::DOCUMENTED.into_iter().filter(|ring| ring.is_given()).collect();
@@ -27,7 +36,14 @@ fn the_documented_promises_are_those_that_were_found_here() {
         return;
     }
     let contradictions = contradictions(written, &found);
-    let shown: Vec<String> =
-        contradictions.iter().take(10).map(|(written, found)| format!("-{written}\n+{found}")).collect();
-    assert!(contradictions.is_empty(), "RINGFENCE_BLESS=1 rewrites docs/promises.md\n{}", shown.join("\n"));
+    let shown: Vec<String> = contradictions
+        .iter()
+        .take(10)
+        .map(|(written, found)| format!("-{written}\n+{found}"))
+        .collect();
+    assert!(
+        contradictions.is_empty(),
+        "RINGFENCE_BLESS=1 rewrites docs/promises.md\n{}",
+        shown.join("\n")
+    );
 }

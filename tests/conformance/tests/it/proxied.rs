@@ -23,7 +23,9 @@ impl Server {
         std::thread::spawn(move || {
             for mut client in listener.incoming().flatten() {
                 let _ = client.read(&mut [0; 4096]); // the request does not matter
-                let _ = client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
+                let _ = client.write_all(
+                    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok",
+                );
             }
         });
         // Find the address from which the host would connect. A connected UDP socket sends nothing.
@@ -51,15 +53,18 @@ fn up(kept: &Kept<'_>, rule: &str) {
 fn the_proxy_is_the_only_way_out_of_its_network_and_goes_with_the_sandbox() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
     let (server, other) = (Server::start(), Server::start());
-    let (host, allowed, denied) = (server.address.to_string(), server.port.to_string(), other.port.to_string());
+    let (host, allowed, denied) =
+        (server.address.to_string(), server.port.to_string(), other.port.to_string());
     for stage in ENGINES {
         let place = place(stage);
         let kept = Kept::new(stage, &place);
         up(&kept, &format!("{host}:{allowed}"));
         let script = include_str!("proxied.py");
-        let words = ["exec", "--json", &kept.name, "--", "python3", "-c", script, &host, &allowed, &denied];
+        let words =
+            ["exec", "--json", &kept.name, "--", "python3", "-c", script, &host, &allowed, &denied];
         let output = kept.ringfence(&words);
-        let result: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(&output)));
+        let result: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(&output)));
         let seen: Value = serde_json::from_str(result["stdout"].as_str().expect("it is text"))
             .unwrap_or_else(|error| panic!("{stage:?}: {error}: {result}"));
         let expected = json!({
@@ -68,8 +73,13 @@ fn the_proxy_is_the_only_way_out_of_its_network_and_goes_with_the_sandbox() {
         assert_eq!(seen, expected, "{stage:?}");
         let denials = result["meta"]["denials"].as_array().expect("it is a list");
         let [denial] = &denials[..] else { panic!("{stage:?}: {denials:?}") };
-        assert!(denial["what"].as_str().is_some_and(|what| what.contains(&format!("{host}:{denied}"))), "{denial}");
-        assert!(said(&kept.ringfence(&["ps"])).contains(&format!("allow (sandbox-net-{})", kept.name)));
+        assert!(
+            denial["what"].as_str().is_some_and(|what| what.contains(&format!("{host}:{denied}"))),
+            "{denial}"
+        );
+        assert!(
+            said(&kept.ringfence(&["ps"])).contains(&format!("allow (sandbox-net-{})", kept.name))
+        );
 
         let stopped = kept.ringfence(&["stop", &kept.name]);
         assert!(stopped.status.success(), "{stage:?}: {}", said(&stopped));
@@ -86,7 +96,12 @@ fn a_proxy_and_its_network_are_swept_when_their_owner_was_killed() {
         up(&kept, "example.com");
         kept.kill_owner();
         assert!(!made(&kept).is_empty(), "{stage:?}: nobody was left to remove it");
-        let next = Kept { name: format!("{}-next", kept.name), home: kept.home.clone(), stage, place: &place };
+        let next = Kept {
+            name: format!("{}-next", kept.name),
+            home: kept.home.clone(),
+            stage,
+            place: &place,
+        };
         let output = next.up(&[]);
         assert!(output.status.success(), "{stage:?}: {}", said(&output));
         // Podman still lists a container for a moment after it reported the removal.
@@ -105,15 +120,32 @@ fn a_proxy_beside_a_container_is_refused_where_it_has_no_use() {
     let place = place(stage);
     let kept = Kept::new(stage, &place);
     for (flags, words) in [
-        (&["--proxy", "--net", "open"][..], &["a proxy beside the container is for", "`open`", "--allow HOST"][..]),
+        (
+            &["--proxy", "--net", "open"][..],
+            &["a proxy beside the container is for", "`open`", "--allow HOST"][..],
+        ),
         (&["--proxy", "--allow", "example.com", "--transparent"], &["transparent"]),
     ] {
         let output = kept.up(flags);
         assert!(!output.status.success());
-        words.iter().for_each(|word| assert!(said(&output).contains(word), "`{word}`: {}", said(&output)));
+        words
+            .iter()
+            .for_each(|word| assert!(said(&output).contains(word), "`{word}`: {}", said(&output)));
         assert_eq!(made(&kept), [] as [String; 0]);
     }
-    let output = kept.ringfence(&["up", &kept.name, "--backend", "native", "--proxy", "--allow", "example.com"]);
+    let output = kept.ringfence(&[
+        "up",
+        &kept.name,
+        "--backend",
+        "native",
+        "--proxy",
+        "--allow",
+        "example.com",
+    ]);
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-    assert!(said(&output).contains("--proxy is for containers, and the backend is native"), "{}", said(&output));
+    assert!(
+        said(&output).contains("--proxy is for containers, and the backend is native"),
+        "{}",
+        said(&output)
+    );
 }

@@ -21,7 +21,8 @@ impl Process {
         let mut fields = stat.rsplit_once(") ")?.1.split(' ');
         let (state, parent) = (fields.next()?, fields.next()?.parse().ok()?);
         let words = fs_err::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
-        let words = String::from_utf8_lossy(&words).split_terminator('\0').map(str::to_owned).collect();
+        let words =
+            String::from_utf8_lossy(&words).split_terminator('\0').map(str::to_owned).collect();
         Some(Process { id, parent, is_zombie: state == "Z", words })
     }
 
@@ -32,15 +33,19 @@ impl Process {
         let wanted = directory.as_os_str().as_encoded_bytes();
         let has = |bytes: &[u8]| bytes.windows(wanted.len()).any(|window| window == wanted);
         let is_mounted = || {
-            let table = fs_err::read_to_string(format!("/proc/{}/mountinfo", self.id)).unwrap_or_default();
+            let table =
+                fs_err::read_to_string(format!("/proc/{}/mountinfo", self.id)).unwrap_or_default();
             // These mounts belong to the host, and every process with a copy of the host's mounts
             // sees them.
-            table.lines().any(|line| has(line.as_bytes()) && !line.contains(" /run/ringfence-mapped/"))
+            table
+                .lines()
+                .any(|line| has(line.as_bytes()) && !line.contains(" /run/ringfence-mapped/"))
         };
         let program = rustix::fs::readlink(format!("/proc/{}/exe", self.id), Vec::new());
         program.is_ok_and(|program| has(program.as_bytes()))
             || self.words.iter().any(|word| has(word.as_bytes()))
-            || fs_err::read(format!("/proc/{}/environ", self.id)).is_ok_and(|variables| has(&variables))
+            || fs_err::read(format!("/proc/{}/environ", self.id))
+                .is_ok_and(|variables| has(&variables))
             || (mount_namespace(&self.id.to_string()) != mount_namespace("self") && is_mounted())
     }
 
@@ -57,7 +62,13 @@ impl Process {
 
 impl fmt::Display for Process {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "process {} of {}{}", self.id, self.parent, if self.is_zombie { ", a zombie" } else { "" })?;
+        write!(
+            formatter,
+            "process {} of {}{}",
+            self.id,
+            self.parent,
+            if self.is_zombie { ", a zombie" } else { "" }
+        )?;
         write!(formatter, ": {}", self.words.join(" "))
     }
 }
@@ -83,7 +94,8 @@ pub(crate) fn memory(process: &str) -> u64 {
 pub(crate) fn processes(directory: &Path) -> Vec<Process> {
     let entries = fs_err::read_dir("/proc").expect("/proc can be listed").flatten();
     let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let all: Vec<Process> = ids.filter(|id| *id != std::process::id()).filter_map(Process::read).collect();
+    let all: Vec<Process> =
+        ids.filter(|id| *id != std::process::id()).filter_map(Process::read).collect();
     let named: Vec<&Process> = all.iter().filter(|process| process.names(directory)).collect();
     let ids: BTreeSet<u32> = named.iter().map(|process| process.id).collect();
     let dead = all.iter().filter(|process| process.is_zombie && ids.contains(&process.parent));
@@ -101,8 +113,11 @@ pub(crate) fn mounts(directory: &Path) -> Vec<String> {
 /// Returns the ids of the children of a process.
 pub(crate) fn children(process: u32) -> Vec<u32> {
     let threads = fs_err::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-    let children = threads.filter_map(|thread| fs_err::read_to_string(thread.path().join("children")).ok());
-    children.flat_map(|ids| ids.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>()).collect()
+    let children =
+        threads.filter_map(|thread| fs_err::read_to_string(thread.path().join("children")).ok());
+    children
+        .flat_map(|ids| ids.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
+        .collect()
 }
 
 /// Returns the control groups that some processes made.
@@ -128,14 +143,19 @@ pub(crate) fn groups(makers: &BTreeSet<u32>) -> Vec<String> {
 pub(crate) fn private_directories(makers: &BTreeSet<u32>) -> Vec<String> {
     let user = rustix::process::geteuid().as_raw();
     let bases = [format!("/tmp/ringfence-{user}"), "/run/ringfence-mapped".to_owned()];
-    let entries = bases.iter().flat_map(|base| fs_err::read_dir(base).into_iter().flatten().flatten());
-    let left = entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| is_of(makers, name)));
+    let entries =
+        bases.iter().flat_map(|base| fs_err::read_dir(base).into_iter().flatten().flatten());
+    let left =
+        entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| is_of(makers, name)));
     left.map(|entry| format!("directory {}", entry.path().display())).collect()
 }
 
 /// Returns true if a name begins with the id of one of the processes.
 fn is_of(makers: &BTreeSet<u32>, name: &str) -> bool {
-    name.split('-').next().and_then(|id| id.parse().ok()).is_some_and(|maker| makers.contains(&maker))
+    name.split('-')
+        .next()
+        .and_then(|id| id.parse().ok())
+        .is_some_and(|maker| makers.contains(&maker))
 }
 
 /// Returns the files below a directory, without those at or below the `expected` paths.

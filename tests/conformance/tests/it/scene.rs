@@ -5,21 +5,32 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use conformance::Caller;
-use ringfence_test_ledger::engine::{DEV_IMAGE, DOCKER_VARIABLE, PODMAN_VARIABLE, ROOTLESS_PODMAN_VARIABLE};
+use ringfence_test_ledger::engine::{
+    DEV_IMAGE, DOCKER_VARIABLE, PODMAN_VARIABLE, ROOTLESS_PODMAN_VARIABLE,
+};
 use ringfence_test_ledger::{User, binary};
 use tempfile::TempDir;
 
 /// Time limit for each wait on a busy host.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// The engines of the tests, and the user who works with each.
-pub(crate) const DOCKER: Engine =
-    Engine { backend: "docker", given_by: DOCKER_VARIABLE, told_by: "DOCKER_HOST", caller: Caller::Root };
-pub(crate) const PODMAN: Engine =
-    Engine { backend: "podman", given_by: PODMAN_VARIABLE, told_by: "CONTAINER_HOST", caller: Caller::Root };
+pub(crate) const DOCKER: Engine = Engine {
+    backend: "docker",
+    given_by: DOCKER_VARIABLE,
+    told_by: "DOCKER_HOST",
+    caller: Caller::Root,
+};
+pub(crate) const PODMAN: Engine = Engine {
+    backend: "podman",
+    given_by: PODMAN_VARIABLE,
+    told_by: "CONTAINER_HOST",
+    caller: Caller::Root,
+};
 pub(crate) const ROOTLESS_PODMAN: Engine =
     Engine { given_by: ROOTLESS_PODMAN_VARIABLE, caller: Caller::Ordinary, ..PODMAN };
 /// Flags for the clauses that a rootless engine may be unable to enforce.
-const LIMITS: [&str; 6] = ["--allow-weaker", "memory", "--allow-weaker", "cpus", "--allow-weaker", "process-count"];
+const LIMITS: [&str; 6] =
+    ["--allow-weaker", "memory", "--allow-weaker", "cpus", "--allow-weaker", "process-count"];
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Engine {
@@ -63,11 +74,19 @@ impl Scene {
             give(&scene.path(directory), scene.user.as_ref());
         }
         let socket = scene.path("agent");
-        let agent = scene.command("ssh-agent").arg("-D").arg("-a").arg(&socket).stdout(Stdio::null()).spawn();
+        let agent = scene
+            .command("ssh-agent")
+            .arg("-D")
+            .arg("-a")
+            .arg(&socket)
+            .stdout(Stdio::null())
+            .spawn();
         scene.agent = Some(agent.expect("ssh-agent can be started"));
         wait_until("the agent listens", || socket.exists());
         let key = scene.path("key");
-        expect_success(scene.command("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key));
+        expect_success(
+            scene.command("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key),
+        );
         expect_success(scene.command("ssh-add").arg("-q").arg(&key));
         scene
     }
@@ -100,8 +119,14 @@ impl Scene {
         let variable = |name: &str| std::env::var(name).expect("the test requires it");
         // All scenes share a cache, so that an engine is probed only once.
         let cache = self.user.as_ref().map_or(Path::new("/root"), |user| &user.home).join(".cache");
-        command.env_clear().env("PATH", variable("PATH")).env("HOME", self.home.path()).env("XDG_CACHE_HOME", cache);
-        command.env("SSH_AUTH_SOCK", self.path("agent")).env(self.engine.told_by, variable(self.engine.given_by));
+        command
+            .env_clear()
+            .env("PATH", variable("PATH"))
+            .env("HOME", self.home.path())
+            .env("XDG_CACHE_HOME", cache);
+        command
+            .env("SSH_AUTH_SOCK", self.path("agent"))
+            .env(self.engine.told_by, variable(self.engine.given_by));
         command.current_dir(self.workspace.path()).stdin(Stdio::null());
         command
     }
@@ -126,7 +151,8 @@ impl Drop for Scene {
 /// Gives a file of root to the user of the scene.
 fn give(path: &Path, user: Option<&User>) {
     if let Some(user) = user {
-        std::os::unix::fs::chown(path, Some(user.uid), Some(user.gid)).expect("it is ours, or root's to give");
+        std::os::unix::fs::chown(path, Some(user.uid), Some(user.gid))
+            .expect("it is ours, or root's to give");
     }
 }
 

@@ -44,7 +44,11 @@ impl<'a> Served<'a> {
 
     /// Starts a server with additional flags and variables.
     #[track_caller]
-    pub(crate) fn told(keeper: &'a Keeper, flags: &[&str], variables: &[(&str, &str)]) -> Served<'a> {
+    pub(crate) fn told(
+        keeper: &'a Keeper,
+        flags: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Served<'a> {
         let mut command = keeper.ringfence(&["serve", "--listen", "127.0.0.1:0"]);
         command.args(flags).envs(variables.iter().copied());
         Served::run(keeper, command)
@@ -53,9 +57,13 @@ impl<'a> Served<'a> {
     /// Starts a server with a prepared command.
     #[track_caller]
     pub(crate) fn run(keeper: &'a Keeper, mut command: Command) -> Served<'a> {
-        let log = fs_err::OpenOptions::new().create(true).append(true).open(keeper.home().join("server.log"));
+        let log = fs_err::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(keeper.home().join("server.log"));
         let log = log.expect("the home is ours").into_file();
-        let mut process = command.stdout(Stdio::piped()).stderr(log).spawn().expect("ringfence can be started");
+        let mut process =
+            command.stdout(Stdio::piped()).stderr(log).spawn().expect("ringfence can be started");
         let mut url = String::new();
         let output = process.stdout.take().expect("it was asked for");
         BufReader::new(output).read_line(&mut url).expect("it is text");
@@ -86,7 +94,10 @@ impl<'a> Served<'a> {
     /// lines of its output.
     #[track_caller]
     pub(crate) fn drive(&self, mut script: Command) -> Vec<String> {
-        script.env("E2B_API_URL", &self.url).env("E2B_SANDBOX_URL", &self.url).env("E2B_API_KEY", "e2b_0");
+        script
+            .env("E2B_API_URL", &self.url)
+            .env("E2B_SANDBOX_URL", &self.url)
+            .env("E2B_API_KEY", "e2b_0");
         script.env("NO_PROXY", "127.0.0.1");
         let outcome = self.keeper.run(script.current_dir("/"));
         self.keeper.note_children_of(self.process.id());
@@ -288,7 +299,8 @@ fn stopping_all_leaves_the_sandboxes_of_a_servers_clients() {
     require!(root, binary, user_namespaces);
     let keeper = Keeper::on(Backend::Native);
     let config = keeper.home().join("server.toml");
-    fs_err::write(&config, "[templates.code-interpreter-v1]\nwarm = 1\n").expect("the home is ours");
+    fs_err::write(&config, "[templates.code-interpreter-v1]\nwarm = 1\n")
+        .expect("the home is ours");
     let server = Served::with(&keeper, &["--config", config.to_str().expect("it is text")]);
     let client = Client::of(&server.url);
     let waiting = || {
@@ -310,7 +322,10 @@ fn stopping_all_leaves_the_sandboxes_of_a_servers_clients() {
     // stopped.
     server.end();
     let told = keeper.expect(&mut keeper.ringfence(&["stop", "--all"]));
-    assert!(told.contains("2 sandboxes belong to clients of `ringfence serve`") && is_up(&one.0), "{told}");
+    assert!(
+        told.contains("2 sandboxes belong to clients of `ringfence serve`") && is_up(&one.0),
+        "{told}"
+    );
     keeper.expect(&mut keeper.ringfence(&["stop", &one.0]));
     let told = keeper.expect(&mut keeper.ringfence(&["stop", "--all"]));
     assert!(told.contains("1 sandbox belongs to a client of `ringfence serve`"), "{told}");
@@ -327,7 +342,9 @@ fn what_a_sandbox_may_reach_is_changed_and_stays_so_without_its_server() {
     let (keeper, page) = (Keeper::on(Backend::Native), Page::serve());
     let port = page.port.to_string();
     let config = keeper.home().join("server.toml");
-    let policy = format!("[network]\nallow = ['127.0.0.1:{port}', '*.example.org']\ndeny = ['b.example.org']\n");
+    let policy = format!(
+        "[network]\nallow = ['127.0.0.1:{port}', '*.example.org']\ndeny = ['b.example.org']\n"
+    );
     fs_err::write(keeper.home().join("policy.toml"), policy).expect("the home is ours");
     let base = "[templates.base]\npolicy = 'policy.toml'\n";
     let both = format!("{base}[templates.other]\npolicy = 'policy.toml'\n");
@@ -368,7 +385,8 @@ fn a_paused_sandbox_ends_with_the_process_that_keeps_it() {
     let made = server.package("rest", &[]);
     let manifest = fs_err::read(keeper.room(&made[0]).join("manifest.json")).expect("it is there");
     let manifest: serde_json::Value = serde_json::from_slice(&manifest).expect("it is JSON");
-    let monitor = manifest["owner"]["pid"].as_i64().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+    let monitor =
+        manifest["owner"]["pid"].as_i64().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
     kill_process(monitor.expect("it is a number"), Signal::KILL).expect("it is ours");
     server.package("vanished", &[&made[0]]);
     keeper.expect(&mut keeper.ringfence(&["ps"])); // clears what a crash left

@@ -24,8 +24,13 @@ fn take(stage: Stage, flags: &[&str], words: &[&str]) -> Taken {
     command.args(flags).args(["--", "python3", "-c", include_str!("shares.py")]).args(words);
     let output = command.output().expect("ringfence can be started");
     let said = String::from_utf8_lossy(&output.stdout);
-    let numbers = said.trim().split_once(' ').and_then(|(got, errno)| Some((got.parse().ok()?, errno.parse().ok()?)));
-    numbers.unwrap_or_else(|| panic!("{stage:?} {words:?}: {said}{}", String::from_utf8_lossy(&output.stderr)))
+    let numbers = said
+        .trim()
+        .split_once(' ')
+        .and_then(|(got, errno)| Some((got.parse().ok()?, errno.parse().ok()?)));
+    numbers.unwrap_or_else(|| {
+        panic!("{stage:?} {words:?}: {said}{}", String::from_utf8_lossy(&output.stderr))
+    })
 }
 
 /// Checks that `count` items can be taken without a sandbox, and that behind each ring at most
@@ -53,7 +58,15 @@ const PRIVATE: [&str; 2] = ["/tmp", "$HOME"];
 
 #[test]
 fn a_bounded_directory_holds_no_more_files_than_pages() {
-    require!(root, binary, user_namespaces, ordinary_user, ordinary_user_namespaces, bwrap, python3);
+    require!(
+        root,
+        binary,
+        user_namespaces,
+        ordinary_user,
+        ordinary_user_namespaces,
+        bwrap,
+        python3
+    );
     for what in ["files", "links", "directories", "names"] {
         check(what, 1024, INODES, Errno::NOSPC, &PRIVATE);
     }
@@ -61,8 +74,22 @@ fn a_bounded_directory_holds_no_more_files_than_pages() {
 
 #[test]
 fn attributes_of_files_count_towards_the_bound_of_a_directory() {
-    require!(root, binary, user_namespaces, ordinary_user, ordinary_user_namespaces, bwrap, python3);
-    if take(Stage { ring: Ring::Local, caller: Caller::Root }, &[], &["attributes", "1", "/dev/shm"]).0 == 0 {
+    require!(
+        root,
+        binary,
+        user_namespaces,
+        ordinary_user,
+        ordinary_user_namespaces,
+        bwrap,
+        python3
+    );
+    if take(
+        Stage { ring: Ring::Local, caller: Caller::Root },
+        &[],
+        &["attributes", "1", "/dev/shm"],
+    )
+    .0 == 0
+    {
         return; // before Linux 6.6, a file system in memory has no user attributes
     }
     // The bound is a kilobyte for each inode, which is 256 KiB, and each value has 4000 bytes.
@@ -72,7 +99,15 @@ fn attributes_of_files_count_towards_the_bound_of_a_directory() {
 
 #[test]
 fn access_control_lists_take_no_more_than_a_block_of_memory_each() {
-    require!(root, binary, user_namespaces, ordinary_user, ordinary_user_namespaces, bwrap, python3);
+    require!(
+        root,
+        binary,
+        user_namespaces,
+        ordinary_user,
+        ordinary_user_namespaces,
+        bwrap,
+        python3
+    );
     check("access_lists", 32, 0, Errno::NOSPC, &["/tmp", "$HOME", "/dev/shm"]);
 }
 
@@ -101,12 +136,23 @@ impl Drop for ReservedPage {
 
 #[test]
 fn huge_pages_that_the_host_reserved_are_given_to_no_sandbox() {
-    require!(root, binary, user_namespaces, ordinary_user, ordinary_user_namespaces, bwrap, python3, huge_pages);
+    require!(
+        root,
+        binary,
+        user_namespaces,
+        ordinary_user,
+        ordinary_user_namespaces,
+        bwrap,
+        python3,
+        huge_pages
+    );
     let _page = ReservedPage::reserve();
     check("huge_pages", 1, 0, Errno::NOMEM, &["/tmp"]);
     check("huge_files", 1, 0, Errno::NOMEM, &["/tmp"]);
     // Without privilege, a segment of huge pages needs the group in vm.hugetlb_shm_group (proc(5)).
-    for (ring, expected) in [(Ring::Local, (1, 0)), (Ring::Native, (0, Errno::NOMEM.raw_os_error()))] {
+    for (ring, expected) in
+        [(Ring::Local, (1, 0)), (Ring::Native, (0, Errno::NOMEM.raw_os_error()))]
+    {
         let stage = Stage { ring, caller: Caller::Root };
         assert_eq!(take(stage, &[], &["huge_segments", "1"]), expected, "{stage:?}");
     }
@@ -114,7 +160,15 @@ fn huge_pages_that_the_host_reserved_are_given_to_no_sandbox() {
 
 #[test]
 fn nothing_can_be_made_in_the_directory_of_devices() {
-    require!(root, binary, user_namespaces, ordinary_user, ordinary_user_namespaces, bwrap, python3);
+    require!(
+        root,
+        binary,
+        user_namespaces,
+        ordinary_user,
+        ordinary_user_namespaces,
+        bwrap,
+        python3
+    );
     for caller in CALLERS {
         for ring in ISOLATED {
             assert_eq!(
@@ -133,7 +187,15 @@ fn granted(file: &str) -> u64 {
 
 #[test]
 fn a_sandbox_has_a_share_of_its_callers_watchers() {
-    require!(root, binary, user_namespaces, ordinary_user, ordinary_user_namespaces, bwrap, python3);
+    require!(
+        root,
+        binary,
+        user_namespaces,
+        ordinary_user,
+        ordinary_user_namespaces,
+        bwrap,
+        python3
+    );
     let share = granted("/proc/sys/fs/inotify/max_user_instances").div_ceil(4);
     // Take only one beyond the share, because other programs use watchers, too.
     check("inotify_instances", share + 1, share, Errno::MFILE, &["/tmp"]);
@@ -141,8 +203,19 @@ fn a_sandbox_has_a_share_of_its_callers_watchers() {
 
 #[test]
 fn a_sandbox_has_a_share_of_its_callers_queued_signals() {
-    require!(root, binary, user_namespaces, ordinary_user, ordinary_user_namespaces, bwrap, python3);
-    let share = getrlimit(Resource::Sigpending).current.expect("the kernel's default is finite").div_ceil(4);
+    require!(
+        root,
+        binary,
+        user_namespaces,
+        ordinary_user,
+        ordinary_user_namespaces,
+        bwrap,
+        python3
+    );
+    let share = getrlimit(Resource::Sigpending)
+        .current
+        .expect("the kernel's default is finite")
+        .div_ceil(4);
     check("signals", share + 1, share, Errno::AGAIN, &["/tmp"]);
 }
 
@@ -157,10 +230,18 @@ const LEAVE: &str = "left=no; for group in /sys/fs/cgroup /sys/fs/cgroup/*; do
 fn leave(stage: Stage, flags: &[&str]) -> (String, bool) {
     let place = Place::of(stage.caller);
     let mut command = stage.ringfence("run", &place);
-    let output = command.arg("--json").args(flags).args(["--", "sh", "-c", LEAVE]).output().expect("it can be started");
+    let output = command
+        .arg("--json")
+        .args(flags)
+        .args(["--", "sh", "-c", LEAVE])
+        .output()
+        .expect("it can be started");
     let said = String::from_utf8_lossy(&output.stdout);
-    let result: serde_json::Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {output:?}"));
-    let held = result["meta"]["held"]["process-count"].as_str().unwrap_or_else(|| panic!("{stage:?}: {said}"));
+    let result: serde_json::Value =
+        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let held = result["meta"]["held"]["process-count"]
+        .as_str()
+        .unwrap_or_else(|| panic!("{stage:?}: {said}"));
     (held.to_owned(), result["stdout"] == "yes\n")
 }
 

@@ -18,10 +18,13 @@ fn act(keeper: &Keeper, server: &Served<'_>, words: &[&str]) -> Vec<String> {
 fn a_snapshot_of_files_is_what_a_sandbox_begins_with() {
     require!(root, binary, user_namespaces, python3, e2b_python);
     let keeper = Keeper::on(Backend::Native);
-    fs_err::write(keeper.workspace().join("open.toml"), "[network]\nmode = 'open'\n").expect("the workspace is ours");
+    fs_err::write(keeper.workspace().join("open.toml"), "[network]\nmode = 'open'\n")
+        .expect("the workspace is ours");
     let settings = "snapshot_size = '4M'\n[templates.base]\nwarm = 1\n[templates.open]\npolicy = 'open.toml'\n";
     let server = Served::configured(&keeper, settings);
-    for words in ["files", "resting", "standing_still", "hostile", "limits", "names", "network", "races"] {
+    for words in
+        ["files", "resting", "standing_still", "hostile", "limits", "names", "network", "races"]
+    {
         act(&keeper, &server, &[words]);
     }
     server.end();
@@ -70,7 +73,8 @@ fn a_key_has_its_own_snapshots_and_they_go_with_it() {
     act(&keeper, &server, &["tenants", &one, &other]);
     act(&keeper, &server, &["quota", &create(&["few", "--snapshots", "2"])]);
     server.end();
-    let snapshots = || fs_err::read_dir(keeper.server().join("snapshots")).expect("it is there").count();
+    let snapshots =
+        || fs_err::read_dir(keeper.server().join("snapshots")).expect("it is there").count();
     Served::by(&keeper).end();
     assert_eq!(snapshots(), 1, "that of the key that is there");
     keeper.expect(&mut keeper.ringfence(&["keys", "revoke", "one"]));

@@ -87,7 +87,11 @@ pub(crate) struct Random {
 impl Random {
     pub(crate) fn seeded() -> Random {
         let given = std::env::var("RINGFENCE_SEED").ok().and_then(|seed| seed.parse().ok());
-        let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| u64::from(time.subsec_nanos()));
+        let now = || {
+            SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |time| u64::from(time.subsec_nanos()))
+        };
         let seed = given.unwrap_or_else(now);
         Random { seed, state: seed }
     }
@@ -165,7 +169,8 @@ fn spec(keeper: &Keeper) -> Spec {
 
 async fn command(sandbox: &Sandbox, number: usize) {
     let result = sandbox.execute(&format!("echo {number}; : & exit {}", number % 3), None).await;
-    let result = result.unwrap_or_else(|error| panic!("command {number}: {}", ringfence::chain(&error)));
+    let result =
+        result.unwrap_or_else(|error| panic!("command {number}: {}", ringfence::chain(&error)));
     let expected = (format!("{number}\n"), Some((number % 3) as i32));
     assert_eq!((result.stdout.clone(), result.exit_code), expected, "{result:?}");
 }
@@ -195,9 +200,13 @@ async fn sandboxes(engine: &Engine, keeper: &Keeper, count: usize) {
         let (engine, spec) = (engine.clone(), spec(keeper));
         underway.spawn(async move {
             let sandbox = engine.start(spec).await;
-            let sandbox = sandbox.unwrap_or_else(|error| panic!("sandbox {number}: {}", ringfence::chain(&error)));
+            let sandbox = sandbox
+                .unwrap_or_else(|error| panic!("sandbox {number}: {}", ringfence::chain(&error)));
             command(&sandbox, number).await;
-            sandbox.stop().await.unwrap_or_else(|error| panic!("sandbox {number}: {}", ringfence::chain(&error)));
+            sandbox
+                .stop()
+                .await
+                .unwrap_or_else(|error| panic!("sandbox {number}: {}", ringfence::chain(&error)));
         });
     }
     underway.join_all().await;
@@ -219,7 +228,8 @@ fn own() -> Holding {
 async fn soak(keeper: &Keeper, extent: Extent) -> String {
     let backend = keeper.backend;
     let host = Host::new(keeper.variables(), keeper.workspace());
-    let engine = Engine::new(Settings::new(host).with_launcher(keeper.program())).expect("a launcher can be started");
+    let engine = Engine::new(Settings::new(host).with_launcher(keeper.program()))
+        .expect("a launcher can be started");
     // Use everything once before counting, so that resources that are created once and kept do not
     // count.
     sandboxes(&engine, keeper, STARTS_AT_ONCE.min(extent.sandboxes(backend))).await;
@@ -255,7 +265,8 @@ fn soak_commands(keeper: &Keeper, extent: Extent) {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..5 {
-                        let said = keeper.expect(&mut keeper.ringfence(&["exec", &name, "--", "echo", "said"]));
+                        let said = keeper
+                            .expect(&mut keeper.ringfence(&["exec", &name, "--", "echo", "said"]));
                         assert_eq!(said, "said\n");
                     }
                 });
@@ -276,11 +287,13 @@ fn alone(name: &str, test: impl FnOnce() -> String) {
     }
     let program = std::env::current_exe().expect("a test knows its own program");
     let mut command = Command::new(program);
-    let output = command.args([name, "--exact", "--nocapture", "--test-threads=1"]).env(ALONE, "1").output();
+    let output =
+        command.args([name, "--exact", "--nocapture", "--test-threads=1"]).env(ALONE, "1").output();
     let output = output.expect("it is this very program");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    let figures = said.lines().find(|line| line.starts_with("soak: ")).expect("it says what it did");
+    let figures =
+        said.lines().find(|line| line.starts_with("soak: ")).expect("it says what it did");
     // The figures are only for people.
     let _ = std::io::stderr().write_all(format!("{figures}\n").as_bytes());
 }
@@ -290,8 +303,10 @@ fn check(name: &str, backend: Backend) {
     alone(&format!("soak::{name}"), || {
         let keeper = Keeper::on(backend);
         keeper.note(std::process::id());
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime can be made");
         let figures = runtime.block_on(soak(&keeper, Extent::chosen()));
         soak_commands(&keeper, Extent::chosen());
         keeper.expect_nothing_left();

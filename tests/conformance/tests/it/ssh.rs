@@ -6,7 +6,9 @@ use std::process::{Command, Output, Stdio};
 use ringfence_test_ledger::engine::TINY_IMAGE;
 use ringfence_test_ledger::require;
 
-use crate::scene::{DOCKER, Engine, PODMAN, ROOTLESS_PODMAN, Scene, expect_success, said, wait_until};
+use crate::scene::{
+    DOCKER, Engine, PODMAN, ROOTLESS_PODMAN, Scene, expect_success, said, wait_until,
+};
 
 impl Scene {
     /// Runs `ringfence ssh` with a line for the shell inside.
@@ -32,9 +34,18 @@ impl Scene {
     /// itself by its terminal type.
     fn type_into_a_shell(&self, line: &str) -> String {
         let mut command = self.tool("ssh");
-        command.args(["-tt", &self.alias()]).env("TERM", "dumb").stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .args(["-tt", &self.alias()])
+            .env("TERM", "dumb")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut shell = command.spawn().expect("ssh can be started");
-        shell.stdin.take().expect("it was asked for").write_all(line.as_bytes()).expect("it listens");
+        shell
+            .stdin
+            .take()
+            .expect("it was asked for")
+            .write_all(line.as_bytes())
+            .expect("it listens");
         let output = shell.wait_with_output().expect("it was started here");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
@@ -48,13 +59,23 @@ impl Scene {
 fn people_come_in(engine: Engine, name: &str, flags: &[&str]) {
     let scene = Scene::up(engine, name, flags);
     let output = scene.ssh(&[], "id -un; pwd; echo $SANDBOXED; test -t 0 || echo no terminal");
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "dev\n/home/dev\nyes\nno terminal\n", "{}", said(&output));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "dev\n/home/dev\nyes\nno terminal\n",
+        "{}",
+        said(&output)
+    );
     assert_eq!(scene.ssh(&[], "exit 7").status.code(), Some(7));
     let owners = "for process in /proc/[0-9]*; do
         read -r name <$process/comm && [ \"$name\" = sshd ] && stat -c %U $process
         done 2>/dev/null | sort -u";
     let output = scene.ssh(&[], owners);
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "dev\n", "who runs sshd: {}", said(&output));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "dev\n",
+        "who runs sshd: {}",
+        said(&output)
+    );
     let on_terminal = expect_success(scene.tool("ssh").args(["-tt", &scene.alias(), "tty"]));
     assert!(on_terminal.starts_with("/dev/pts/"), "{on_terminal}");
     let typed = scene.type_into_a_shell("echo typed; exit\n");
@@ -77,13 +98,21 @@ fn people_come_in_by_ssh_to_a_closed_podman_container() {
 #[test]
 fn people_come_in_by_ssh_to_a_docker_container_on_the_hosts_network() {
     require!(binary, openssh_client, docker, test_image_sshd);
-    people_come_in(DOCKER, "open", &["--net", "open", "--allow-weaker", "ipc", "--env", "SANDBOXED=yes"]);
+    people_come_in(
+        DOCKER,
+        "open",
+        &["--net", "open", "--allow-weaker", "ipc", "--env", "SANDBOXED=yes"],
+    );
 }
 
 #[test]
 fn people_come_in_by_ssh_to_a_podman_container_on_the_hosts_network() {
     require!(binary, openssh_client, podman, test_image_sshd);
-    people_come_in(PODMAN, "open", &["--net", "open", "--allow-weaker", "ipc", "--env", "SANDBOXED=yes"]);
+    people_come_in(
+        PODMAN,
+        "open",
+        &["--net", "open", "--allow-weaker", "ipc", "--env", "SANDBOXED=yes"],
+    );
 }
 
 #[test]
@@ -104,10 +133,19 @@ fn tools_work(engine: Engine) {
 
     expect_success(scene.tool("scp").arg(&file).arg(inside("by-scp")));
     expect_success(scene.tool("scp").arg(inside("by-scp")).arg(scene.path("back-by-scp")));
-    expect_success(scene.tool("rsync").arg("-a").arg(format!("{}/", source.display())).arg(inside("by-rsync/")));
-    expect_success(scene.tool("rsync").arg("-a").arg(inside("by-rsync/")).arg(scene.path("back-by-rsync")));
+    expect_success(
+        scene
+            .tool("rsync")
+            .arg("-a")
+            .arg(format!("{}/", source.display()))
+            .arg(inside("by-rsync/")),
+    );
+    expect_success(
+        scene.tool("rsync").arg("-a").arg(inside("by-rsync/")).arg(scene.path("back-by-rsync")),
+    );
     let batch = scene.path("batch");
-    fs_err::write(&batch, format!("get by-scp {}\n", scene.path("back-by-sftp").display())).expect("it is ours");
+    fs_err::write(&batch, format!("get by-scp {}\n", scene.path("back-by-sftp").display()))
+        .expect("it is ours");
     expect_success(scene.tool("sftp").arg("-b").arg(&batch).arg(&alias));
     for back in ["back-by-scp", "back-by-rsync/deep/file", "back-by-sftp"] {
         assert!(fs_err::read(scene.path(back)).expect("it came back") == content, "{back} differs");
@@ -124,7 +162,8 @@ fn tools_work(engine: Engine) {
         .expect("ssh can be started");
     let mut port = String::new();
     let heard = listening.stdout.take().expect("it was asked for");
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(heard), &mut port).expect("it tells its port");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(heard), &mut port)
+        .expect("it tells its port");
     let target = format!("127.0.0.1:{}", port.trim());
     assert_eq!(expect_success(scene.tool("ssh").args(["-W", &target, &alias])), "from inside");
     listening.wait().expect("it was started here");
@@ -152,7 +191,12 @@ fn a_port_of_the_hosts_loopback_leads_in_and_only_with_a_key() {
     assert!(stanza.contains("\n    Port "), "{stanza}");
     drop(ssh);
     assert_eq!(expect_success(scene.tool("ssh").args(direct)), "dev\n");
-    let output = scene.tool("ssh").env_remove("SSH_AUTH_SOCK").args(direct).output().expect("ssh can be started");
+    let output = scene
+        .tool("ssh")
+        .env_remove("SSH_AUTH_SOCK")
+        .args(direct)
+        .output()
+        .expect("ssh can be started");
     assert!(said(&output).contains("Permission denied (publickey)"), "{}", said(&output));
 }
 
@@ -176,7 +220,11 @@ fn an_agent_is_lent_only_when_asked() {
     require!(binary, openssh_client, docker, test_image_sshd);
     let scene = Scene::up(DOCKER, "agent", &["--net", "closed"]);
     let output = scene.ssh(&[], "ssh-add -L");
-    assert!(said(&output).contains("Could not open a connection to your authentication agent"), "{}", said(&output));
+    assert!(
+        said(&output).contains("Could not open a connection to your authentication agent"),
+        "{}",
+        said(&output)
+    );
     let output = scene.ssh(&["--forward-agent"], "ssh-add -L");
     assert!(said(&output).contains("ssh-ed25519 "), "{}", said(&output));
 }
@@ -192,11 +240,16 @@ fn keys_may_lie_in_the_home_and_somebody_without_any_is_told_how_to_make_one() {
     let output = ssh_config();
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("hint: make one: ssh-keygen -t ed25519\n"), "{}", said(&output));
-    fs_err::copy(scene.path("key.pub"), scene.path(".ssh/id_ed25519.pub")).expect("the home is ours");
+    fs_err::copy(scene.path("key.pub"), scene.path(".ssh/id_ed25519.pub"))
+        .expect("the home is ours");
     let output = ssh_config();
     fs_err::write(scene.path("config"), output.stdout).expect("the home is ours");
     let mut ssh = scene.command("ssh");
-    ssh.env_remove("SSH_AUTH_SOCK").arg("-F").arg(scene.path("config")).arg("-i").arg(scene.path("key"));
+    ssh.env_remove("SSH_AUTH_SOCK")
+        .arg("-F")
+        .arg(scene.path("config"))
+        .arg("-i")
+        .arg(scene.path("key"));
     assert_eq!(expect_success(ssh.args([&scene.alias(), "id -un"])), "dev\n");
 }
 
@@ -224,5 +277,9 @@ fn a_sandbox_without_sshd_and_one_that_is_not_there_are_told_apart() {
     let output = scene.ssh(&[], "true");
     assert_eq!(output.status.code(), Some(2));
     assert!(said(&output).contains("error: there is no sshd in the sandbox"), "{}", said(&output));
-    assert!(said(&output).contains("hint: without ssh: ringfence enter none-docker-"), "{}", said(&output));
+    assert!(
+        said(&output).contains("hint: without ssh: ringfence enter none-docker-"),
+        "{}",
+        said(&output)
+    );
 }

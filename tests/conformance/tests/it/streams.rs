@@ -61,12 +61,19 @@ fn a_file_that_is_read_from_cannot_be_changed() {
     require!(root, binary, user_namespaces, bwrap);
     let check = |ring| {
         let (place, file) = (Place::of(Caller::Root), outside("whole"));
-        let output = run_in(ring, &place, CHANGES).stdin(open(&file)).output().expect("ringfence can be started");
+        let output = run_in(ring, &place, CHANGES)
+            .stdin(open(&file))
+            .output()
+            .expect("ringfence can be started");
         let mode = fs_err::metadata(file.path()).expect("it is there").mode() & 0o7777;
         (said(&output), mode, fs_err::read_to_string(file.path()).expect("it can be read"))
     };
     let (control, mode, content) = check(Ring::Local);
-    assert!(control.starts_with("mode succeeded\ntime succeeded\ntruncate succeeded\nwrite succeeded\n"), "{control}");
+    assert!(
+        control
+            .starts_with("mode succeeded\ntime succeeded\ntruncate succeeded\nwrite succeeded\n"),
+        "{control}"
+    );
     assert_eq!((mode, content.as_str()), (0o777, "w"));
     for ring in RINGS {
         let (output, mode, content) = check(ring);
@@ -80,14 +87,18 @@ fn a_file_that_is_read_from_cannot_be_changed() {
 #[test]
 fn a_file_that_is_written_to_keeps_its_mode() {
     require!(root, binary, user_namespaces, bwrap);
-    let script =
-        "import os; os.fchmod(1, 0o777); os.write(1, b'one\\n'); os.write(2, b'two\\n'); os.write(1, b'three\\n')";
+    let script = "import os; os.fchmod(1, 0o777); os.write(1, b'one\\n'); os.write(2, b'two\\n'); os.write(1, b'three\\n')";
     let check = |ring| {
         let (place, file) = (Place::of(Caller::Root), outside("zero\n"));
-        let append = || fs_err::OpenOptions::new().append(true).open(file.path()).expect("it can be opened");
+        let append =
+            || fs_err::OpenOptions::new().append(true).open(file.path()).expect("it can be opened");
         let stream = append().into_parts().0;
         let twin = stream.try_clone().expect("a descriptor can be copied");
-        let status = run_in(ring, &place, script).stdout(stream).stderr(twin).status().expect("it can be started");
+        let status = run_in(ring, &place, script)
+            .stdout(stream)
+            .stderr(twin)
+            .status()
+            .expect("it can be started");
         assert!(status.success(), "{ring:?}");
         let mode = fs_err::metadata(file.path()).expect("it is there").mode() & 0o7777;
         (mode, fs_err::read_to_string(file.path()).expect("it can be read"))
@@ -111,9 +122,16 @@ for name in [0, '/dev/null', '/dev/zero', '/dev/full', '/dev/random', '/dev/uran
     // There is no control without a sandbox, because the devices are those of the machine.
     for ring in RINGS {
         let place = Place::of(Caller::Root);
-        let output = run_in(ring, &place, script).stdin(Stdio::null()).output().expect("it can be started");
-        assert_eq!(said(&output).matches("Read-only file system").count(), 7, "{ring:?}: {output:?}");
-        for device in ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"] {
+        let output =
+            run_in(ring, &place, script).stdin(Stdio::null()).output().expect("it can be started");
+        assert_eq!(
+            said(&output).matches("Read-only file system").count(),
+            7,
+            "{ring:?}: {output:?}"
+        );
+        for device in
+            ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"]
+        {
             let mode = fs_err::metadata(device).expect("it is there").mode();
             assert_eq!(mode & 0o1000, 0, "{ring:?}: {device} was changed");
         }
@@ -123,12 +141,20 @@ for name in [0, '/dev/null', '/dev/zero', '/dev/full', '/dev/random', '/dev/uran
 #[test]
 fn the_next_reader_goes_on_where_the_command_stopped() {
     require!(root, binary, user_namespaces);
-    for (script, rest) in [("import os; os.read(0, 4)", "two\nthree\n"), ("pass", "one\ntwo\nthree\n")] {
+    for (script, rest) in
+        [("import os; os.read(0, 4)", "two\nthree\n"), ("pass", "one\ntwo\nthree\n")]
+    {
         for ring in [Ring::Local, Ring::Native] {
             let (place, file) = (Place::of(Caller::Root), outside("one\ntwo\nthree\n"));
             let mut input = fs_err::File::open(file.path()).expect("it can be read").into_parts().0;
             let copy = input.try_clone().expect("a descriptor can be copied");
-            assert!(run_in(ring, &place, script).stdin(copy).status().expect("it can be started").success());
+            assert!(
+                run_in(ring, &place, script)
+                    .stdin(copy)
+                    .status()
+                    .expect("it can be started")
+                    .success()
+            );
             let mut left = String::new();
             std::io::Read::read_to_string(&mut input, &mut left).expect("it can be read");
             assert_eq!(left, rest, "{ring:?}: {script}");
@@ -186,18 +212,31 @@ impl NamedPipe {
     }
 
     fn writer(&self) -> File {
-        fs_err::OpenOptions::new().write(true).open(&self.path).expect("it can be written").into_parts().0
+        fs_err::OpenOptions::new()
+            .write(true)
+            .open(&self.path)
+            .expect("it can be written")
+            .into_parts()
+            .0
     }
 
     /// Opens a writing end that does not block.
     fn nonblocking_writer(&self) -> File {
         let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
-        rustix::fs::open(&self.path, flags, rustix::fs::Mode::empty()).expect("it can be written").into()
+        rustix::fs::open(&self.path, flags, rustix::fs::Mode::empty())
+            .expect("it can be written")
+            .into()
     }
 }
 
 fn open_both(path: &Path) -> File {
-    fs_err::OpenOptions::new().read(true).write(true).open(path).expect("it can be opened").into_parts().0
+    fs_err::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .expect("it can be opened")
+        .into_parts()
+        .0
 }
 
 #[test]
@@ -211,7 +250,11 @@ fn a_file_in_a_directory_of_read_inside_the_workspace_cannot_be_changed() {
         fs_err::write(&file, "whole").expect("it can be written");
         fs_err::set_permissions(&file, PermissionsExt::from_mode(0o640)).expect("it is ours");
         let mut command = Stage { ring, caller: Caller::Root }.ringfence("run", &place);
-        command.args(access.iter().map(|word| word.replace("FIXED", directory.to_str().expect("it is text"))));
+        command.args(
+            access
+                .iter()
+                .map(|word| word.replace("FIXED", directory.to_str().expect("it is text"))),
+        );
         command.args(["--", "python3", "-c", CHANGES]).stdout(Stdio::piped());
         let input = fs_err::File::open(&file).expect("it can be read").into_parts().0;
         let output = finished(start(command.stdin(input)));
@@ -223,7 +266,11 @@ fn a_file_in_a_directory_of_read_inside_the_workspace_cannot_be_changed() {
     assert_eq!((mode, content), changed);
     for ring in RINGS {
         let (_, mode, content) = check(ring, &[]);
-        assert_eq!((mode, content), changed, "{ring:?}: a file of the workspace is handed over as it is");
+        assert_eq!(
+            (mode, content),
+            changed,
+            "{ring:?}: a file of the workspace is handed over as it is"
+        );
         let (output, mode, content) = check(ring, &["--read", "FIXED"]);
         assert_eq!(output.matches("Read-only file system").count(), 5, "{ring:?}: {output}");
         assert_eq!((mode, content.as_str()), (0o640, "whole"), "{ring:?}");
@@ -243,7 +290,10 @@ fn a_terminal_on_any_stream_keeps_its_mode() {
         fs_err::set_permissions(&name, PermissionsExt::from_mode(0o600)).expect("it is ours");
         let terminal = || {
             let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY;
-            Stdio::from(rustix::fs::open(&name, flags, rustix::fs::Mode::empty()).expect("it can be opened"))
+            Stdio::from(
+                rustix::fs::open(&name, flags, rustix::fs::Mode::empty())
+                    .expect("it can be opened"),
+            )
         };
         let script = format!(
             "import os\ntry: os.fchmod({number}, 0o666); said = 'succeeded'\n\
@@ -282,8 +332,14 @@ fn a_device_that_no_sandbox_has_keeps_its_mode() {
     assert!(make.expect("mknod can be started").success());
     let check = |ring| {
         let script = "import os; os.fchmod(1, 0o666)";
-        let output = fs_err::OpenOptions::new().write(true).open(&device).expect("it can be opened").into_parts().0;
-        let child = run_in(ring, &place, script).stdout(output).spawn().expect("ringfence can be started");
+        let output = fs_err::OpenOptions::new()
+            .write(true)
+            .open(&device)
+            .expect("it can be opened")
+            .into_parts()
+            .0;
+        let child =
+            run_in(ring, &place, script).stdout(output).spawn().expect("ringfence can be started");
         assert!(finished(child).status.success(), "{ring:?}");
         fs_err::metadata(&device).expect("it is there").mode() & 0o777
     };
@@ -297,7 +353,8 @@ fn a_device_that_no_sandbox_has_keeps_its_mode() {
 fn all_bytes_of_a_named_pipe_reach_the_command() {
     require!(root, binary, user_namespaces, bwrap);
     let script = "import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())";
-    let content: Vec<u8> = (0..3_000_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let content: Vec<u8> =
+        (0..3_000_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let check = |ring| {
         let (place, pipe) = (Place::of(Caller::Root), NamedPipe::new());
         let both = pipe.both();
@@ -356,7 +413,8 @@ fn a_named_pipe_on_which_nothing_happens_does_not_hold_a_run() {
     let flood = "import os\nwhile True: os.write(1, bytes(65536))";
     for ring in ALL {
         for (script, code) in [("pass", 0), (wait, 124), (flood, 124)] {
-            let (place, input, output) = (Place::of(Caller::Root), NamedPipe::new(), NamedPipe::new());
+            let (place, input, output) =
+                (Place::of(Caller::Root), NamedPipe::new(), NamedPipe::new());
             let mut command = Stage { ring, caller: Caller::Root }.ringfence("run", &place);
             command.args(["--time", "1s", "--", "python3", "-c", script]);
             let (idle_input, idle_output) = (input.both(), output.both());
@@ -374,10 +432,12 @@ fn a_named_pipe_on_which_nothing_happens_does_not_hold_a_run() {
 fn a_dialogue_over_named_pipes_is_answered_and_a_signal_ends_it() {
     require!(root, binary, user_namespaces, bwrap);
     for ring in ALL {
-        let (place, questions, answers) = (Place::of(Caller::Root), NamedPipe::new(), NamedPipe::new());
+        let (place, questions, answers) =
+            (Place::of(Caller::Root), NamedPipe::new(), NamedPipe::new());
         let (mut question, mut answer) = (questions.both(), answers.both());
         let script = "import os\nwhile True: os.write(1, os.read(0, 4096).upper())";
-        let child = start(run_in(ring, &place, script).stdin(questions.reader()).stdout(answers.writer()));
+        let child =
+            start(run_in(ring, &place, script).stdin(questions.reader()).stdout(answers.writer()));
         question.write_all(b"one\n").expect("it can be written");
         let answered = thread::spawn(move || {
             let mut line = [0; 4];
@@ -388,7 +448,11 @@ fn a_dialogue_over_named_pipes_is_answered_and_a_signal_ends_it() {
             thread::yield_now();
         }
         assert!(answered.is_finished(), "{ring:?}: no answer came");
-        assert_eq!(&answered.join().expect("it does not panic").expect("it can be read"), b"ONE\n", "{ring:?}");
+        assert_eq!(
+            &answered.join().expect("it does not panic").expect("it can be read"),
+            b"ONE\n",
+            "{ring:?}"
+        );
         let pid = rustix::process::Pid::from_child(&child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
         let status = finished(child).status;
@@ -437,7 +501,11 @@ fn the_next_reader_gets_exactly_what_the_command_left() {
                 assert!(output.status.success(), "{ring:?}: {output:?}");
                 let mut left = String::new();
                 input.read_to_string(&mut left).expect("it can be read");
-                assert_eq!(left.len(), content.len() - read, "{ring:?}, removed {is_removed}: {script}");
+                assert_eq!(
+                    left.len(),
+                    content.len() - read,
+                    "{ring:?}, removed {is_removed}: {script}"
+                );
             }
         }
     }
@@ -494,8 +562,12 @@ try:
 except OSError as error: open('said', 'w').write(error.strerror)
 ";
     let check = |ring| {
-        let (place, disk) = (Place::of(Caller::Root), tempfile::tempdir().expect("a directory can be made"));
-        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "none"]).arg(disk.path()).status();
+        let (place, disk) =
+            (Place::of(Caller::Root), tempfile::tempdir().expect("a directory can be made"));
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=256k", "none"])
+            .arg(disk.path())
+            .status();
         assert!(mount.expect("mount can be started").success());
         let file = fs_err::File::create(disk.path().join("log")).map(|file| file.into_parts().0);
         let unmount = Command::new("umount").arg("-l").arg(disk.path()).status();

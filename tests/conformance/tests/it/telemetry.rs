@@ -39,7 +39,11 @@ fn span<'a>(received: &'a Received, name: &str, is_it: impl Fn(&Span) -> bool) -
 #[track_caller]
 fn expect_attributes(span: &Span, expected: &[(&str, &str)]) {
     for (name, value) in expected {
-        assert_eq!(attribute(&span.attributes, name).as_deref(), Some(*value), "{name} of {span:#?}");
+        assert_eq!(
+            attribute(&span.attributes, name).as_deref(),
+            Some(*value),
+            "{name} of {span:#?}"
+        );
     }
 }
 
@@ -60,7 +64,8 @@ fn what_a_server_does_is_told_to_the_collector_that_the_variables_name() {
     );
     let client = Client::of(&server.url);
     let asked = [("traceparent", trace_parent())];
-    let asked: Vec<(&str, &str)> = asked.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let asked: Vec<(&str, &str)> =
+        asked.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let sandbox = client.create(&asked);
     // The host's telemetry variables are not inside. The command exits with 3 if there are none.
     client.shell(&sandbox, &format!("env | grep -q OTEL_ && exit 9; : {SECRET}; exit 3"), &[]);
@@ -72,9 +77,17 @@ fn what_a_server_does_is_told_to_the_collector_that_the_variables_name() {
 
     let received = collector.received();
     let life = span(&received, "sandbox", |_| true);
-    assert_eq!((hexadecimal(&life.trace_id), hexadecimal(&life.parent_span_id)), (TRACE.into(), ASKS.into()));
-    expect_attributes(life, &[("sandbox.id", &sandbox.0), ("sandbox.select", "native"), ("sandbox.template", "base")]);
-    assert!(attribute(&life.attributes, "sandbox.chosen_because").is_some_and(|why| !why.is_empty()));
+    assert_eq!(
+        (hexadecimal(&life.trace_id), hexadecimal(&life.parent_span_id)),
+        (TRACE.into(), ASKS.into())
+    );
+    expect_attributes(
+        life,
+        &[("sandbox.id", &sandbox.0), ("sandbox.select", "native"), ("sandbox.template", "base")],
+    );
+    assert!(
+        attribute(&life.attributes, "sandbox.chosen_because").is_some_and(|why| !why.is_empty())
+    );
 
     // Without a caller's trace, a command belongs to the trace of its sandbox. With one, it belongs
     // to the caller's trace and links to the sandbox's span.
@@ -97,10 +110,16 @@ fn what_a_server_does_is_told_to_the_collector_that_the_variables_name() {
     assert!(own.start_time_unix_nano < own.end_time_unix_nano);
     let asked_for = span(&received, "exec", exited("0"));
     assert_eq!(hexadecimal(&asked_for.parent_span_id), ASKS);
-    assert_eq!(asked_for.links.iter().map(|link| &link.span_id).collect::<Vec<_>>(), [&life.span_id]);
-    let timed_out = |span: &Span| attribute(&span.attributes, "exec.timed_out").as_deref() == Some("true");
+    assert_eq!(
+        asked_for.links.iter().map(|link| &link.span_id).collect::<Vec<_>>(),
+        [&life.span_id]
+    );
+    let timed_out =
+        |span: &Span| attribute(&span.attributes, "exec.timed_out").as_deref() == Some("true");
     expect_attributes(span(&received, "exec", timed_out), &[("exec.signal", "9")]);
-    span(&received, "exec", |span| attribute(&span.attributes, "exec.signal").as_deref() == Some("15"));
+    span(&received, "exec", |span| {
+        attribute(&span.attributes, "exec.signal").as_deref() == Some("15")
+    });
     assert_eq!(received.spans.len(), 5, "{:#?}", received.spans);
 
     assert_eq!(received.metric("ringfence.starts"), Some(1.0));
@@ -181,8 +200,10 @@ fn a_collector_that_is_away_is_said_to_be_once() {
     require!(root, binary, user_namespaces);
     let keeper = Keeper::on(Backend::Native);
     // The socket is bound, so that no other program has the port, but does not listen.
-    let deaf = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("there are sockets");
-    rustix::net::bind(&deaf, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("loopback has a port");
+    let deaf = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)
+        .expect("there are sockets");
+    rustix::net::bind(&deaf, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))
+        .expect("loopback has a port");
     let deaf = std::net::TcpListener::from(deaf);
     let nobody = format!("http://{}/v1/traces", deaf.local_addr().expect("it is bound"));
     let server = Served::told(

@@ -6,10 +6,15 @@ use ringfence_test_ledger::{binary, require};
 
 #[track_caller]
 fn check(backend: &str) {
-    let workspace = tempfile::TempDir::new_in("/var/tmp").expect("a temporary directory can be made");
+    let workspace =
+        tempfile::TempDir::new_in("/var/tmp").expect("a temporary directory can be made");
     let mut command = Command::new("python3");
     command.args(["-c", include_str!("terminal.py")]).arg(binary()).arg(backend);
-    let output = command.current_dir(workspace.path()).stdin(Stdio::null()).output().expect("python3 can be started");
+    let output = command
+        .current_dir(workspace.path())
+        .stdin(Stdio::null())
+        .output()
+        .expect("python3 can be started");
     assert!(output.status.success(), "{backend}: {}", String::from_utf8_lossy(&output.stderr));
 }
 

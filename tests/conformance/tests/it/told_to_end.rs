@@ -38,11 +38,16 @@ fn check(backend: Backend) {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT] {
         let run = [&["run", "--json"], &words[..], &["--", "sleep", &seconds]].concat();
         let result = end(&keeper, &run, &seconds, signal);
-        assert_eq!((&result["signal"], &result["ok"]), (&Value::from(9), &Value::from(false)), "{result}");
+        assert_eq!(
+            (&result["signal"], &result["ok"]),
+            (&Value::from(9), &Value::from(false)),
+            "{result}"
+        );
         keeper.expect_nothing_left();
     }
     keeper.expect(&mut keeper.up("stays"));
-    let result = end(&keeper, &["exec", "--json", "stays", "--", "sleep", &seconds], &seconds, Signal::TERM);
+    let result =
+        end(&keeper, &["exec", "--json", "stays", "--", "sleep", &seconds], &seconds, Signal::TERM);
     assert_eq!(result["signal"], 9, "{result}");
     keeper.expect(&mut keeper.ringfence(&["exec", "stays", "--", "true"]));
     keeper.expect(&mut keeper.ringfence(&["stop", "stays"]));

@@ -33,7 +33,8 @@ const WORLD: &str = r#"user=$(id -u) group=$(id -g) exec unshare --user --map-ro
 #[track_caller]
 fn said(stage: Stage, allow: &[&str], attempts: &[&str]) -> String {
     let place = Place::of(stage.caller);
-    fs_err::write(place.path().join("transparent.py"), PROGRAM).expect("the place is the test's own");
+    fs_err::write(place.path().join("transparent.py"), PROGRAM)
+        .expect("the place is the test's own");
     fs_err::write(place.path().join("hosts"), HOSTS).expect("the place is the test's own");
     let inner = stage.ringfence("run", &place);
     let mut command = stage.command("sh", &place);
@@ -44,8 +45,13 @@ fn said(stage: Stage, allow: &[&str], attempts: &[&str]) -> String {
             command.args(["--allow", rule]);
         }
     }
-    let output = command.args(["--", "python3", "transparent.py"]).args(attempts).output().expect("ringfence runs");
-    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let output = command
+        .args(["--", "python3", "transparent.py"])
+        .args(attempts)
+        .output()
+        .expect("ringfence runs");
+    let (stdout, stderr) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{stage:?}: {}\n{stdout}\n{stderr}", output.status);
     stdout.into_owned()
 }
@@ -59,7 +65,11 @@ fn stages() -> impl Iterator<Item = Stage> {
 /// callers.
 #[track_caller]
 fn check(allow: &[&str], attempts: &[&str], outside: &str, inside: &str) {
-    assert_eq!(said(Stage { ring: Ring::Local, caller: Caller::Ordinary }, &[], attempts), outside, "the control");
+    assert_eq!(
+        said(Stage { ring: Ring::Local, caller: Caller::Ordinary }, &[], attempts),
+        outside,
+        "the control"
+    );
     for stage in stages() {
         assert_eq!(said(stage, allow, attempts), inside, "{stage:?}");
     }
@@ -123,12 +133,17 @@ fn nothing_inside_can_make_a_tunnel_of_its_own() {
     require!(binary, root, ordinary_user, ordinary_user_namespaces, bwrap, python3, tunnels);
     let place = Place::of(Caller::Ordinary);
     fs_err::write(place.path().join("transparent.py"), PROGRAM).unwrap();
-    let mut control = Stage { ring: Ring::Local, caller: Caller::Ordinary }.command("unshare", &place);
+    let mut control =
+        Stage { ring: Ring::Local, caller: Caller::Ordinary }.command("unshare", &place);
     control.args(["--user", "--map-root-user", "--net", "python3", "transparent.py", "tunnel"]);
     let Output { stdout, .. } = control.output().unwrap();
     assert_eq!(String::from_utf8_lossy(&stdout), "tunnel: made\n", "the control");
     for stage in stages() {
-        assert_eq!(said(stage, &["open.example.org"], &["tunnel"]), "tunnel: FileNotFoundError\n", "{stage:?}");
+        assert_eq!(
+            said(stage, &["open.example.org"], &["tunnel"]),
+            "tunnel: FileNotFoundError\n",
+            "{stage:?}"
+        );
     }
 }
 
@@ -140,15 +155,30 @@ fn a_tunnel_is_refused_before_the_run_where_there_is_no_device_for_it() {
             let place = Place::of(stage.caller);
             let inner = stage.ringfence("run", &place);
             let mut command = stage.command("unshare", &place);
-            command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &format!("{hidden}\"$@\""), "sh"]);
+            command.args([
+                "--user",
+                "--map-root-user",
+                "--mount",
+                "sh",
+                "-c",
+                &format!("{hidden}\"$@\""),
+                "sh",
+            ]);
             command.arg(inner.get_program()).args(inner.get_args());
             command.args(["--transparent", "--allow", "example.org", "--", "touch", "ran"]);
             let Output { status, stderr, .. } = command.output().unwrap();
-            (status.code(), place.path().join("ran").exists(), String::from_utf8_lossy(&stderr).into_owned())
+            (
+                status.code(),
+                place.path().join("ran").exists(),
+                String::from_utf8_lossy(&stderr).into_owned(),
+            )
         };
         let (code, ran, said) = run("");
         assert!(code == Some(0) && ran, "{stage:?}, the control: {code:?}\n{said}");
         let (code, ran, said) = run("mount -t tmpfs none /dev/net && ");
-        assert!(code == Some(125) && !ran && said.contains("modprobe tun"), "{stage:?}: {code:?}\n{said}");
+        assert!(
+            code == Some(125) && !ran && said.contains("modprobe tun"),
+            "{stage:?}: {code:?}\n{said}"
+        );
     }
 }

@@ -31,13 +31,27 @@ fn a_crate_builds_and_a_script_runs_with_no_flag() {
     for backend in ["native", "bwrap"] {
         let workspace = directory();
         fs_err::create_dir(workspace.path().join("src")).unwrap();
-        let manifest = "[package]\nname = \"hello\"\nversion = \"0.1.0\"\nedition = \"2021\"\n[workspace]\n";
+        let manifest =
+            "[package]\nname = \"hello\"\nversion = \"0.1.0\"\nedition = \"2021\"\n[workspace]\n";
         fs_err::write(workspace.path().join("Cargo.toml"), manifest).unwrap();
-        fs_err::write(workspace.path().join("src/main.rs"), "fn main() { println!(\"built\") }").unwrap();
-        fs_err::write(workspace.path().join("script.py"), "import json, ssl; print(json.dumps([1]))").unwrap();
+        fs_err::write(workspace.path().join("src/main.rs"), "fn main() { println!(\"built\") }")
+            .unwrap();
+        fs_err::write(
+            workspace.path().join("script.py"),
+            "import json, ssl; print(json.dumps([1]))",
+        )
+        .unwrap();
         text(run(backend, workspace.path(), &["cargo", "build", "--quiet"]));
-        assert_eq!(text(run(backend, workspace.path(), &["./target/debug/hello"])), "built\n", "{backend}");
-        assert_eq!(text(run(backend, workspace.path(), &["python3", "script.py"])), "[1]\n", "{backend}");
+        assert_eq!(
+            text(run(backend, workspace.path(), &["./target/debug/hello"])),
+            "built\n",
+            "{backend}"
+        );
+        assert_eq!(
+            text(run(backend, workspace.path(), &["python3", "script.py"])),
+            "[1]\n",
+            "{backend}"
+        );
     }
 }
 
@@ -45,8 +59,13 @@ fn a_crate_builds_and_a_script_runs_with_no_flag() {
 fn a_toolchain_in_the_home_can_be_used_and_what_lies_beside_it_is_absent() {
     require!(binary, user_namespaces, bwrap);
     let home = directory();
-    let secrets =
-        [".cargo/credentials.toml", ".ssh/id_ed25519", ".aws/credentials", ".config/gh/hosts.yml", ".bash_history"];
+    let secrets = [
+        ".cargo/credentials.toml",
+        ".ssh/id_ed25519",
+        ".aws/credentials",
+        ".config/gh/hosts.yml",
+        ".bash_history",
+    ];
     for file in secrets.into_iter().chain([".cargo/bin/tool", "project/file"]) {
         let path = home.path().join(file);
         fs_err::create_dir_all(path.parent().expect("it has one")).unwrap();
@@ -59,14 +78,24 @@ fn a_toolchain_in_the_home_can_be_used_and_what_lies_beside_it_is_absent() {
         command.env("HOME", home.path()).env("PATH", &path).env_remove("CARGO_HOME");
         command
     };
-    let look = format!("tool; cat {} 2>/dev/null; ls -A ~ ~/.cargo", secrets.map(|file| format!("~/{file}")).join(" "));
+    let look = format!(
+        "tool; cat {} 2>/dev/null; ls -A ~ ~/.cargo",
+        secrets.map(|file| format!("~/{file}")).join(" ")
+    );
     let workspace = home.path().join("project");
     let without = text(with_home(run("local", &workspace, &["sh", "-c", &look])));
-    assert!(without.matches("echo a tool").count() == secrets.len(), "the control sees them all: {without}");
+    assert!(
+        without.matches("echo a tool").count() == secrets.len(),
+        "the control sees them all: {without}"
+    );
     for backend in ["native", "bwrap"] {
         let inside = text(with_home(run(backend, &workspace, &["sh", "-c", &look])));
         let home = home.path().display();
-        assert_eq!(inside, format!("a tool\n{home}:\n.cargo\nproject\n\n{home}/.cargo:\nbin\n"), "{backend}");
+        assert_eq!(
+            inside,
+            format!("a tool\n{home}:\n.cargo\nproject\n\n{home}/.cargo:\nbin\n"),
+            "{backend}"
+        );
     }
 }
 
@@ -81,7 +110,9 @@ fn a_workspace_that_is_elsewhere_inside_has_the_name_that_it_has_in_containers()
         ("native", ".", "absent\n"),
     ] {
         let mut command = Command::new(binary());
-        command.args(["run", "--backend", backend, "--workspace", place]).current_dir(workspace.path());
+        command
+            .args(["run", "--backend", backend, "--workspace", place])
+            .current_dir(workspace.path());
         let script = "{ echo written > /workspace/x; } 2>/dev/null && cat x || echo absent";
         command.args(["--", "sh", "-c", script]);
         assert_eq!(text(command), expected, "{backend} {place}");

@@ -1,7 +1,12 @@
 use super::*;
 
 fn edit(old_text: &str, replace_all: bool) -> EditFile {
-    EditFile { path: "a".to_owned(), old_text: old_text.to_owned(), new_text: "new".to_owned(), replace_all }
+    EditFile {
+        path: "a".to_owned(),
+        old_text: old_text.to_owned(),
+        new_text: "new".to_owned(),
+        replace_all,
+    }
 }
 
 #[track_caller]

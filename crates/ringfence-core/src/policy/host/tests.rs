@@ -44,38 +44,71 @@ fn names_wildcards_addresses_and_networks_are_rules() {
 #[test]
 fn each_wrong_host_is_refused_with_what_to_write_instead() {
     refuse("", "a host cannot be empty: write for example `example.org` or `*.example.org:443`");
-    refuse("https://example.org/a?b", "`https://example.org/a?b` is a URL: write only the host, `example.org:443`");
-    refuse("http://u:p@example.org:81", "`http://u:p@example.org:81` is a URL: write only the host, `example.org:81`");
-    refuse("gopher://example.org", "`gopher://example.org` is a URL: write only the host, `example.org`");
+    refuse(
+        "https://example.org/a?b",
+        "`https://example.org/a?b` is a URL: write only the host, `example.org:443`",
+    );
+    refuse(
+        "http://u:p@example.org:81",
+        "`http://u:p@example.org:81` is a URL: write only the host, `example.org:81`",
+    );
+    refuse(
+        "gopher://example.org",
+        "`gopher://example.org` is a URL: write only the host, `example.org`",
+    );
     refuse("git@example.org", "`git@example.org` names a user: write only the host, `example.org`");
-    refuse("example.org/api", "`example.org/api` names a path: hosts are allowed as a whole, write `example.org`");
+    refuse(
+        "example.org/api",
+        "`example.org/api` names a path: hosts are allowed as a whole, write `example.org`",
+    );
     for everything in ["*", "*:443", "0.0.0.0/0", "::/0"] {
-        refuse(everything, &format!("`{everything}` would allow every host: say that with the network's mode, `open`"));
+        refuse(
+            everything,
+            &format!(
+                "`{everything}` would allow every host: say that with the network's mode, `open`"
+            ),
+        );
     }
     refuse("a.*.org", "`a.*.org` has a `*` that is not its first label: write `*.example.org`");
-    refuse("*example.org", "`*example.org` has a `*` that is not its first label: write `*.example.org`");
+    refuse(
+        "*example.org",
+        "`*example.org` has a `*` that is not its first label: write `*.example.org`",
+    );
     for empty in ["a..org", ".org", "example.org..", "."] {
-        refuse(empty, &format!("`{empty}` has an empty label: write names with single dots between labels"));
+        refuse(
+            empty,
+            &format!("`{empty}` has an empty label: write names with single dots between labels"),
+        );
     }
     refuse("exa mple.org", "`exa mple.org` has ` `, which no host name has");
     refuse("-a.org", "`-a.org` has a label that starts or ends with `-`");
     for wrong in ["0", "65536", "", "+1", "x"] {
         refuse(
             &format!("example.org:{wrong}"),
-            &format!("`example.org:{wrong}` has port `{wrong}`: a port is a number from 1 to 65535"),
+            &format!(
+                "`example.org:{wrong}` has port `{wrong}`: a port is a number from 1 to 65535"
+            ),
         );
     }
     for partial in ["10.1", "256.1.1.1", "127.0.0.0x1", "[example.org]:443", "[::1"] {
         refuse(
             partial,
-            &format!("`{partial}` is no IP address: write all of its parts, such as `192.0.2.1` or `2001:db8::1`"),
+            &format!(
+                "`{partial}` is no IP address: write all of its parts, such as `192.0.2.1` or `2001:db8::1`"
+            ),
         );
     }
     refuse("10.0.0.0/33", "`10.0.0.0/33` has prefix `33`: it is a number from 1 to 32");
     refuse("fd00::/129", "`fd00::/129` has prefix `129`: it is a number from 1 to 128");
-    refuse("10.0.0.1/8", "`10.0.0.1/8` is not the first address of its network: write `10.0.0.0/8`");
+    refuse(
+        "10.0.0.1/8",
+        "`10.0.0.1/8` is not the first address of its network: write `10.0.0.0/8`",
+    );
     let long = format!("{}.org", "a".repeat(64));
-    refuse(&long, &format!("`{long}` is too long: a label has at most 63 characters, a name at most 253"));
+    refuse(
+        &long,
+        &format!("`{long}` is too long: a label has at most 63 characters, a name at most 253"),
+    );
 }
 
 #[test]
@@ -139,7 +172,8 @@ fn a_rule_without_a_port_names_those_of_the_web() {
 
 #[test]
 fn an_address_is_named_by_its_network_only() {
-    let names = |text: &str, address: &str, port| rule(text).names_address(address.parse().unwrap(), port);
+    let names =
+        |text: &str, address: &str, port| rule(text).names_address(address.parse().unwrap(), port);
     assert!(names("10.0.0.0/8", "10.200.3.4", 80));
     assert!(!names("10.0.0.0/8", "11.0.0.1", 80));
     assert!(names("10.0.0.0/8:22", "10.0.0.1", 22));
@@ -154,7 +188,10 @@ fn an_ipv4_address_in_the_clothes_of_ipv6_is_an_ipv4_address() {
     check("[::ffff:10.0.0.1]:22", "10.0.0.1:22");
     check("::ffff:10.0.0.0/104", "10.0.0.0/8");
     let everything = "::ffff:0.0.0.0/96";
-    refuse(everything, &format!("`{everything}` would allow every host: say that with the network's mode, `open`"));
+    refuse(
+        everything,
+        &format!("`{everything}` would allow every host: say that with the network's mode, `open`"),
+    );
 }
 
 #[test]

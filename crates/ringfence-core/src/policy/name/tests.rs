@@ -36,7 +36,10 @@ fn names_are_folded_to_one_form() {
 #[test]
 fn what_is_no_name_is_refused_for_what_is_wrong_with_it() {
     for empty in ["", ".", "a..org", ".org", "example.org..", "a.。org"] {
-        refuse(empty, &format!("`{empty}` has an empty label: write names with single dots between labels"));
+        refuse(
+            empty,
+            &format!("`{empty}` has an empty label: write names with single dots between labels"),
+        );
     }
     for (name, shown, character) in [
         ("exa mple.org", "exa mple.org", " "),
@@ -55,15 +58,23 @@ fn what_is_no_name_is_refused_for_what_is_wrong_with_it() {
     ] {
         refuse(name, &format!("`{shown}` has `{character}`, which no host name has"));
     }
-    refuse("a..\u{1b}[2J", "`a..\\u{1b}[2J` has an empty label: write names with single dots between labels");
+    refuse(
+        "a..\u{1b}[2J",
+        "`a..\\u{1b}[2J` has an empty label: write names with single dots between labels",
+    );
     for hyphen in ["-a.org", "a-.org", "a.-"] {
         refuse(hyphen, &format!("`{hyphen}` has a label that starts or ends with `-`"));
     }
     // A prefix without a label, labels that encode only ASCII or are not in their normal form, a
     // label that is not valid Punycode, and a zero-width joiner.
-    for wrong in
-        ["xn--", "xn--example-.org", "xn--a.org", "xn--mnchen-3yA\u{fc}.org", "xn--zz9999999.org", "a\u{200d}b.org"]
-    {
+    for wrong in [
+        "xn--",
+        "xn--example-.org",
+        "xn--a.org",
+        "xn--mnchen-3yA\u{fc}.org",
+        "xn--zz9999999.org",
+        "a\u{200d}b.org",
+    ] {
         refuse(
             wrong,
             &format!(
@@ -73,7 +84,10 @@ fn what_is_no_name_is_refused_for_what_is_wrong_with_it() {
         );
     }
     for number in ["127.0.0.1", "10.1", "1", "0x7f.1", "a.1", "a.0x1", "017700000001"] {
-        refuse(number, &format!("`{number}` ends in a number, so that a resolver reads it as an address"));
+        refuse(
+            number,
+            &format!("`{number}` ends in a number, so that a resolver reads it as an address"),
+        );
     }
     refuse("１２７.１", "`127.1` ends in a number, so that a resolver reads it as an address");
 }
@@ -82,13 +96,28 @@ fn what_is_no_name_is_refused_for_what_is_wrong_with_it() {
 fn the_longest_label_has_63_characters_and_the_longest_name_253() {
     let long = |label: usize| format!("{}.org", "a".repeat(label));
     check(&long(63), &long(63));
-    refuse(&long(64), &format!("`{}` is too long: a label has at most 63 characters, a name at most 253", long(64)));
+    refuse(
+        &long(64),
+        &format!(
+            "`{}` is too long: a label has at most 63 characters, a name at most 253",
+            long(64)
+        ),
+    );
     let name = |length: usize| format!("{}{}", "a.".repeat(length / 2), "b".repeat(length % 2));
     check(&name(253), &name(253));
-    refuse(&name(255), &format!("`{}` is too long: a label has at most 63 characters, a name at most 253", name(255)));
+    refuse(
+        &name(255),
+        &format!(
+            "`{}` is too long: a label has at most 63 characters, a name at most 253",
+            name(255)
+        ),
+    );
     // The label is short as written and too long when folded.
     let folded = "ü".repeat(62);
-    refuse(&folded, &format!("`{folded}` is too long: a label has at most 63 characters, a name at most 253"));
+    refuse(
+        &folded,
+        &format!("`{folded}` is too long: a label has at most 63 characters, a name at most 253"),
+    );
     let absurd = "a".repeat(100_000);
     assert!(absurd.parse::<HostName>().unwrap_err().to_string().len() < 200);
 }

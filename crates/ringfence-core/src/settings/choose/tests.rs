@@ -6,23 +6,39 @@ const DOCKER: Container = Container { name: "docker", evidence: String::new() };
 /// Resolves the request `asked` on a host where exactly the backends in `working` work.
 ///
 /// `asked` is `NAME=value` of a `SANDBOX_*` variable, `backend=NAME`, or empty for no request.
-fn choose(asked: &str, working: &[Backend], container: Option<&Container>) -> Result<Chosen, ChooseError> {
+fn choose(
+    asked: &str,
+    working: &[Backend],
+    container: Option<&Container>,
+) -> Result<Chosen, ChooseError> {
     let (selection, source) = match asked.split_once('=') {
         None => (Selection::Auto, Source::BuiltIn),
-        Some(("backend", name)) => (name.parse::<Choice>().unwrap().into(), Source::Flag("--backend")),
+        Some(("backend", name)) => {
+            (name.parse::<Choice>().unwrap().into(), Source::Flag("--backend"))
+        }
         Some((name, value)) => {
             let dialect = Dialect::read([(name.to_owned(), value.to_owned())]).unwrap();
             (dialect.selection.unwrap(), Source::Variable(name.to_owned()))
         }
     };
-    let available = |backend| if working.contains(&backend) { Ok(()) } else { Err(format!("no {backend} here")) };
+    let available = |backend| {
+        if working.contains(&backend) { Ok(()) } else { Err(format!("no {backend} here")) }
+    };
     resolve(selection, &source, available, container)
 }
 
 #[track_caller]
-fn check(asked: &str, working: &[Backend], container: Option<&Container>, backend: Backend, notices: &[(Level, &str)]) {
-    let chosen = choose(asked, working, container).unwrap_or_else(|error| panic!("{asked}: {error}"));
-    let said: Vec<_> = chosen.notices.iter().map(|notice| (notice.level, notice.message.as_str())).collect();
+fn check(
+    asked: &str,
+    working: &[Backend],
+    container: Option<&Container>,
+    backend: Backend,
+    notices: &[(Level, &str)],
+) {
+    let chosen =
+        choose(asked, working, container).unwrap_or_else(|error| panic!("{asked}: {error}"));
+    let said: Vec<_> =
+        chosen.notices.iter().map(|notice| (notice.level, notice.message.as_str())).collect();
     assert_eq!((chosen.backend, said.as_slice()), (backend, notices), "{asked}");
     assert!(!chosen.because.is_empty());
 }
@@ -37,8 +53,7 @@ fn refuse(asked: &str, working: &[Backend], container: Option<&Container>, messa
 use Backend::{Bwrap, Docker, E2b, Local, Native, Outer, Podman};
 
 const INSIDE: (Level, &str) = (Level::Info, "Running inside docker, container provides isolation");
-const NOTHING: &str =
-    "no backend can isolate here: native: no native here; bwrap: no bwrap here; no container was detected";
+const NOTHING: &str = "no backend can isolate here: native: no native here; bwrap: no bwrap here; no container was detected";
 
 #[test]
 fn auto_takes_native_then_bwrap_then_a_container_and_else_refuses() {
@@ -56,7 +71,9 @@ fn a_backend_by_name_is_that_one_or_nothing() {
         let asked = format!("backend={backend}");
         check(&asked, &[backend], None, backend, &[]);
         let others: Vec<_> = Backend::ALL.into_iter().filter(|other| *other != backend).collect();
-        let message = format!("backend `{backend}`, asked for by --backend, does not work here: no {backend} here");
+        let message = format!(
+            "backend `{backend}`, asked for by --backend, does not work here: no {backend} here"
+        );
         refuse(&asked, &others, Some(&DOCKER), &message);
     }
 }
@@ -66,23 +83,33 @@ fn every_row_of_sandbox_mode() {
     check("SANDBOX_MODE=auto", &[Bwrap, Native], None, Bwrap, &[]);
     check("SANDBOX_MODE=auto", &[Bwrap], Some(&DOCKER), Bwrap, &[]);
     check("SANDBOX_MODE=auto", &[Native], Some(&DOCKER), Outer, &[INSIDE]);
-    check("SANDBOX_MODE=auto", &[Native], None, Local, &[(Level::Warning, "No sandbox tool found")]);
+    check(
+        "SANDBOX_MODE=auto",
+        &[Native],
+        None,
+        Local,
+        &[(Level::Warning, "No sandbox tool found")],
+    );
     let trust = (Level::Info, "SANDBOX_MODE=container, trusting container boundary");
     check("SANDBOX_MODE=container", &[Bwrap, Native], None, Outer, &[trust]);
     check("SANDBOX_MODE=container", &[], Some(&DOCKER), Outer, &[trust]);
     check("SANDBOX_MODE=bwrap", &[Bwrap], Some(&DOCKER), Bwrap, &[]);
-    let required = "SANDBOX_MODE=bwrap but bwrap is not available. Install with: apt install bubblewrap";
+    let required =
+        "SANDBOX_MODE=bwrap but bwrap is not available. Install with: apt install bubblewrap";
     refuse("SANDBOX_MODE=bwrap", &[Native], Some(&DOCKER), required);
 }
 
 #[test]
 fn sandbox_method_never_falls_back() {
-    for (value, backend) in [("bwrap", Bwrap), ("docker", Docker), ("podman", Podman), ("noop", Local)] {
+    for (value, backend) in
+        [("bwrap", Bwrap), ("docker", Docker), ("podman", Podman), ("noop", Local)]
+    {
         let asked = format!("SANDBOX_METHOD={value}");
         check(&asked, &[backend], None, backend, &[]);
         let others: Vec<_> = Backend::ALL.into_iter().filter(|other| *other != backend).collect();
-        let message =
-            format!("backend `{backend}`, asked for by SANDBOX_METHOD, does not work here: no {backend} here");
+        let message = format!(
+            "backend `{backend}`, asked for by SANDBOX_METHOD, does not work here: no {backend} here"
+        );
         refuse(&asked, &others, Some(&DOCKER), &message);
     }
 }

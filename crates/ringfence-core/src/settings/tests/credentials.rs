@@ -9,7 +9,9 @@ fn those_of_the_user_are_added_to_those_of_the_system() {
         .user(&format!("\n{ONE}"))
         .load()
         .unwrap();
-    let [of_system, of_user] = &settings.credentials[..] else { panic!("{:?}", settings.credentials) };
+    let [of_system, of_user] = &settings.credentials[..] else {
+        panic!("{:?}", settings.credentials)
+    };
     assert_eq!(of_system.host.to_string(), "b.org");
     assert_eq!(of_user.origin, SecretOrigin::File("/home/ada/.secrets/x".into()));
     let explained = settings.explain();
@@ -19,7 +21,10 @@ fn those_of_the_user_are_added_to_those_of_the_system() {
         "[b.org: Authorization from command pass, api.example.org: Authorization from file /home/ada/.secrets/x]"
     );
     let sources: Vec<_> = row.sources.iter().map(ToString::to_string).collect();
-    assert_eq!(sources, ["/etc/ringfence/config.toml:1", "/home/ada/.config/ringfence/config.toml:2"]);
+    assert_eq!(
+        sources,
+        ["/etc/ringfence/config.toml:1", "/home/ada/.config/ringfence/config.toml:2"]
+    );
 }
 
 #[test]
@@ -27,13 +32,18 @@ fn nobody_but_the_user_and_the_system_may_speak_of_them() {
     for (origin, path) in [(Origin::Project, "ringfence.toml"), (Origin::Given, "policy.toml")] {
         let error = refuse(
             given().user(ONE).file(origin, ONE),
-            &format!("{path}:1: credentials are said in the user's or the system's own configuration alone"),
+            &format!(
+                "{path}:1: credentials are said in the user's or the system's own configuration alone"
+            ),
         );
         assert_eq!(error.hint().unwrap(), "move them to ~/.config/ringfence/config.toml");
     }
     let mut flags = given();
     flags.flags.credentials = given().user(ONE).load().unwrap().credentials;
-    refuse(flags, "a flag: credentials are said in the user's or the system's own configuration alone");
+    refuse(
+        flags,
+        "a flag: credentials are said in the user's or the system's own configuration alone",
+    );
     let policy = Policy::from_toml(ONE).unwrap_err().to_string();
     assert!(policy.starts_with("line 1, column 3: unknown key `credentials`"), "{policy}");
 }

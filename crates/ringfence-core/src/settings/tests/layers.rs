@@ -4,7 +4,8 @@ use crate::{Backend, Choice, Clause};
 
 #[test]
 fn with_nothing_said_nothing_is_stated() {
-    let settings = given().variable("HOME", "/home/ada").variable("RINGFENCE_LOG", "debug").load().unwrap();
+    let settings =
+        given().variable("HOME", "/home/ada").variable("RINGFENCE_LOG", "debug").load().unwrap();
     assert_eq!(settings.policy, Policy::default());
     assert_eq!(settings.selection, Selection::Auto);
     assert_eq!(settings.audit, Audit { store: Store::OnError, dir: "artifacts/executions".into() });
@@ -52,13 +53,23 @@ fn lists_are_united_and_remember_everyone_who_added() {
     let read = ["/opt/a", "/opt/b", "/opt/c", "/opt/d"].map(PathBuf::from).to_vec();
     assert_eq!(files.read, Some(read));
     assert_eq!(files.write, Some(vec!["/home/ada/.cache/pip".into()]));
-    assert_eq!(files.hide, Some(["**/.env", "*.pem", "*.key"].map(|glob| glob.parse().unwrap()).to_vec()));
+    assert_eq!(
+        files.hide,
+        Some(["**/.env", "*.pem", "*.key"].map(|glob| glob.parse().unwrap()).to_vec())
+    );
     assert_eq!(settings.policy.env.pass, Some(vec!["LANG".into(), "TERM".into()]));
-    assert_eq!(settings.policy.env.set, [("A", "1"), ("B", "2")].map(|(k, v)| (k.into(), v.into())).into());
+    assert_eq!(
+        settings.policy.env.set,
+        [("A", "1"), ("B", "2")].map(|(k, v)| (k.into(), v.into())).into()
+    );
     assert_eq!(settings.policy.require, [Clause::Network, Clause::Memory].into());
     assert_eq!(settings.policy.allow_weaker, [Clause::Disk].into());
     let user = "/home/ada/.config/ringfence/config.toml";
-    check_source(&settings, "filesystem.read", &format!("/etc/ringfence/config.toml:3 + {user}:2 + RINGFENCE_READ"));
+    check_source(
+        &settings,
+        "filesystem.read",
+        &format!("/etc/ringfence/config.toml:3 + {user}:2 + RINGFENCE_READ"),
+    );
     check_source(&settings, "env.set.A", &format!("{user}:5"));
     check_source(&settings, "env.set.B", "--env");
     check_source(&settings, "env.pass", "/etc/ringfence/config.toml:6 + --env");
@@ -66,14 +77,21 @@ fn lists_are_united_and_remember_everyone_who_added() {
 
 #[test]
 fn whoever_says_the_mode_or_the_hosts_says_both() {
-    let settings =
-        given().user("[network]\nallow = ['a.org', 'b.org']").variable("RINGFENCE_ALLOW", "c.org").load().unwrap();
+    let settings = given()
+        .user("[network]\nallow = ['a.org', 'b.org']")
+        .variable("RINGFENCE_ALLOW", "c.org")
+        .load()
+        .unwrap();
     assert_eq!(settings.policy.network, Some(Network::only(["c.org".parse().unwrap()])));
     check_source(&settings, "network.mode", "RINGFENCE_ALLOW");
     check_source(&settings, "network.allow", "RINGFENCE_ALLOW");
     let settings = given().flags(Policy::default().network(Network::Open)).load().unwrap();
     check_source(&settings, "network.allow", "--net");
-    let error = given().variable("RINGFENCE_NET", "open").variable("RINGFENCE_ALLOW", "c.org").load().unwrap_err();
+    let error = given()
+        .variable("RINGFENCE_NET", "open")
+        .variable("RINGFENCE_ALLOW", "c.org")
+        .load()
+        .unwrap_err();
     assert!(error.to_string().ends_with("is not valid"), "{error}");
 }
 
@@ -81,11 +99,18 @@ fn whoever_says_the_mode_or_the_hosts_says_both() {
 fn what_is_said_of_hosts_waits_for_a_layer_that_names_some() {
     let standing = || given().user("[network]\ndeny = ['x.a.org']\ntransparent = true");
     assert_eq!(standing().load().unwrap().policy.network, None);
-    let settings =
-        standing().variable("RINGFENCE_ALLOW", "*.a.org").variable("RINGFENCE_DENY", "y.a.org").load().unwrap();
+    let settings = standing()
+        .variable("RINGFENCE_ALLOW", "*.a.org")
+        .variable("RINGFENCE_DENY", "y.a.org")
+        .load()
+        .unwrap();
     let rules = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
-    let egress =
-        Egress { allow: rules(&["*.a.org"]), deny: rules(&["x.a.org", "y.a.org"]), transparent: true, observe: false };
+    let egress = Egress {
+        allow: rules(&["*.a.org"]),
+        deny: rules(&["x.a.org", "y.a.org"]),
+        transparent: true,
+        observe: false,
+    };
     assert_eq!(settings.policy.network, Some(Network::Allow(egress)));
     let user = "/home/ada/.config/ringfence/config.toml";
     check_source(&settings, "network.deny", &format!("{user}:2 + RINGFENCE_DENY"));
@@ -131,33 +156,56 @@ fn every_variable_sets_its_key() {
             _ => "/srv/a",
         };
         // Rules for hosts have no effect in mode `closed`, so the layer below sets mode `allow`.
-        let below = || given().user(if variable.name == "RINGFENCE_NET" { "" } else { "network.mode = 'allow'" });
+        let below = || {
+            given().user(if variable.name == "RINGFENCE_NET" {
+                ""
+            } else {
+                "network.mode = 'allow'"
+            })
+        };
         let settings = below().variable(variable.name, value).load().unwrap();
         check_source(&settings, key.name, variable.name);
-        let value = |settings: &Settings| settings.explain().into_iter().find(|row| row.key == key.name).unwrap().value;
+        let value = |settings: &Settings| {
+            settings.explain().into_iter().find(|row| row.key == key.name).unwrap().value
+        };
         assert_ne!(value(&settings), value(&below().load().unwrap()), "{}", key.name);
     }
 }
 
 #[test]
 fn a_wrong_value_names_the_variable_and_what_to_write() {
-    let error = refuse(given().variable("RINGFENCE_MEMORY", "12Q"), "RINGFENCE_MEMORY=`12Q` is not valid");
+    let error =
+        refuse(given().variable("RINGFENCE_MEMORY", "12Q"), "RINGFENCE_MEMORY=`12Q` is not valid");
     assert_eq!(error.hint().unwrap(), "set RINGFENCE_MEMORY to a size such as 512M, or unset it");
     let source = std::error::Error::source(&error).unwrap().to_string();
-    assert_eq!(source, "`12Q` has an unknown unit `Q`: it is one of K, M, G, T (each 1024 of the one before)");
+    assert_eq!(
+        source,
+        "`12Q` has an unknown unit `Q`: it is one of K, M, G, T (each 1024 of the one before)"
+    );
     refuse(given().variable("RINGFENCE_CPUS", "0"), "RINGFENCE_CPUS=`0` is not valid");
     refuse(given().variable("RINGFENCE_PROCESSES", "0"), "RINGFENCE_PROCESSES=`0` is not valid");
-    refuse(given().variable("RINGFENCE_ENV_PASS", "A,B=C"), "RINGFENCE_ENV_PASS=`A,B=C` is not valid");
+    refuse(
+        given().variable("RINGFENCE_ENV_PASS", "A,B=C"),
+        "RINGFENCE_ENV_PASS=`A,B=C` is not valid",
+    );
     refuse(given().variable("RINGFENCE_TIME", ""), "RINGFENCE_TIME=`` is not valid");
 }
 
 #[test]
 fn an_unknown_variable_names_the_nearest_known_one() {
-    let error = refuse(given().variable("RINGFENCE_MEMROY", "1G"), "unknown variable RINGFENCE_MEMROY");
+    let error =
+        refuse(given().variable("RINGFENCE_MEMROY", "1G"), "unknown variable RINGFENCE_MEMROY");
     assert_eq!(error.hint().unwrap(), "did you mean RINGFENCE_MEMORY?");
-    let error = refuse(given().variable("RINGFENCE_XYZZY", "1"), "unknown variable RINGFENCE_XYZZY");
+    let error =
+        refuse(given().variable("RINGFENCE_XYZZY", "1"), "unknown variable RINGFENCE_XYZZY");
     assert_eq!(error.hint().unwrap(), "unset RINGFENCE_XYZZY");
-    assert!(given().variable("RINGFENCE_TEST_REQUIRE", "x").variable("RINGFENCE_LOG", "x").load().is_ok());
+    assert!(
+        given()
+            .variable("RINGFENCE_TEST_REQUIRE", "x")
+            .variable("RINGFENCE_LOG", "x")
+            .load()
+            .is_ok()
+    );
 }
 
 #[test]
@@ -169,7 +217,10 @@ fn a_variable_that_is_no_text_matters_only_when_it_is_ours() {
         Settings::load(Inputs { files, variables, flags, home: None, directory: Path::new("/") })
     };
     assert!(load("OTHER").is_ok());
-    assert_eq!(load("RINGFENCE_READ").unwrap_err().to_string(), "RINGFENCE_READ is not valid UTF-8");
+    assert_eq!(
+        load("RINGFENCE_READ").unwrap_err().to_string(),
+        "RINGFENCE_READ is not valid UTF-8"
+    );
 }
 
 #[test]
@@ -185,7 +236,8 @@ fn an_unknown_key_of_a_file_names_file_line_and_nearest_key() {
 
 #[test]
 fn paths_that_bound_workspaces_are_absolute_and_know_home() {
-    let settings = given().user("workspace_root = '~/src'\nallow_workspace = ['~']").load().unwrap();
+    let settings =
+        given().user("workspace_root = '~/src'\nallow_workspace = ['~']").load().unwrap();
     assert_eq!(settings.workspace_root, Some("/home/ada/src".into()));
     assert_eq!(settings.allow_workspace, [PathBuf::from("/home/ada")]);
     refuse(
@@ -196,9 +248,14 @@ fn paths_that_bound_workspaces_are_absolute_and_know_home() {
         given().system("allow_workspace = ['/srv', 'src']"),
         "/etc/ringfence/config.toml:1: allow_workspace = \"src\" is not absolute",
     );
-    let files = [LayerText { origin: Origin::User, path: "c.toml".into(), text: "filesystem.read = ['~/x']".into() }];
+    let files = [LayerText {
+        origin: Origin::User,
+        path: "c.toml".into(),
+        text: "filesystem.read = ['~/x']".into(),
+    }];
     let (variables, flags, home) = ([], Config::default(), None);
-    let error = Settings::load(Inputs { files: &files, variables, flags, home, directory: Path::new("/") });
+    let error =
+        Settings::load(Inputs { files: &files, variables, flags, home, directory: Path::new("/") });
     assert_eq!(
         error.unwrap_err().to_string(),
         "c.toml:1: filesystem.read starts with `~`, and there is no home directory to put in its place"
@@ -207,7 +264,9 @@ fn paths_that_bound_workspaces_are_absolute_and_know_home() {
 
 #[test]
 fn a_dialect_is_above_files_and_below_our_own_variables() {
-    let dialect = || given().user("backend = 'native'\nlimits.time = '5s'").variable("SANDBOX_METHOD", "bwrap");
+    let dialect = || {
+        given().user("backend = 'native'\nlimits.time = '5s'").variable("SANDBOX_METHOD", "bwrap")
+    };
     let settings = dialect().variable("SANDBOX_TIMEOUT_SEC", "30").load().unwrap();
     assert_eq!(settings.selection, Selection::Only(Backend::Bwrap));
     assert_eq!(settings.policy.backend, Some(Choice::Only(Backend::Bwrap)));
@@ -232,7 +291,10 @@ fn a_dialect_without_a_selector_leaves_the_choice_alone() {
         .load()
         .unwrap();
     assert_eq!(settings.selection, Selection::Only(Backend::Native));
-    assert_eq!((settings.code.block_imports, settings.code.store_code), (BlockImports::Block, Store::Never));
+    assert_eq!(
+        (settings.code.block_imports, settings.code.store_code),
+        (BlockImports::Block, Store::Never)
+    );
     check_source(&settings, "code.block_imports", "SANDBOX_BLOCK_DANGEROUS_IMPORTS");
     check_source(&settings, "code.store_code", "SANDBOX_STORE_CODE");
     check_source(&settings, "limits.time", "built-in default");

@@ -35,12 +35,29 @@ fn a_project_may_close_the_network_or_drop_hosts() {
     let user = |text| given().user(text);
     let open = "network.mode = 'open'";
     let hosts = "[network]\nallow = ['*.a.org', 'b.org:443']";
-    assert_eq!(allowed(user(open).project("network.mode = 'closed'")).policy.network, Some(Network::Closed));
-    assert_eq!(allowed(user(hosts).project("network.mode = 'closed'")).policy.network, Some(Network::Closed));
-    assert_eq!(allowed(user(open).project("network.allow = ['x.org']")).policy.network.unwrap().rules().len(), 1);
+    assert_eq!(
+        allowed(user(open).project("network.mode = 'closed'")).policy.network,
+        Some(Network::Closed)
+    );
+    assert_eq!(
+        allowed(user(hosts).project("network.mode = 'closed'")).policy.network,
+        Some(Network::Closed)
+    );
+    assert_eq!(
+        allowed(user(open).project("network.allow = ['x.org']"))
+            .policy
+            .network
+            .unwrap()
+            .rules()
+            .len(),
+        1
+    );
     let fewer = allowed(user(hosts).project("network.allow = ['x.a.org']"));
     assert_eq!(fewer.policy.network, Some(Network::only(["x.a.org".parse().unwrap()])));
-    assert_eq!(allowed(given().project("network.allow = []")).policy.network, Some(Network::only([])));
+    assert_eq!(
+        allowed(given().project("network.allow = []")).policy.network,
+        Some(Network::only([]))
+    );
     refuse(
         user(hosts).project("network.allow = ['x.a.org', 'b.org']"),
         "ringfence.toml:1: network.allow = \"b.org\" would widen `*.a.org, b.org:443`, \
@@ -56,7 +73,9 @@ fn a_project_may_close_the_network_or_drop_hosts() {
 fn a_rule_without_a_port_is_two_ports_wide_to_a_project() {
     let user = |allow: &str| given().user(&format!("network.allow = {allow}"));
     allowed(user("['b.org']").project("network.allow = ['b.org:443', 'b.org:80']"));
-    allowed(user("['b.org:443', '*.org.example', 'b.org:80']").project("network.allow = ['b.org']"));
+    allowed(
+        user("['b.org:443', '*.org.example', 'b.org:80']").project("network.allow = ['b.org']"),
+    );
     refuse(
         user("['b.org']").project("network.allow = ['b.org:22']"),
         "ringfence.toml:1: network.allow = \"b.org:22\" would widen `b.org`, \
@@ -66,7 +85,8 @@ fn a_rule_without_a_port_is_two_ports_wide_to_a_project() {
 
 #[test]
 fn what_is_denied_stays_denied() {
-    let user = || given().user("[network]\nallow = ['*.a.org']\ndeny = ['x.a.org']\ntransparent = true");
+    let user =
+        || given().user("[network]\nallow = ['*.a.org']\ndeny = ['x.a.org']\ntransparent = true");
     let egress = |given: Given| allowed(given).policy.network.unwrap().egress().unwrap().clone();
     let narrowed = egress(user().project("[network]\nallow = ['*.a.org']\ndeny = ['y.a.org']"));
     assert_eq!(narrowed.deny, ["x.a.org", "y.a.org"].map(|rule| rule.parse().unwrap()));
@@ -75,7 +95,8 @@ fn what_is_denied_stays_denied() {
     assert_eq!((narrowed.allow.len(), narrowed.deny.len()), (1, 2));
     assert!(!egress(user().project("network.transparent = false")).transparent);
     // A layer above that allows another host does not remove the denied one.
-    let widened = egress(user().flags(Policy::default().network(Network::only(["b.org".parse().unwrap()]))));
+    let widened =
+        egress(user().flags(Policy::default().network(Network::only(["b.org".parse().unwrap()]))));
     assert_eq!((widened.allow.len(), widened.deny.len()), (1, 1));
 }
 
@@ -86,7 +107,9 @@ fn a_project_turns_nothing_on_that_lets_more_out() {
         for below in ["network.mode = 'open'", "network.allow = ['a.org']", ""] {
             let error = refuse(
                 project(given().user(below)),
-                &format!("ringfence.toml:1: network.{key} = true would widen `false`, the built-in default"),
+                &format!(
+                    "ringfence.toml:1: network.{key} = true would widen `false`, the built-in default"
+                ),
             );
             assert!(error.hint().unwrap().ends_with(&format!("say it yourself with {flag}")));
         }
@@ -137,7 +160,9 @@ fn a_project_may_choose_the_strongest_backend_where_nobody_chose_and_no_other() 
         if backend == Backend::Native {
             assert_eq!(allowed(given()).selection, Selection::Only(backend));
         } else {
-            let message = format!("ringfence.toml:1: backend = \"{backend}\" would widen `auto`, the built-in default");
+            let message = format!(
+                "ringfence.toml:1: backend = \"{backend}\" would widen `auto`, the built-in default"
+            );
             refuse(given(), &message);
         }
         allowed(given().user(&format!("backend = '{backend}'")));
@@ -178,29 +203,38 @@ fn a_project_puts_no_credential_to_use_that_an_open_network_leaves_alone() {
 
 #[test]
 fn a_project_may_hide_protect_and_require() {
-    let settings = allowed(
-        given()
-            .user("filesystem.hide = ['*.pem']")
-            .project("require = ['memory']\n[filesystem]\nhide = ['**/.env']\nprotect = ['Makefile']"),
-    );
+    let settings =
+        allowed(given().user("filesystem.hide = ['*.pem']").project(
+            "require = ['memory']\n[filesystem]\nhide = ['**/.env']\nprotect = ['Makefile']",
+        ));
     let files = &settings.policy.filesystem;
     assert_eq!(files.hide, globs(&["*.pem", "**/.env"]));
-    assert_eq!(files.protect, globs(&[".git/hooks", ".git/config", "Makefile"]), "the default stays protected");
+    assert_eq!(
+        files.protect,
+        globs(&[".git/hooks", ".git/config", "Makefile"]),
+        "the default stays protected"
+    );
     assert_eq!(settings.policy.require, [Clause::Memory].into());
     let settings = allowed(given().project("filesystem.protect = []"));
     assert_eq!(settings.policy.filesystem.protect, globs(&[".git/hooks", ".git/config"]));
-    let settings = allowed(given().user("filesystem.protect = []").project("filesystem.protect = ['a']"));
+    let settings =
+        allowed(given().user("filesystem.protect = []").project("filesystem.protect = ['a']"));
     assert_eq!(settings.policy.filesystem.protect, globs(&["a"]));
 }
 
 #[test]
 fn a_project_may_not_add_paths_but_may_name_what_is_beneath_allowed_ones() {
-    let user = || given().user("[filesystem]\nread = ['/opt/models', 'data']\nwrite = ['~/.cache/pip']");
+    let user =
+        || given().user("[filesystem]\nread = ['/opt/models', 'data']\nwrite = ['~/.cache/pip']");
     let settings = allowed(user().project(
         "[filesystem]\nread = ['/opt/models/a', '/home/ada/app/data/x', '~/.cache/pip']\nwrite = ['~/.cache/pip/x']",
     ));
     let files = &settings.policy.filesystem;
-    assert_eq!(files.read, Some(vec!["/opt/models".into(), "data".into()]), "a planted symlink is never followed");
+    assert_eq!(
+        files.read,
+        Some(vec!["/opt/models".into(), "data".into()]),
+        "a planted symlink is never followed"
+    );
     assert_eq!(files.write, Some(vec!["/home/ada/.cache/pip".into()]));
     let at = "set at /home/ada/.config/ringfence/config.toml";
     for (key, path, below, line) in [
@@ -209,7 +243,9 @@ fn a_project_may_not_add_paths_but_may_name_what_is_beneath_allowed_ones() {
         ("read", ".", r#"["/opt/models", "data"]"#, 2),
         ("write", "/opt/models/a", r#"["/home/ada/.cache/pip"]"#, 3),
     ] {
-        let message = format!("ringfence.toml:1: filesystem.{key} = \"{path}\" would widen `{below}`, {at}:{line}");
+        let message = format!(
+            "ringfence.toml:1: filesystem.{key} = \"{path}\" would widen `{below}`, {at}:{line}"
+        );
         refuse(user().project(&format!("filesystem.{key} = ['{path}']")), &message);
     }
     refuse(
@@ -256,14 +292,26 @@ fn a_project_may_not_say_what_is_the_users_alone() {
 
 #[test]
 fn a_project_neither_moves_the_workspace_nor_says_where_it_is_inside() {
-    let moves =
-        ["sub", ".git", "./sub", "..", "sub/../..", "/home/ada/app", "/home/ada", "~", ".:/usr", ".:/home/ada/app"];
+    let moves = [
+        "sub",
+        ".git",
+        "./sub",
+        "..",
+        "sub/../..",
+        "/home/ada/app",
+        "/home/ada",
+        "~",
+        ".:/usr",
+        ".:/home/ada/app",
+    ];
     for asked in moves {
         let shown = if asked == "~" { "/home/ada" } else { asked };
-        let message =
-            format!("ringfence.toml:1: filesystem.workspace = \"{shown}\" would widen `.`, the built-in default");
+        let message = format!(
+            "ringfence.toml:1: filesystem.workspace = \"{shown}\" would widen `.`, the built-in default"
+        );
         let error = refuse(given().project(&format!("filesystem.workspace = '{asked}'")), &message);
-        let hint = "remove the line, move it to your own config.toml, or say it yourself with --workspace";
+        let hint =
+            "remove the line, move it to your own config.toml, or say it yourself with --workspace";
         assert_eq!(error.hint().unwrap(), format!("a project may only narrow the policy: {hint}"));
         // The refusal does not depend on a layer above that would replace the value.
         let above = given().flags(Policy::default().workspace("/srv"));
@@ -275,7 +323,10 @@ fn a_project_neither_moves_the_workspace_nor_says_where_it_is_inside() {
          set at /home/ada/.config/ringfence/config.toml:1",
     );
     // A repeated value adds nothing, and the project does not become its source.
-    assert_eq!(allowed(given().project("filesystem.workspace = '.'")).policy.filesystem.workspace, None);
+    assert_eq!(
+        allowed(given().project("filesystem.workspace = '.'")).policy.filesystem.workspace,
+        None
+    );
     let user = "filesystem.workspace = '/srv/x:/y'";
     check_source(
         &allowed(given().user(user).project(user)),
@@ -313,19 +364,31 @@ const DECISIONS: [Decision; 34] = [
     Decision {
         key: "filesystem.workspace",
         user: "filesystem.workspace = '/home/ada/app'",
-        refused: &["filesystem.workspace = '.'", "filesystem.workspace = 'sub'", "filesystem.workspace = '.:/usr'"],
+        refused: &[
+            "filesystem.workspace = '.'",
+            "filesystem.workspace = 'sub'",
+            "filesystem.workspace = '.:/usr'",
+        ],
         allowed: &["filesystem.workspace = '/home/ada/app'"],
     },
     Decision {
         key: "filesystem.read",
         user: "filesystem.read = ['/opt/a']",
-        refused: &["filesystem.read = ['/opt']", "filesystem.read = ['/opt/a/../b']", "filesystem.read = ['~']"],
+        refused: &[
+            "filesystem.read = ['/opt']",
+            "filesystem.read = ['/opt/a/../b']",
+            "filesystem.read = ['~']",
+        ],
         allowed: &["filesystem.read = ['/opt/a/b']", "filesystem.read = []"],
     },
     Decision {
         key: "filesystem.write",
         user: "[filesystem]\nwrite = ['/opt/a']\nread = ['/opt/b']",
-        refused: &["filesystem.write = ['/opt/b']", "filesystem.write = ['/opt/a/..']", "filesystem.write = ['.']"],
+        refused: &[
+            "filesystem.write = ['/opt/b']",
+            "filesystem.write = ['/opt/a/..']",
+            "filesystem.write = ['.']",
+        ],
         allowed: &["filesystem.write = ['/opt/a/b']", "filesystem.write = []"],
     },
     Decision {
@@ -349,7 +412,11 @@ const DECISIONS: [Decision; 34] = [
     Decision {
         key: "network.allow",
         user: "network.allow = ['*.a.org']",
-        refused: &["network.allow = ['b.org']", "network.allow = ['a.org']", "network.allow = ['x.a.org:22']"],
+        refused: &[
+            "network.allow = ['b.org']",
+            "network.allow = ['a.org']",
+            "network.allow = ['x.a.org:22']",
+        ],
         allowed: &["network.allow = []", "network.allow = ['x.a.org']"],
     },
     Decision {
@@ -371,7 +438,12 @@ const DECISIONS: [Decision; 34] = [
         allowed: &["network.observe = false"],
     },
     limit("limits.time", "limits.time = '1m'", &["limits.time = '61s'"], &["limits.time = '1s'"]),
-    limit("limits.memory", "limits.memory = '1G'", &["limits.memory = '2G'"], &["limits.memory = '0'"]),
+    limit(
+        "limits.memory",
+        "limits.memory = '1G'",
+        &["limits.memory = '2G'"],
+        &["limits.memory = '0'"],
+    ),
     limit(
         "limits.cpus",
         "limits.cpus = 2",
@@ -384,9 +456,19 @@ const DECISIONS: [Decision; 34] = [
         &["limits.processes = 10", "limits.processes = 0"],
         &["limits.processes = 1"],
     ),
-    limit("limits.output", "", &["limits.output = '11M'"], &["limits.output = '0'", "limits.output = '1M'"]),
+    limit(
+        "limits.output",
+        "",
+        &["limits.output = '11M'"],
+        &["limits.output = '0'", "limits.output = '1M'"],
+    ),
     limit("limits.tmp", "", &["limits.tmp = '2G'"], &["limits.tmp = '0'", "limits.tmp = '1M'"]),
-    limit("limits.disk", "limits.disk = '1G'", &["limits.disk = '2G'"], &["limits.disk = '0'", "limits.disk = '1M'"]),
+    limit(
+        "limits.disk",
+        "limits.disk = '1G'",
+        &["limits.disk = '2G'"],
+        &["limits.disk = '0'", "limits.disk = '1M'"],
+    ),
     Decision {
         key: "env.pass",
         user: "env.pass = ['LANG']",
@@ -399,23 +481,44 @@ const DECISIONS: [Decision; 34] = [
         refused: &["env.set.A = '2'", "env.set.LD_PRELOAD = 'x'"],
         allowed: &["env.set.A = '1'"],
     },
-    Decision { key: "require", user: "", refused: &["require = ['nothing']"], allowed: &["require = ['memory']"] },
+    Decision {
+        key: "require",
+        user: "",
+        refused: &["require = ['nothing']"],
+        allowed: &["require = ['memory']"],
+    },
     Decision {
         key: "allow_weaker",
         user: "allow_weaker = ['memory']",
         refused: &["allow_weaker = ['filesystem']"],
         allowed: &["allow_weaker = ['memory']", "allow_weaker = []"],
     },
-    users("workspace_root", "workspace_root = '/srv'", &["workspace_root = '/'", "workspace_root = '/srv'"]),
+    users(
+        "workspace_root",
+        "workspace_root = '/srv'",
+        &["workspace_root = '/'", "workspace_root = '/srv'"],
+    ),
     users(
         "allow_workspace",
         "allow_workspace = ['/opt/x']",
         &["allow_workspace = ['/etc']", "allow_workspace = ['/opt/x']"],
     ),
-    users("container.image", "container.image = 'a'", &["container.image = 'b'", "container.image = 'a'"]),
+    users(
+        "container.image",
+        "container.image = 'a'",
+        &["container.image = 'b'", "container.image = 'a'"],
+    ),
     users("credentials", "", &["[[credentials]]\nhost = 'a.org'\nfile = '/x'"]),
-    users("audit.store", "audit.store = 'always'", &["audit.store = 'never'", "audit.store = 'always'"]),
-    users("audit.dir", "audit.dir = '/srv/a'", &["audit.dir = '/tmp'", "audit.dir = '.'", "audit.dir = '/srv/a'"]),
+    users(
+        "audit.store",
+        "audit.store = 'always'",
+        &["audit.store = 'never'", "audit.store = 'always'"],
+    ),
+    users(
+        "audit.dir",
+        "audit.dir = '/srv/a'",
+        &["audit.dir = '/tmp'", "audit.dir = '.'", "audit.dir = '/srv/a'"],
+    ),
     Decision {
         key: "code.block_imports",
         user: "code.block_imports = 'warn'",
@@ -430,7 +533,11 @@ const DECISIONS: [Decision; 34] = [
     },
     users("code.store_code", "", &["code.store_code = 'never'", "code.store_code = 'always'"]),
     users("code.warm", "code.warm = 1", &["code.warm = 0", "code.warm = 1", "code.warm = 9"]),
-    users("code.preload", "code.preload = ['json']", &["code.preload = []", "code.preload = ['json']"]),
+    users(
+        "code.preload",
+        "code.preload = ['json']",
+        &["code.preload = []", "code.preload = ['json']"],
+    ),
     Decision {
         key: "code.languages",
         user: "code.languages.ruby = { command = ['ruby'], suffix = '.rb' }",
@@ -455,17 +562,27 @@ const fn limit(
 }
 
 /// Returns the decision for a key that a project may not set at all.
-const fn users(key: &'static str, user: &'static str, refused: &'static [&'static str]) -> Decision {
+const fn users(
+    key: &'static str,
+    user: &'static str,
+    refused: &'static [&'static str],
+) -> Decision {
     Decision { key, user, refused, allowed: &[] }
 }
 
 /// Returns the keys of the schema. A table with fixed keys counts as its keys, and a map with keys
 /// of any name counts as one key.
 fn keys_of_schema() -> BTreeSet<String> {
-    fn walk(node: &serde_json::Value, root: &serde_json::Value, above: &str, keys: &mut BTreeSet<String>) {
+    fn walk(
+        node: &serde_json::Value,
+        root: &serde_json::Value,
+        above: &str,
+        keys: &mut BTreeSet<String>,
+    ) {
         let reference = node["$ref"].as_str().or_else(|| node["allOf"][0]["$ref"].as_str());
-        let node =
-            reference.map_or(node, |path| root.pointer(path.trim_start_matches('#')).expect("it is in the schema"));
+        let node = reference.map_or(node, |path| {
+            root.pointer(path.trim_start_matches('#')).expect("it is in the schema")
+        });
         match node["properties"].as_object() {
             Some(properties) => {
                 for (name, inner) in properties {
@@ -484,7 +601,8 @@ fn keys_of_schema() -> BTreeSet<String> {
 
 #[test]
 fn every_key_of_the_schema_has_a_decision() {
-    let decided: BTreeSet<String> = DECISIONS.iter().map(|decision| decision.key.to_owned()).collect();
+    let decided: BTreeSet<String> =
+        DECISIONS.iter().map(|decision| decision.key.to_owned()).collect();
     assert_eq!(decided.len(), DECISIONS.len(), "each key is decided once");
     assert_eq!(decided, keys_of_schema());
     assert_eq!(decided, KEYS.iter().map(|key| key.name.to_owned()).collect());
@@ -504,8 +622,11 @@ fn a_project_widens_no_key_and_changes_none_that_it_does_not_name() {
         }
         for text in *texts {
             let after = allowed(given().user(user).project(text));
-            for known in KEYS.iter().filter(|known| known.name != *key && !is_of_network(known.name, key)) {
-                let [before, after] = [&before, &after].map(|settings| explained(settings, known.name));
+            for known in
+                KEYS.iter().filter(|known| known.name != *key && !is_of_network(known.name, key))
+            {
+                let [before, after] =
+                    [&before, &after].map(|settings| explained(settings, known.name));
                 assert_eq!(before, after, "{text} changes {}", known.name);
             }
         }
@@ -520,15 +641,24 @@ fn is_of_network(key: &str, other: &str) -> bool {
 }
 
 fn explained(settings: &Settings, key: &str) -> Vec<String> {
-    settings.explain().into_iter().filter(|line| line.key.starts_with(key)).map(|line| line.value).collect()
+    settings
+        .explain()
+        .into_iter()
+        .filter(|line| line.key.starts_with(key))
+        .map(|line| line.value)
+        .collect()
 }
 
 #[test]
 fn a_project_may_have_the_lint_look_harder_and_never_less() {
-    let settings = allowed(given().project("[code]\nblock_imports = 'block'\nimports = ['pickle']"));
+    let settings =
+        allowed(given().project("[code]\nblock_imports = 'block'\nimports = ['pickle']"));
     assert_eq!(settings.code.block_imports, BlockImports::Block);
     let imports: Vec<String> = settings.code.imports.iter().map(ToString::to_string).collect();
-    assert!(imports.contains(&"os".to_owned()) && imports.contains(&"pickle".to_owned()), "{imports:?}");
+    assert!(
+        imports.contains(&"os".to_owned()) && imports.contains(&"pickle".to_owned()),
+        "{imports:?}"
+    );
     allowed(given().user("code.block_imports = 'warn'").project("code.block_imports = 'warn'"));
     refuse(
         given().user("code.block_imports = 'block'").project("code.block_imports = 'warn'"),
@@ -539,7 +669,10 @@ fn a_project_may_have_the_lint_look_harder_and_never_less() {
         given().project("code.store_code = 'always'"),
         "ringfence.toml:1: code.store_code = \"always\" would widen `on_error`, the built-in default",
     );
-    refuse(given().project("code.warm = 9"), "ringfence.toml:1: code.warm = 9 would widen `2`, the built-in default");
+    refuse(
+        given().project("code.warm = 9"),
+        "ringfence.toml:1: code.warm = 9 would widen `2`, the built-in default",
+    );
     refuse(
         given().user("code.preload = ['json']").project("code.preload = ['antigravity']"),
         "ringfence.toml:1: code.preload = [\"antigravity\"] would widen `[\"json\"]`, set at \

@@ -36,7 +36,11 @@ async fn requests_pass_as_they_are_in_whatever_pieces_they_come() {
     for size in [1, 2, 3, 7, 64, 4096] {
         let (out, fault) = passed(requests, size).await;
         assert_eq!(fault, None, "in pieces of {size}");
-        assert_eq!(String::from_utf8_lossy(&out), String::from_utf8_lossy(requests), "in pieces of {size}");
+        assert_eq!(
+            String::from_utf8_lossy(&out),
+            String::from_utf8_lossy(requests),
+            "in pieces of {size}"
+        );
     }
 }
 
@@ -62,7 +66,8 @@ async fn nothing_of_a_faulty_head_passes_in_whatever_pieces_it_comes() {
 #[tokio::test]
 async fn what_was_not_used_is_put_back_in_its_order() {
     let bytes = b"CONNECT a:1 HTTP/1.1\r\n\r\neager words";
-    let mut heads = StrictHeads::new(Rewound::new(Bytes::from_static(bytes), tokio::io::empty()), 1024);
+    let mut heads =
+        StrictHeads::new(Rewound::new(Bytes::from_static(bytes), tokio::io::empty()), 1024);
     let mut head = [0; 24];
     heads.read_exact(&mut head).await.unwrap();
     let mut rest = Vec::new();

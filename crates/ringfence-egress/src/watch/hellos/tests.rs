@@ -73,8 +73,18 @@ fn a_hello_is_found_at_any_byte_in_any_pieces() {
             in_records(&message, 1 << 14, 255),
             in_records(&message, 50, 127),
             in_records(&message, 1, 1),
-            [&in_records(&message[..9], 9, 1), &[21, 3, 1, 0, 2, 1, 0][..], &in_records(&message[9..], 99, 1)].concat(),
-            [&in_records(&message[..9], 9, 1), &[22, 3, 9, 0, 0][..], &in_records(&message[9..], 99, 1)].concat(),
+            [
+                &in_records(&message[..9], 9, 1),
+                &[21, 3, 1, 0, 2, 1, 0][..],
+                &in_records(&message[9..], 99, 1),
+            ]
+            .concat(),
+            [
+                &in_records(&message[..9], 9, 1),
+                &[22, 3, 9, 0, 0][..],
+                &in_records(&message[9..], 99, 1),
+            ]
+            .concat(),
         ] {
             for size in [1, 7, 1 << 20] {
                 let (found, passed) = findings(&[before, &hello, b"rest"].concat(), size);
@@ -133,7 +143,11 @@ fn a_hello_that_only_some_servers_read_is_unreadable() {
         hello_of_names(&[&[1, 0, 1, b'x'][..], &[0, 0, 10], b"front.test"].concat(), &[], &[]),
         hello(b"\x01.front.test"),
     ] {
-        for records in [in_records(&message, 1 << 14, 1), in_records(&message, 100, 1), in_records(&message, 3, 3)] {
+        for records in [
+            in_records(&message, 1 << 14, 1),
+            in_records(&message, 100, 1),
+            in_records(&message, 3, 3),
+        ] {
             for size in [1, 9, 1 << 20] {
                 let (found, _) = findings(&[b"STARTTLS\r\n", &records[..]].concat(), size);
                 let is_refused = matches!(found[..], [Finding::Hello(Hello::Unreadable(_))]);
@@ -153,7 +167,8 @@ fn bytes_of_a_hello_in_small_records_are_no_other_hello() {
         state.to_le_bytes()[3]
     };
     for _ in 0..300 {
-        let mut message = hello_with(b"origin.test", &std::array::from_fn::<_, 32, _>(|_| random()), &[]);
+        let mut message =
+            hello_with(b"origin.test", &std::array::from_fn::<_, 32, _>(|_| random()), &[]);
         message[6..38].fill_with(&mut random);
         let share = message.len() - 32;
         message[share..].fill_with(&mut random);
@@ -181,7 +196,8 @@ fn a_hello_behind_another_is_found_and_what_passed_is_the_stream() {
     let front = in_records(&hello(b"front.test"), 1 << 14, 1);
     let stream = [b"STARTTLS\r\n", &own[..], b"\x17\x03\x03\0\x02ab STARTTLS\r\n", &front].concat();
     for size in [1, 3, 1 << 20] {
-        let (mut watch, mut passed, mut names) = (StreamWatch::new(LineRule::None), Vec::new(), Vec::new());
+        let (mut watch, mut passed, mut names) =
+            (StreamWatch::new(LineRule::None), Vec::new(), Vec::new());
         for piece in stream.chunks(size) {
             match watch.read(piece) {
                 Admission::All => passed.extend_from_slice(piece),
@@ -192,7 +208,8 @@ fn a_hello_behind_another_is_found_and_what_passed_is_the_stream() {
                 }
             }
         }
-        let named = ["origin.test", "front.test"].map(|name| Finding::Hello(Hello::Named(name.to_owned())));
+        let named =
+            ["origin.test", "front.test"].map(|name| Finding::Hello(Hello::Named(name.to_owned())));
         assert_eq!(names, named);
         assert!(passed == stream);
     }

@@ -65,7 +65,8 @@ impl Dns {
                     ears.lock().unwrap().push(name.clone());
                 }
                 let addresses = answer(&name, before);
-                let mut message = Message::response(question.metadata.id, question.metadata.op_code);
+                let mut message =
+                    Message::response(question.metadata.id, question.metadata.op_code);
                 message.metadata.message_type = MessageType::Response;
                 message.metadata.recursion_available = true;
                 message.add_query(query.clone());

@@ -5,7 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ringfence_egress::{Credentials, Denial, Event, Limits, Mode, Passage, Proxy, Resolver, Rules, Settings, Upstream};
+use ringfence_egress::{
+    Credentials, Denial, Event, Limits, Mode, Passage, Proxy, Resolver, Rules, Settings, Upstream,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -35,13 +37,23 @@ impl Default for Stage {
     fn default() -> Stage {
         let second = Duration::from_secs(1);
         let limits = Limits { lookup: 2 * second, connect: 2 * second, ..Limits::default() };
-        Stage { allow: Vec::new(), deny: Vec::new(), mode: Mode::Enforce, upstream: None, limits, credentials: None }
+        Stage {
+            allow: Vec::new(),
+            deny: Vec::new(),
+            mode: Mode::Enforce,
+            upstream: None,
+            limits,
+            credentials: None,
+        }
     }
 }
 
 impl Stage {
     pub(crate) fn allowing<R: ToString>(rules: impl IntoIterator<Item = R>) -> Stage {
-        Stage { allow: rules.into_iter().map(|rule| rule.to_string()).collect(), ..Stage::default() }
+        Stage {
+            allow: rules.into_iter().map(|rule| rule.to_string()).collect(),
+            ..Stage::default()
+        }
     }
 
     /// Starts a proxy that asks `dns` for names.
@@ -70,7 +82,9 @@ impl Stage {
 }
 
 fn rules<R: ToString>(allow: &[R], deny: &[R]) -> Rules {
-    let parsed = |rules: &[R]| rules.iter().map(|rule| rule.to_string().parse().unwrap()).collect::<Vec<_>>();
+    let parsed = |rules: &[R]| {
+        rules.iter().map(|rule| rule.to_string().parse().unwrap()).collect::<Vec<_>>()
+    };
     Rules::new(&parsed(allow), &parsed(deny))
 }
 
@@ -104,7 +118,10 @@ impl Running {
 
     /// Sends a request in absolute form whose answer ends the connection, and returns the answer.
     pub(crate) async fn get(&self, authority: &str) -> String {
-        self.ask(format!("GET http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n")).await
+        self.ask(format!(
+            "GET http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n"
+        ))
+        .await
     }
 
     /// Opens a tunnel with `CONNECT`.
@@ -133,8 +150,9 @@ impl Running {
     /// Opens a web socket in a tunnel.
     pub(crate) async fn web_socket(&self, authority: &str) -> TcpStream {
         let mut client = self.tunnel(authority).await;
-        let request =
-            format!("GET / HTTP/1.1\r\nHost: {authority}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+        let request = format!(
+            "GET / HTTP/1.1\r\nHost: {authority}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+        );
         client.write_all(request.as_bytes()).await.unwrap();
         assert!(head(&mut client).await.starts_with("HTTP/1.1 101 "));
         client
@@ -289,7 +307,8 @@ pub(crate) async fn serve_hello(mut stream: TcpStream, heard: Arc<Mutex<Vec<u8>>
         request.push(byte);
         if request.ends_with(b"\r\n\r\n") {
             heard.lock().unwrap().append(&mut request);
-            if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello").await.is_err() {
+            if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello").await.is_err()
+            {
                 return;
             }
         }

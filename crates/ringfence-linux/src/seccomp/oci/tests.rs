@@ -33,7 +33,8 @@ fn answer(rules: &[&SyscallRule], arguments: [u64; 6]) -> Result<(), c_int> {
 fn words() -> Vec<u32> {
     let constants = [0x5412, 0x541c, 0x0004_0001, 0x003d_0f00, 0x7e02_0080, u32::MAX];
     let small = [0, 3, 5, 6, 7, 9, 10, 11, 17, 18, 57, 58, 59, 261, 262, 263, 0x8_0001, 0x8_0002];
-    let mut words: Vec<u32> = constants.into_iter().chain(small).chain((0..32).map(|bit| 1 << bit)).collect();
+    let mut words: Vec<u32> =
+        constants.into_iter().chain(small).chain((0..32).map(|bit| 1 << bit)).collect();
     words.sort_unstable();
     words.dedup();
     words
@@ -42,7 +43,12 @@ fn words() -> Vec<u32> {
 /// Compares the rules with the filter for every number and every combination of `words` in the
 /// checked arguments.
 #[track_caller]
-fn check(architecture: &Architecture, profile: Profile, rules: &[SyscallRule], compared: impl Fn(&Syscall) -> bool) {
+fn check(
+    architecture: &Architecture,
+    profile: Profile,
+    rules: &[SyscallRule],
+    compared: impl Fn(&Syscall) -> bool,
+) {
     let program = compile(architecture, profile);
     let words = words();
     for number in 0..1024 {
@@ -52,8 +58,11 @@ fn check(architecture: &Architecture, profile: Profile, rules: &[SyscallRule], c
             continue;
         }
         let name = syscall.map_or("", |syscall| syscall.name);
-        let rules: Vec<&SyscallRule> = rules.iter().filter(|rule| rule.names.contains(&name)).collect();
-        let checks = |index| rules.iter().flat_map(|rule| &rule.args).any(|condition| condition.index == index);
+        let rules: Vec<&SyscallRule> =
+            rules.iter().filter(|rule| rule.names.contains(&name)).collect();
+        let checks = |index| {
+            rules.iter().flat_map(|rule| &rule.args).any(|condition| condition.index == index)
+        };
         let choices = |index| if checks(index) { words.as_slice() } else { &[0x5a5a_5a5a] };
         for &first in choices(0) {
             let rules = narrowed(&rules, 0, first);
@@ -65,7 +74,11 @@ fn check(architecture: &Architecture, profile: Profile, rules: &[SyscallRule], c
                         let arguments = [word(first), word(second), word(third), 0, 0, 0];
                         let call = Call { number, architecture: architecture.audit, arguments };
                         let expected = interpret(&program, call).verdict;
-                        assert_eq!(answer(&rules, arguments), expected, "{name} ({number}) of {arguments:x?}");
+                        assert_eq!(
+                            answer(&rules, arguments),
+                            expected,
+                            "{name} ({number}) of {arguments:x?}"
+                        );
                     }
                 }
             }
@@ -76,7 +89,9 @@ fn check(architecture: &Architecture, profile: Profile, rules: &[SyscallRule], c
 /// Returns the rules that one argument does not exclude. Without this, the test would spend its
 /// time on rules that cannot apply.
 fn narrowed<'a>(rules: &[&'a SyscallRule], index: usize, word: u32) -> Vec<&'a SyscallRule> {
-    let possible = |condition: &Condition| condition.index != index || word & condition.value == condition.value_two;
+    let possible = |condition: &Condition| {
+        condition.index != index || word & condition.value == condition.value_two
+    };
     rules.iter().copied().filter(|rule| rule.args.iter().all(possible)).collect()
 }
 
@@ -109,9 +124,13 @@ fn a_container_to_build_sandboxes_in_gets_no_other_call_than_those_that_build() 
         check(architecture, profile, &rules, |syscall| nesting_exception(syscall).is_none());
     }
     for name in BUILDING {
-        let of_call: Vec<&SyscallRule> = rules.iter().filter(|rule| rule.names.contains(&name)).collect();
+        let of_call: Vec<&SyscallRule> =
+            rules.iter().filter(|rule| rule.names.contains(&name)).collect();
         assert_eq!(answer(&of_call, [u64::MAX; 6]), Ok(()), "{name}");
-        let refused = families().iter().flat_map(|family| family.syscalls).any(|syscall| syscall.name == name);
+        let refused = families()
+            .iter()
+            .flat_map(|family| family.syscalls)
+            .any(|syscall| syscall.name == name);
         assert!(refused, "{name} would be allowed without being named");
     }
 }
@@ -122,10 +141,16 @@ fn the_text_is_a_profile_that_refuses_what_it_does_not_name() {
     let profile: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
     assert_eq!(profile["defaultErrnoRet"], ENOSYS);
-    assert_eq!(profile["architectures"].as_array().map(Vec::len), Some(1), "a machine's other entry points are closed");
+    assert_eq!(
+        profile["architectures"].as_array().map(Vec::len),
+        Some(1),
+        "a machine's other entry points are closed"
+    );
     let rules = profile["syscalls"].as_array().unwrap();
     let unconditional = |name: &str| {
-        let mut rules = rules.iter().filter(|rule| rule["names"].as_array().unwrap().iter().any(|known| known == name));
+        let mut rules = rules
+            .iter()
+            .filter(|rule| rule["names"].as_array().unwrap().iter().any(|known| known == name));
         let rule = rules.next().unwrap_or_else(|| panic!("{name} has a rule"));
         assert!(rules.next().is_none() && rule.get("args").is_none(), "{name} has one answer");
         (rule["action"].as_str().unwrap().to_owned(), rule["errnoRet"].as_i64())
@@ -149,5 +174,9 @@ fn the_stored_profile_of_the_dev_container_is_the_one_the_table_gives() {
         fs_err::write(&path, &generated).unwrap();
     }
     let stored = fs_err::read_to_string(&path).unwrap_or_default();
-    assert!(stored == generated, "{} is out of date: run `cargo xtask seccomp-profile`", path.display());
+    assert!(
+        stored == generated,
+        "{} is out of date: run `cargo xtask seccomp-profile`",
+        path.display()
+    );
 }

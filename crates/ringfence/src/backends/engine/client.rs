@@ -152,8 +152,13 @@ const OWN_SOCKETS: [&str; 5] = [
 /// Sockets of engines, relative to a home directory.
 const HOME_SOCKETS: [&str; 2] = [".docker/run/docker.sock", ".docker/desktop/docker.sock"];
 /// Variables that may name an engine's socket.
-const SOCKET_VARIABLES: [&str; 5] =
-    ["DOCKER_HOST", "CONTAINER_HOST", "CONTAINERD_ADDRESS", "CONTAINER_RUNTIME_ENDPOINT", "BUILDKIT_HOST"];
+const SOCKET_VARIABLES: [&str; 5] = [
+    "DOCKER_HOST",
+    "CONTAINER_HOST",
+    "CONTAINERD_ADDRESS",
+    "CONTAINER_RUNTIME_ENDPOINT",
+    "BUILDKIT_HOST",
+];
 
 impl Flavour {
     /// Returns the backend that uses this engine.
@@ -183,8 +188,13 @@ impl Flavour {
         match self {
             Flavour::Docker => vec!["/var/run/docker.sock".into()],
             Flavour::Podman => {
-                let runtime = host.text("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
-                let own = runtime.or_else(|| (host.user_id != 0).then(|| format!("/run/user/{}", host.user_id).into()));
+                let runtime = host
+                    .text("XDG_RUNTIME_DIR")
+                    .map(PathBuf::from)
+                    .filter(|path| path.is_absolute());
+                let own = runtime.or_else(|| {
+                    (host.user_id != 0).then(|| format!("/run/user/{}", host.user_id).into())
+                });
                 let own = own.map(|directory| directory.join("podman/podman.sock"));
                 own.into_iter().chain(["/run/podman/podman.sock".into()]).collect()
             }
@@ -198,7 +208,11 @@ impl Flavour {
             None => Ok(self.usual_sockets(host)),
             Some(address) => match address.strip_prefix("unix://") {
                 Some(path) if path.starts_with('/') => Ok(vec![path.into()]),
-                _ => Err(ConnectError::Elsewhere { flavour: self, variable, address: address.to_owned() }),
+                _ => Err(ConnectError::Elsewhere {
+                    flavour: self,
+                    variable,
+                    address: address.to_owned(),
+                }),
             },
         }
     }
@@ -211,11 +225,13 @@ pub(crate) fn engine_sockets(host: &Host) -> Vec<PathBuf> {
     let system = runs.flat_map(|run| SYSTEM_SOCKETS.map(|name| run.join(name)));
     let named = host.text("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
     let usual = PathBuf::from(format!("/run/user/{}", host.user_id));
-    let own: BTreeSet<PathBuf> = named.into_iter().chain([usual]).filter(|run| run.is_dir()).collect();
+    let own: BTreeSet<PathBuf> =
+        named.into_iter().chain([usual]).filter(|run| run.is_dir()).collect();
     let own = own.into_iter().flat_map(|run| OWN_SOCKETS.map(|name| run.join(name)));
     let home = host.home.iter().flat_map(|home| HOME_SOCKETS.map(|name| home.join(name)));
     let said = SOCKET_VARIABLES.iter().filter_map(|variable| host.text(variable));
-    let said = said.map(|address| PathBuf::from(address.strip_prefix("unix://").unwrap_or(address)));
+    let said =
+        said.map(|address| PathBuf::from(address.strip_prefix("unix://").unwrap_or(address)));
     system.chain(own).chain(home).chain(said.filter(|path| path.is_absolute())).collect()
 }
 
@@ -226,7 +242,11 @@ pub(crate) async fn connect(host: &Host, flavour: Flavour) -> Result<Client, Con
 }
 
 /// Connects to the engine of a flavour.
-pub(super) async fn connect_as(host: &Host, flavour: Flavour, freshness: Freshness) -> Result<Client, ConnectError> {
+pub(super) async fn connect_as(
+    host: &Host,
+    flavour: Flavour,
+    freshness: Freshness,
+) -> Result<Client, ConnectError> {
     let sockets = flavour.sockets(host)?;
     let mut refusal = None;
     for socket in &sockets {
@@ -248,7 +268,12 @@ pub(super) async fn connect_as(host: &Host, flavour: Flavour, freshness: Freshne
 pub(crate) async fn connect_to(flavour: Flavour, socket: &Path) -> Result<Client, ConnectError> {
     match reach(flavour, socket)? {
         Some(peer) => greet(flavour, socket, peer, None, Freshness::Now).await,
-        None => Err(ConnectError::Missing { flavour, sockets: vec![socket.into()], is_installed: true, user_id: 0 }),
+        None => Err(ConnectError::Missing {
+            flavour,
+            sockets: vec![socket.into()],
+            is_installed: true,
+            user_id: 0,
+        }),
     }
 }
 
@@ -263,10 +288,18 @@ struct Peer {
 /// Returns the process that listens at a socket, as reported by the kernel, or `None` if there is
 /// no socket.
 fn reach(flavour: Flavour, socket: &Path) -> Result<Option<Peer>, ConnectError> {
-    let silent = |source: io::Error| ConnectError::Silent { flavour, socket: socket.into(), source: source.into() };
+    let silent = |source: io::Error| ConnectError::Silent {
+        flavour,
+        socket: socket.into(),
+        source: source.into(),
+    };
     match UnixStream::connect(socket) {
         Ok(stream) => peer(stream).map(Some).map_err(silent),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+        {
+            Ok(None)
+        }
         Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
             Err(ConnectError::Denied { flavour, socket: socket.into(), source })
         }
@@ -283,9 +316,11 @@ fn peer(stream: UnixStream) -> io::Result<Peer> {
 /// Returns the highest API version that both sides support.
 fn spoken(version: &SystemVersion) -> ClientVersion {
     let numbers = version.api_version.as_deref().and_then(|text| text.split_once('.'));
-    let theirs = numbers.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+    let theirs =
+        numbers.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
     let ours = (API_DEFAULT_VERSION.major_version, API_DEFAULT_VERSION.minor_version);
-    let (major_version, minor_version) = theirs.map_or(ours, |theirs: (usize, usize)| theirs.min(ours));
+    let (major_version, minor_version) =
+        theirs.map_or(ours, |theirs: (usize, usize)| theirs.min(ours));
     ClientVersion { major_version, minor_version }
 }
 
@@ -296,12 +331,18 @@ async fn greet(
     host: Option<&Host>,
     freshness: Freshness,
 ) -> Result<Client, ConnectError> {
-    let silent = |source| ConnectError::Silent { flavour, socket: socket.into(), source: Box::new(source) };
-    let dial = |version| Docker::connect_with_unix(&socket.to_string_lossy(), PATIENCE, version).map_err(silent);
+    let silent =
+        |source| ConnectError::Silent { flavour, socket: socket.into(), source: Box::new(source) };
+    let dial = |version| {
+        Docker::connect_with_unix(&socket.to_string_lossy(), PATIENCE, version).map_err(silent)
+    };
     let engine = Asked { socket, pid: peer.pid, host, freshness };
-    let version = engine.version(async { dial(API_DEFAULT_VERSION)?.version().await.map_err(silent) }).await?;
+    let version = engine
+        .version(async { dial(API_DEFAULT_VERSION)?.version().await.map_err(silent) })
+        .await?;
     let api = dial(&spoken(&version))?;
-    let is_podman = version.components.iter().flatten().any(|component| component.name.starts_with("Podman"));
+    let is_podman =
+        version.components.iter().flatten().any(|component| component.name.starts_with("Podman"));
     if is_podman != (flavour == Flavour::Podman) {
         return Err(ConnectError::OfAnotherKind { flavour, socket: socket.into() });
     }
@@ -332,7 +373,8 @@ mod tests {
     use super::*;
 
     fn host(variables: &[(&str, &str)]) -> Host {
-        let variables: BTreeMap<_, _> = variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        let variables: BTreeMap<_, _> =
+            variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
         Host { user_id: 1000, ..Host::new(variables, "/".into()) }
     }
 
@@ -347,18 +389,23 @@ mod tests {
                      engine on this host"
                 )
             );
-            assert_eq!(error.hint(), "unset DOCKER_HOST, or have it name a socket: DOCKER_HOST=unix:///a/socket");
+            assert_eq!(
+                error.hint(),
+                "unset DOCKER_HOST, or have it name a socket: DOCKER_HOST=unix:///a/socket"
+            );
         }
     }
 
     #[test]
     fn sockets_are_looked_for_where_a_variable_says_and_else_where_they_usually_are() {
         let sockets = |flavour: Flavour, host: &Host| flavour.sockets(host).unwrap();
-        let named = host(&[("DOCKER_HOST", "unix:///d.sock"), ("CONTAINER_HOST", "unix:///p.sock")]);
+        let named =
+            host(&[("DOCKER_HOST", "unix:///d.sock"), ("CONTAINER_HOST", "unix:///p.sock")]);
         assert_eq!(sockets(Flavour::Docker, &named), [Path::new("/d.sock")]);
         assert_eq!(sockets(Flavour::Podman, &named), [Path::new("/p.sock")]);
         let own = host(&[("XDG_RUNTIME_DIR", "/run/user/7")]);
-        let usual = ["/run/user/7/podman/podman.sock", "/run/podman/podman.sock"].map(PathBuf::from);
+        let usual =
+            ["/run/user/7/podman/podman.sock", "/run/podman/podman.sock"].map(PathBuf::from);
         assert_eq!(sockets(Flavour::Podman, &own), usual);
         assert_eq!(sockets(Flavour::Docker, &own), [Path::new("/var/run/docker.sock")]);
     }

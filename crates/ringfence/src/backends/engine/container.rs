@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use bollard::models::{
-    ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount, MountType,
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig,
+    Mount, MountType,
 };
 use ringfence_core::policy::Network;
 use ringfence_core::{Clause, Plan};
@@ -51,7 +52,9 @@ impl Reach {
         Ok(match (network, spec.preset) {
             (Some(Network::Allow(_)), _) if spec.proxy.is_some() => Reach::Proxied,
             _ if spec.proxy.is_some() => {
-                return Err(Failure::ProxyWithout { mode: network.map_or("closed", Network::mode) });
+                return Err(Failure::ProxyWithout {
+                    mode: network.map_or("closed", Network::mode),
+                });
             }
             (Some(Network::Open), Preset::Dev) => Reach::Host,
             (Some(Network::Open), Preset::Agent) => Reach::Open,
@@ -135,10 +138,16 @@ impl Parts<'_> {
     /// Builds the description of the container.
     pub(super) fn body(&self, reach: Reach) -> Result<ContainerCreateBody, Failure> {
         let directory = text(self.workspace)?;
-        if let Some(volume) = self.image.volumes.iter().find(|volume| Path::new(volume).starts_with(self.workspace)) {
-            return Err(Failure::Volume { image: self.image.reference.clone(), volume: volume.clone() });
+        if let Some(volume) =
+            self.image.volumes.iter().find(|volume| Path::new(volume).starts_with(self.workspace))
+        {
+            return Err(Failure::Volume {
+                image: self.image.reference.clone(),
+                volume: volume.clone(),
+            });
         }
-        let mut command = vec!["--handover", HANDOVER_INSIDE, "--directory", directory, "--leash", LEASH_INSIDE];
+        let mut command =
+            vec!["--handover", HANDOVER_INSIDE, "--directory", directory, "--leash", LEASH_INSIDE];
         if reach == Reach::Gated {
             command.push("--gate");
         }
@@ -159,14 +168,22 @@ impl Parts<'_> {
 
     fn host_config(&self, reach: Reach) -> Result<HostConfig, Failure> {
         let limits = &self.plan.policy.limits;
-        let is_set = |clause| self.plan.held.get(&clause).is_some_and(|support| !support.is_absent());
+        let is_set =
+            |clause| self.plan.held.get(&clause).is_some_and(|support| !support.is_absent());
         // Clamp to at least 1, because engines take 0 and negative numbers for no limit.
-        let bytes = |size: ringfence_core::policy::Size| i64::try_from(size.bytes()).unwrap_or(i64::MAX).max(1);
+        let bytes = |size: ringfence_core::policy::Size| {
+            i64::try_from(size.bytes()).unwrap_or(i64::MAX).max(1)
+        };
         let memory = limits.memory.filter(|_| is_set(Clause::Memory)).map(bytes);
         let cpus = limits.cpus.filter(|_| is_set(Clause::Cpus)).map(|cpus| (cpus * 1e9) as i64);
         let processes = limits.processes.filter(|_| is_set(Clause::ProcessCount));
         Ok(HostConfig {
-            tmpfs: Some(self.scratch().iter().map(|scratch| scratch.described(self.client.flavour)).collect()),
+            tmpfs: Some(
+                self.scratch()
+                    .iter()
+                    .map(|scratch| scratch.described(self.client.flavour))
+                    .collect(),
+            ),
             readonly_rootfs: Some(self.root() == Root::ReadOnly),
             cap_add: Some(capabilities(self.spec, self.client)?),
             network_mode: Some(reach.mode(&self.place.name)),
@@ -189,7 +206,10 @@ impl Parts<'_> {
             open_stdin: Some(false),
             tty: Some(false),
             // Disable the image's health check: the engine would run its commands in the container.
-            healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() }),
+            healthcheck: Some(HealthConfig {
+                test: Some(vec!["NONE".to_owned()]),
+                ..HealthConfig::default()
+            }),
             labels: Some(self.labels()),
             ..ContainerCreateBody::default()
         }
@@ -239,7 +259,13 @@ impl Parts<'_> {
     /// Returns the tmpfs mounts, all with limits. Podman would add unlimited ones to a read-only
     /// root.
     pub(super) fn scratch(&self) -> Vec<Scratch> {
-        let size = self.plan.policy.limits.tmp.map_or(0, |size| size.bytes()).max(rustix::param::page_size() as u64);
+        let size = self
+            .plan
+            .policy
+            .limits
+            .tmp
+            .map_or(0, |size| size.bytes())
+            .max(rustix::param::page_size() as u64);
         let scratch = |path: &str, options: &str| Scratch {
             path: path.to_owned(),
             size,
@@ -249,7 +275,11 @@ impl Parts<'_> {
         // use, because the root itself is not bounded.
         let volumes = self.image.volumes.iter().filter(|_| self.root() == Root::ReadOnly);
         let mut all: Vec<Scratch> = volumes.map(|path| scratch(path, "mode=1777")).collect();
-        all.extend([scratch("/tmp", "mode=1777"), scratch("/var/tmp", "mode=1777"), scratch("/run", "mode=0755")]);
+        all.extend([
+            scratch("/tmp", "mode=1777"),
+            scratch("/var/tmp", "mode=1777"),
+            scratch("/run", "mode=0755"),
+        ]);
         // Engines limit only the size of the `/dev/shm` that they mount themselves.
         all.push(Scratch {
             path: "/dev/shm".to_owned(),
@@ -272,7 +302,11 @@ impl Parts<'_> {
         self.root() == Root::Writable
             && self.spec.preset == Preset::Dev
             && self.identity.inside.user == 1000
-            && self.image.user.as_deref().is_some_and(|user| ["dev", "1000", "1000:1000", "dev:dev"].contains(&user))
+            && self
+                .image
+                .user
+                .as_deref()
+                .is_some_and(|user| ["dev", "1000", "1000:1000", "dev:dev"].contains(&user))
     }
 
     /// Returns the variables of the guest process. Variables from the policy go over the channel
@@ -283,8 +317,11 @@ impl Parts<'_> {
             [("HOME", identity.home), ("USER", identity.name), ("LOGNAME", identity.name)]
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .into();
-        variables
-            .extend(PASSED.into_iter().filter_map(|name| Some((name.to_owned(), self.host.text(name)?.to_owned()))));
+        variables.extend(
+            PASSED
+                .into_iter()
+                .filter_map(|name| Some((name.to_owned(), self.host.text(name)?.to_owned()))),
+        );
         variables.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
     }
 
@@ -355,7 +392,9 @@ mod tests {
     #[test]
     fn only_a_persons_own_environment_shares_the_hosts_network_and_only_when_it_is_open() {
         let reach = |network: Option<Network>, preset| {
-            Reach::of(network.as_ref(), &ContainerSpec { preset, ..ContainerSpec::default() }).unwrap().mode("demo")
+            Reach::of(network.as_ref(), &ContainerSpec { preset, ..ContainerSpec::default() })
+                .unwrap()
+                .mode("demo")
         };
         assert_eq!(reach(Some(Network::Open), Preset::Dev), "host");
         assert_eq!(reach(Some(Network::Open), Preset::Agent), "default");
@@ -368,12 +407,18 @@ mod tests {
 
     #[test]
     fn a_proxy_beside_a_container_is_for_policies_that_allow_some_hosts() {
-        let spec = ContainerSpec { proxy: Some("/usr/bin/ringfence".to_owned()), ..ContainerSpec::default() };
+        let spec = ContainerSpec {
+            proxy: Some("/usr/bin/ringfence".to_owned()),
+            ..ContainerSpec::default()
+        };
         let reach = |network: Network| Reach::of(Some(&network), &spec);
         assert_eq!(reach(Network::only([])).unwrap().mode("demo"), "sandbox-net-demo");
         for (network, expected) in [(Network::Open, "open"), (Network::Closed, "closed")] {
             let refused = reach(network);
-            assert!(matches!(&refused, Err(Failure::ProxyWithout { mode }) if *mode == expected), "{refused:?}");
+            assert!(
+                matches!(&refused, Err(Failure::ProxyWithout { mode }) if *mode == expected),
+                "{refused:?}"
+            );
         }
     }
 

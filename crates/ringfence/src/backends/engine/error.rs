@@ -16,11 +16,17 @@ pub(super) enum Failure {
     Connect(#[from] ConnectError),
     #[error(transparent)]
     View(#[from] ViewError),
-    #[error("the Docker engine is rootless, and would give files in the workspace to another user than the caller")]
+    #[error(
+        "the Docker engine is rootless, and would give files in the workspace to another user than the caller"
+    )]
     RootlessDocker,
-    #[error("the Docker engine remaps users, and would give files in the workspace to another user than the caller")]
+    #[error(
+        "the Docker engine remaps users, and would give files in the workspace to another user than the caller"
+    )]
     Remapped,
-    #[error("the Podman engine belongs to the user {engine_user}, to whom files in the workspace would belong")]
+    #[error(
+        "the Podman engine belongs to the user {engine_user}, to whom files in the workspace would belong"
+    )]
     ForeignEngine { engine_user: u32 },
     #[error("the capability `{name}` is not given to a container; those that can be are {}", .allowed.join(", "))]
     Capability { name: String, allowed: &'static [&'static str] },
@@ -44,11 +50,17 @@ pub(super) enum Failure {
     NameTaken { container: String, flavour: Flavour },
     #[error("there is a network `{network}` already, and it is not of this user's ringfence")]
     NetworkTaken { network: String, flavour: Flavour },
-    #[error("a proxy beside the container is for `network.mode = \"allow\"`, and the policy has `{mode}`")]
+    #[error(
+        "a proxy beside the container is for `network.mode = \"allow\"`, and the policy has `{mode}`"
+    )]
     ProxyWithout { mode: &'static str },
-    #[error("a proxy beside the container is not given credentials, and the policy allows hosts that have some")]
+    #[error(
+        "a proxy beside the container is not given credentials, and the policy allows hosts that have some"
+    )]
     ProxyWithCredentials,
-    #[error("the container engine gave the container `{container}` no address in the sandbox's network")]
+    #[error(
+        "the container engine gave the container `{container}` no address in the sandbox's network"
+    )]
     NoAddress { container: String },
     #[error("the disk of the container engine is full: {message}")]
     DiskFull { message: String, flavour: Flavour },
@@ -60,7 +72,9 @@ pub(super) enum Failure {
     Files { what: &'static str, source: io::Error },
     #[error("`{}` of the host was replaced while the container was made", path.display())]
     Replaced { path: PathBuf },
-    #[error("cannot verify what the container engine made: the container's processes cannot be looked at from here")]
+    #[error(
+        "cannot verify what the container engine made: the container's processes cannot be looked at from here"
+    )]
     Unseen,
     #[error("the {who} in the container `{container}` {}{}", if *ended { "ended at once" } else { "did not come up in time" }, said(log))]
     NotUp { who: &'static str, container: String, ended: bool, log: String },
@@ -93,7 +107,15 @@ impl Failure {
             return Failure::DiskFull { message: printable(message), flavour };
         }
         let names_it = workspace.to_str().is_some_and(|workspace| message.contains(workspace));
-        if names_it && has(&["not shared", "mounts denied", "permission denied", "does not exist", "no such file"]) {
+        if names_it
+            && has(&[
+                "not shared",
+                "mounts denied",
+                "permission denied",
+                "does not exist",
+                "no such file",
+            ])
+        {
             return Failure::Workspace { workspace: workspace.into(), message: printable(message) };
         }
         Failure::Engine { what, source }
@@ -130,11 +152,15 @@ impl Failure {
             Failure::RootlessDocker | Failure::Remapped => {
                 one("use Podman, which can map the caller's own user: --backend podman")
             }
-            Failure::ForeignEngine { .. } => one("run ringfence as that user, or unset CONTAINER_HOST"),
-            Failure::Capability { .. } => one("leave `--cap` out: code inside is no root, and cannot become it"),
-            Failure::CapabilityOfRoot { .. } => {
-                one("leave `--cap` out, or use a rootless engine: systemctl --user start podman.socket")
+            Failure::ForeignEngine { .. } => {
+                one("run ringfence as that user, or unset CONTAINER_HOST")
             }
+            Failure::Capability { .. } => {
+                one("leave `--cap` out: code inside is no root, and cannot become it")
+            }
+            Failure::CapabilityOfRoot { .. } => one(
+                "leave `--cap` out, or use a rootless engine: systemctl --user start podman.socket",
+            ),
             Failure::InWorkspace { .. } | Failure::Volume { .. } => {
                 one("give the workspace another place: --workspace DIR:/elsewhere")
             }
@@ -146,29 +172,45 @@ impl Failure {
             ],
             Failure::Pull { .. } => vec![
                 "look at the name and at the network".to_owned(),
-                "or make ringfence's own, and leave `--image` out: ringfence image build".to_owned(),
+                "or make ringfence's own, and leave `--image` out: ringfence image build"
+                    .to_owned(),
             ],
             Failure::Build { .. } => one("look at the lines above; the build needs a network"),
             Failure::NameTaken { container, flavour } => vec![
                 "give it another name: ringfence up NAME".to_owned(),
-                format!("or remove that one: {} rm -f {container}", flavour.to_string().to_lowercase()),
+                format!(
+                    "or remove that one: {} rm -f {container}",
+                    flavour.to_string().to_lowercase()
+                ),
             ],
             Failure::NetworkTaken { network, flavour } => vec![
                 "give the sandbox another name: ringfence up NAME".to_owned(),
-                format!("or remove that one: {} network rm {network}", flavour.to_string().to_lowercase()),
+                format!(
+                    "or remove that one: {} network rm {network}",
+                    flavour.to_string().to_lowercase()
+                ),
             ],
-            Failure::ProxyWithCredentials => one("leave `--proxy` out: the process that keeps the sandbox shows them"),
-            Failure::ProxyWithout { .. } => one("name hosts that can be reached: --allow HOST; or leave `--proxy` out"),
+            Failure::ProxyWithCredentials => {
+                one("leave `--proxy` out: the process that keeps the sandbox shows them")
+            }
+            Failure::ProxyWithout { .. } => {
+                one("name hosts that can be reached: --allow HOST; or leave `--proxy` out")
+            }
             Failure::DiskFull { flavour, .. } => {
-                vec![format!("free some space: {} system prune", flavour.to_string().to_lowercase())]
+                vec![format!(
+                    "free some space: {} system prune",
+                    flavour.to_string().to_lowercase()
+                )]
             }
             Failure::Workspace { .. } => one(
                 "use a directory that the engine may read: on a local disk, and shared with its machine if it has one",
             ),
-            Failure::Replaced { .. } => one("stop what else works on that directory, and try again"),
-            Failure::Unseen => {
-                one("run ringfence where the engine runs: on the same host, not in a container of its own")
+            Failure::Replaced { .. } => {
+                one("stop what else works on that directory, and try again")
             }
+            Failure::Unseen => one(
+                "run ringfence where the engine runs: on the same host, not in a container of its own",
+            ),
             Failure::Ignored { clause } => vec![
                 "use an engine that runs as root, or a host with cgroup v2".to_owned(),
                 format!("or accept it by name: --allow-weaker {clause}"),
@@ -178,7 +220,9 @@ impl Failure {
             | Failure::Unregistered
             | Failure::Trial { .. }
             | Failure::NotUp { .. }
-            | Failure::NoAddress { .. } => one("`ringfence doctor` shows what works here, tried afresh"),
+            | Failure::NoAddress { .. } => {
+                one("`ringfence doctor` shows what works here, tried afresh")
+            }
         }
     }
 }
@@ -187,7 +231,9 @@ impl From<Failure> for ContainerError {
     fn from(failure: Failure) -> ContainerError {
         let (fault, hints, summary) = (failure.fault(), failure.hints(), failure.to_string());
         let source: Option<Box<dyn std::error::Error + Send + Sync>> = match failure {
-            Failure::Engine { source, .. } | Failure::Pull { source, .. } => Some(Said::of(&source).into()),
+            Failure::Engine { source, .. } | Failure::Pull { source, .. } => {
+                Some(Said::of(&source).into())
+            }
             Failure::Files { source, .. } => Some(source.into()),
             Failure::Connect(ConnectError::Denied { source, .. }) => Some(source.into()),
             Failure::Connect(ConnectError::Silent { source, .. }) => Some(source),
@@ -224,12 +270,22 @@ mod tests {
     use super::*;
 
     fn said(message: &str) -> bollard::errors::Error {
-        bollard::errors::Error::DockerResponseServerError { status_code: 500, message: message.to_owned() }
+        bollard::errors::Error::DockerResponseServerError {
+            status_code: 500,
+            message: message.to_owned(),
+        }
     }
 
     #[test]
     fn what_engines_say_of_known_troubles_is_understood() {
-        let of = |message| Failure::of("start the container", Flavour::Docker, Path::new("/src/app"), said(message));
+        let of = |message| {
+            Failure::of(
+                "start the container",
+                Flavour::Docker,
+                Path::new("/src/app"),
+                said(message),
+            )
+        };
         let full = of("mkdir /var/lib/docker/overlay2/x: no space left on device");
         assert!(matches!(full, Failure::DiskFull { .. }), "{full}");
         let refused = of("Mounts denied: the path /src/app is not shared from the host");
@@ -239,8 +295,12 @@ mod tests {
 
     #[test]
     fn the_engines_words_are_told_once_and_cannot_steer_a_terminal() {
-        let failure =
-            Failure::of("start the container", Flavour::Docker, Path::new("/w"), said("OCI\n\x1b[31m failed"));
+        let failure = Failure::of(
+            "start the container",
+            Flavour::Docker,
+            Path::new("/w"),
+            said("OCI\n\x1b[31m failed"),
+        );
         let error = ContainerError::from(failure);
         assert_eq!(crate::chain(&error), "cannot start the container: OCI [31m failed");
     }

@@ -70,9 +70,14 @@ impl Evidence {
             let line = table.lines().find_map(|line| {
                 let mut fields = line.splitn(3, ':').skip(1);
                 let (controllers, path) = (fields.next()?, fields.next()?);
-                controllers.split(',').any(|name| name == controller).then_some((controllers, path, of_v1))
+                controllers.split(',').any(|name| name == controller).then_some((
+                    controllers,
+                    path,
+                    of_v1,
+                ))
             });
-            let unified = || table.lines().find_map(|line| Some(("", line.strip_prefix("0::")?, of_v2)));
+            let unified =
+                || table.lines().find_map(|line| Some(("", line.strip_prefix("0::")?, of_v2)));
             let (hierarchy, path, file) = line.or_else(unified)?;
             let path = path.trim_start_matches('/');
             let base = Path::new("/sys/fs/cgroup");
@@ -96,7 +101,9 @@ fn is_bounded(mounts: &str, path: &str) -> bool {
     // Field 5 is the mount point. After a dash come the type, the source and the options
     // (proc_pid_mountinfo(5)).
     let at_path = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some(path));
-    let Some((_, filesystem)) = at_path.and_then(|line| line.split_once(" - ")) else { return false };
+    let Some((_, filesystem)) = at_path.and_then(|line| line.split_once(" - ")) else {
+        return false;
+    };
     let mut fields = filesystem.split(' ');
     let (kind, options) = (fields.next(), fields.nth(1).unwrap_or_default());
     let is_set = |key: &str| options.split(',').any(|option| option.starts_with(key));
@@ -126,7 +133,11 @@ impl Expected {
 
     /// Checks that the recorded files are the ones that are mounted in the guest's file system.
     pub(super) fn check(expected: &[Expected], guest: Pid) -> Result<(), Failure> {
-        let root = rustix::fs::open(format!("/proc/{guest}/root"), OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        let root = rustix::fs::open(
+            format!("/proc/{guest}/root"),
+            OFlags::PATH | OFlags::CLOEXEC,
+            Mode::empty(),
+        );
         let root = root.map_err(|_| Failure::Unseen)?;
         for Expected { bind, file } in expected {
             let target = bind.target.strip_prefix("/").unwrap_or(&bind.target);
@@ -142,17 +153,21 @@ impl Expected {
 /// engines have no option for this limit. [`Evidence`] tells whether the limit took effect.
 pub(super) fn limit_files(scratch: &[Scratch], guest: Pid) {
     let path = OFlags::PATH | OFlags::CLOEXEC;
-    let Ok(root) = rustix::fs::open(format!("/proc/{guest}/root"), path, Mode::empty()) else { return };
+    let Ok(root) = rustix::fs::open(format!("/proc/{guest}/root"), path, Mode::empty()) else {
+        return;
+    };
     for scratch in scratch {
         let inside = scratch.path.trim_start_matches('/');
-        let opened = openat2(&root, inside, path | OFlags::NOFOLLOW, Mode::empty(), ResolveFlags::IN_ROOT);
+        let opened =
+            openat2(&root, inside, path | OFlags::NOFOLLOW, Mode::empty(), ResolveFlags::IN_ROOT);
         // Ignore errors: only root may do this in containers of root.
         let _ = opened.and_then(|mount| limit_inodes(mount, scratch.inodes()));
     }
 }
 
 fn identify(directory: impl std::os::fd::AsFd, path: &Path, resolve: ResolveFlags) -> Option<File> {
-    let opened = openat2(directory, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve).ok()?;
+    let opened =
+        openat2(directory, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve).ok()?;
     File::of(&opened).ok()
 }
 
@@ -178,7 +193,12 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let chosen = place.path().join("chosen");
         fs_err::create_dir(&chosen).unwrap();
-        let bind = Bind { source: chosen.clone(), target: chosen.clone(), access: Access::Write, is_callers: true };
+        let bind = Bind {
+            source: chosen.clone(),
+            target: chosen.clone(),
+            access: Access::Write,
+            is_callers: true,
+        };
         let expected = Expected::note(&[bind]).unwrap();
         let here = rustix::process::getpid();
         Expected::check(&expected, here).unwrap();

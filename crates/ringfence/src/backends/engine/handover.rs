@@ -38,7 +38,8 @@ impl Handover {
         for left in [door.to_path_buf(), channel.join(SOCKET)] {
             let _ = fs_err::remove_file(left); // left by an earlier attempt that failed
         }
-        let make = || Ok(Handover { door: self::door(door)?, socket: listen(channel, SOCKET.as_ref())? });
+        let make =
+            || Ok(Handover { door: self::door(door)?, socket: listen(channel, SOCKET.as_ref())? });
         make().map_err(|source| Failure::Files { what: "listen for the guest", source })
     }
 
@@ -65,7 +66,8 @@ impl Handover {
 
 /// Listens at a path for a process of ringfence's in a container, whatever its user is inside.
 pub(super) fn door(path: &Path) -> io::Result<UnixListener> {
-    let (directory, name) = (path.parent().unwrap_or(Path::new("/")), path.file_name().unwrap_or_default());
+    let (directory, name) =
+        (path.parent().unwrap_or(Path::new("/")), path.file_name().unwrap_or_default());
     let listener = std::os::unix::net::UnixListener::from(listen(directory, name.as_ref())?);
     fs_err::set_permissions(path, PermissionsExt::from_mode(0o666))?;
     listener.set_nonblocking(true)?;

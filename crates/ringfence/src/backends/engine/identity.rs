@@ -52,8 +52,8 @@ pub(super) struct Circumstances {
 impl Owner {
     /// Returns the owner of a file.
     pub(super) fn of(path: &Path) -> Result<Owner, Failure> {
-        let metadata =
-            fs_err::metadata(path).map_err(|source| Failure::Files { what: "look at the workspace", source })?;
+        let metadata = fs_err::metadata(path)
+            .map_err(|source| Failure::Files { what: "look at the workspace", source })?;
         Ok(Owner { user: metadata.uid(), group: metadata.gid() })
     }
 }
@@ -72,8 +72,12 @@ impl Circumstances {
 
 impl Identity {
     /// Chooses the identity for a preset.
-    pub(super) fn decide(circumstances: &Circumstances, preset: Preset) -> Result<Identity, Failure> {
-        let Circumstances { flavour, engine_user, engine_version, caller, workspace } = *circumstances;
+    pub(super) fn decide(
+        circumstances: &Circumstances,
+        preset: Preset,
+    ) -> Result<Identity, Failure> {
+        let Circumstances { flavour, engine_user, engine_version, caller, workspace } =
+            *circumstances;
         let (name, home) = match preset {
             Preset::Dev => ("dev", HOME_OF_DEVELOPERS),
             Preset::Agent => ("sandbox", HOME_OF_AGENTS),
@@ -82,12 +86,20 @@ impl Identity {
         if engine_user != 0 {
             return match flavour {
                 Flavour::Docker => Err(Failure::RootlessDocker),
-                Flavour::Podman if engine_user != caller.user => Err(Failure::ForeignEngine { engine_user }),
-                Flavour::Podman if engine_version.is_some_and(|version| version >= WITH_CHOSEN_IDS) => Ok(Identity {
-                    namespace: Some(format!("keep-id:uid={},gid={}", USUAL.user, USUAL.group)),
-                    ..identity(USUAL)
-                }),
-                Flavour::Podman => Ok(Identity { namespace: Some("keep-id".to_owned()), ..identity(caller) }),
+                Flavour::Podman if engine_user != caller.user => {
+                    Err(Failure::ForeignEngine { engine_user })
+                }
+                Flavour::Podman
+                    if engine_version.is_some_and(|version| version >= WITH_CHOSEN_IDS) =>
+                {
+                    Ok(Identity {
+                        namespace: Some(format!("keep-id:uid={},gid={}", USUAL.user, USUAL.group)),
+                        ..identity(USUAL)
+                    })
+                }
+                Flavour::Podman => {
+                    Ok(Identity { namespace: Some("keep-id".to_owned()), ..identity(caller) })
+                }
             };
         }
         Ok(match (caller.user, workspace.user) {
@@ -125,7 +137,13 @@ mod tests {
     const ME: Owner = Owner { user: 1001, group: 1002 };
     const ROOT: Owner = Owner { user: 0, group: 0 };
 
-    fn decide(flavour: Flavour, engine_user: u32, version: &str, caller: Owner, workspace: Owner) -> Identity {
+    fn decide(
+        flavour: Flavour,
+        engine_user: u32,
+        version: &str,
+        caller: Owner,
+        workspace: Owner,
+    ) -> Identity {
         try_to_decide(flavour, engine_user, version, caller, workspace).unwrap()
     }
 
@@ -137,7 +155,8 @@ mod tests {
         workspace: Owner,
     ) -> Result<Identity, Failure> {
         let engine_version = Version::parse(version);
-        let circumstances = Circumstances { flavour, engine_user, engine_version, caller, workspace };
+        let circumstances =
+            Circumstances { flavour, engine_user, engine_version, caller, workspace };
         Identity::decide(&circumstances, Preset::Dev)
     }
 
@@ -145,14 +164,20 @@ mod tests {
     fn an_ordinary_caller_of_roots_engine_is_itself_inside() {
         for flavour in [Flavour::Docker, Flavour::Podman] {
             let identity = decide(flavour, 0, "4.3.1", ME, ME);
-            assert_eq!((identity.user().as_str(), identity.namespace, identity.mapped), ("1001:1002", None, None));
+            assert_eq!(
+                (identity.user().as_str(), identity.namespace, identity.mapped),
+                ("1001:1002", None, None)
+            );
         }
     }
 
     #[test]
     fn the_caller_of_a_rootless_podman_is_the_usual_user_inside_where_that_can_be_chosen() {
         let identity = decide(Flavour::Podman, 1001, "4.3.1", ME, ME);
-        assert_eq!((identity.inside, identity.namespace.as_deref()), (USUAL, Some("keep-id:uid=1000,gid=1000")));
+        assert_eq!(
+            (identity.inside, identity.namespace.as_deref()),
+            (USUAL, Some("keep-id:uid=1000,gid=1000"))
+        );
         let older = decide(Flavour::Podman, 1001, "4.2.0", ME, ME);
         assert_eq!((older.inside, older.namespace.as_deref()), (ME, Some("keep-id")));
     }
@@ -166,7 +191,10 @@ mod tests {
 
     #[test]
     fn engines_whose_files_would_be_a_strangers_are_refused() {
-        assert!(matches!(try_to_decide(Flavour::Docker, 1001, "27.0.0", ME, ME), Err(Failure::RootlessDocker)));
+        assert!(matches!(
+            try_to_decide(Flavour::Docker, 1001, "27.0.0", ME, ME),
+            Err(Failure::RootlessDocker)
+        ));
         let foreign = try_to_decide(Flavour::Podman, 1001, "5.0.0", ROOT, ROOT);
         assert!(matches!(foreign, Err(Failure::ForeignEngine { engine_user: 1001 })));
     }

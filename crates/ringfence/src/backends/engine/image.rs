@@ -66,7 +66,11 @@ pub(super) async fn find(client: &Client, reference: &str) -> Result<Option<Imag
 
 /// Finds an image, and fetches it first if `spec` says so. If an image cannot be fetched, an
 /// existing copy is used.
-pub(super) async fn provide(client: &Client, spec: &ContainerSpec, progress: OnPull<'_>) -> Result<Image, Failure> {
+pub(super) async fn provide(
+    client: &Client,
+    spec: &ContainerSpec,
+    progress: OnPull<'_>,
+) -> Result<Image, Failure> {
     let reference = reference(spec);
     let there = find(client, reference).await?;
     // No registry has images that were made on this host.
@@ -76,23 +80,27 @@ pub(super) async fn provide(client: &Client, spec: &ContainerSpec, progress: OnP
         Preset::Dev => Pull::Always,
     });
     match (policy, there) {
-        (Pull::Always, there) if !is_own => match (pull(client, reference, progress).await, there) {
-            (Ok(()), _) => {}
-            (Err(failure), Some(there)) => {
-                tracing::warn!(
-                    image = reference,
-                    error = crate::chain(&failure),
-                    "the image could not be fetched; the copy that is there is used"
-                );
-                return Ok(there);
+        (Pull::Always, there) if !is_own => {
+            match (pull(client, reference, progress).await, there) {
+                (Ok(()), _) => {}
+                (Err(failure), Some(there)) => {
+                    tracing::warn!(
+                        image = reference,
+                        error = crate::chain(&failure),
+                        "the image could not be fetched; the copy that is there is used"
+                    );
+                    return Ok(there);
+                }
+                (Err(failure), None) => return Err(failure),
             }
-            (Err(failure), None) => return Err(failure),
-        },
+        }
         (_, Some(there)) => return Ok(there),
         (Pull::Missing, None) if !is_own => pull(client, reference, progress).await?,
         (_, None) => return Err(Failure::NoImage { image: reference.to_owned(), is_own }),
     }
-    find(client, reference).await?.ok_or_else(|| Failure::NoImage { image: reference.to_owned(), is_own })
+    find(client, reference)
+        .await?
+        .ok_or_else(|| Failure::NoImage { image: reference.to_owned(), is_own })
 }
 
 async fn pull(client: &Client, reference: &str, progress: OnPull<'_>) -> Result<(), Failure> {
@@ -146,9 +154,11 @@ pub(super) async fn build(
         .and_then(|()| archive.finish())
         .map_err(|error| failed(error.to_string()))?;
     let context = archive.into_inner().map_err(|error| failed(error.to_string()))?;
-    let options = BuildImageOptionsBuilder::default().dockerfile(NAME).t(tag).rm(true).forcerm(true).build();
+    let options =
+        BuildImageOptionsBuilder::default().dockerfile(NAME).t(tag).rm(true).forcerm(true).build();
     let context = bollard::body_full(context.into());
-    let mut answers = Box::pin(client.api.build_image(options, None::<HashMap<_, _>>, Some(context)));
+    let mut answers =
+        Box::pin(client.api.build_image(options, None::<HashMap<_, _>>, Some(context)));
     while let Some(answer) = answers.next().await {
         let BuildInfo { stream, status, error_detail, .. } =
             answer.map_err(|error| failed(printable(&crate::chain(&error))))?;

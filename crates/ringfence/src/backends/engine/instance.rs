@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bollard::models::ContainerInspectResponse;
 use bollard::query_parameters::{
-    CreateContainerOptionsBuilder, InspectContainerOptions, LogsOptionsBuilder, StartContainerOptions,
+    CreateContainerOptionsBuilder, InspectContainerOptions, LogsOptionsBuilder,
+    StartContainerOptions,
 };
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -86,8 +87,12 @@ struct Guest {
 impl Guest {
     fn of(pid: Option<Pid>) -> Result<Guest, Failure> {
         let pid = pid.ok_or(Failure::Unseen)?;
-        let end = pidfd_open(pid, PidfdFlags::NONBLOCK).map_err(Into::into).and_then(ProcessEnd::of);
-        Ok(Guest { pid, end: end.map_err(|source| Failure::Files { what: "watch the guest", source })? })
+        let end =
+            pidfd_open(pid, PidfdFlags::NONBLOCK).map_err(Into::into).and_then(ProcessEnd::of);
+        Ok(Guest {
+            pid,
+            end: end.map_err(|source| Failure::Files { what: "watch the guest", source })?,
+        })
     }
 }
 
@@ -101,10 +106,14 @@ pub(super) async fn start(
     let Request { plan, host, spec, place, .. } = *request;
     let policy = super::with_defaults(&plan.policy, spec);
     let plan = &Plan { held: held(plan), policy, ..plan.clone() };
-    let workspace = &ResolvedWorkspace { destination: destination(plan), ..request.workspace.clone() };
+    let workspace =
+        &ResolvedWorkspace { destination: destination(plan), ..request.workspace.clone() };
 
     let image = image::provide(&client, spec, &mut |_| {}).await?;
-    let identity = Identity::decide(&Circumstances::of(&client, host, Owner::of(&workspace.source)?), spec.preset)?;
+    let identity = Identity::decide(
+        &Circumstances::of(&client, host, Owner::of(&workspace.source)?),
+        spec.preset,
+    )?;
     let reach = Reach::of(plan.policy.network.as_ref(), spec)?;
     let beside = (reach == Reach::Proxied).then(|| ProxyNetwork::of(&place.name));
     if beside.is_some() && request.sealed.is_some() {
@@ -145,8 +154,12 @@ pub(super) async fn start(
     if let Some(beside) = &beside {
         beside.make_way(&client, &place.state).await?;
     }
-    Registration { socket: client.socket.clone(), container: container.clone(), beside: beside.clone() }
-        .write(place)?;
+    Registration {
+        socket: client.socket.clone(),
+        container: container.clone(),
+        beside: beside.clone(),
+    }
+    .write(place)?;
     let failed = |what, flavour| {
         let source = workspace.source.clone();
         move |error| Failure::of(what, flavour, &source, error)
@@ -155,7 +168,10 @@ pub(super) async fn start(
     let mut instance = ContainerInstance {
         manifest: ContainerManifest {
             name: container.clone(),
-            image: image.digest.clone().unwrap_or_else(|| format!("{} ({})", image.reference, image.id)),
+            image: image
+                .digest
+                .clone()
+                .unwrap_or_else(|| format!("{} ({})", image.reference, image.id)),
             spec: spec.clone(),
             user: identity.name.to_owned(),
             workspace: destination.clone(),
@@ -187,13 +203,21 @@ pub(super) async fn start(
     }
     if spec.preset == Preset::Dev {
         let shell = instance.shell().await;
-        fs_err::write(&files.passwd, identity.passwd(shell))
-            .map_err(|source| Failure::Files { what: "write what the container is shown", source })?;
+        fs_err::write(&files.passwd, identity.passwd(shell)).map_err(|source| Failure::Files {
+            what: "write what the container is shown",
+            source,
+        })?;
     }
-    let started = instance.client().api.start_container(&instance.container, None::<StartContainerOptions>).await;
+    let started = instance
+        .client()
+        .api
+        .start_container(&instance.container, None::<StartContainerOptions>)
+        .await;
     started.map_err(failed("start the container", flavour))?;
     drop(mapped);
-    instance.log = log.map(|log| tokio::spawn(copy_log(instance.client().clone(), instance.container.clone(), log)));
+    instance.log = log.map(|log| {
+        tokio::spawn(copy_log(instance.client().clone(), instance.container.clone(), log))
+    });
     let handed = come_up("guest", instance.client(), &instance.container, handover.done(reach));
     let (guest, gate) = handed.await?;
     instance.guest = Some(Guest::of(guest)?);
@@ -263,15 +287,27 @@ impl ContainerInstance {
     }
 
     async fn inspect(&self) -> Result<ContainerInspectResponse, Failure> {
-        let inspected = self.client().api.inspect_container(&self.container, None::<InspectContainerOptions>).await;
+        let inspected = self
+            .client()
+            .api
+            .inspect_container(&self.container, None::<InspectContainerOptions>)
+            .await;
         inspected.map_err(|source| Failure::Engine { what: "look at the container", source })
     }
 
     /// Returns the preferred shell that the image has.
     async fn shell(&self) -> &'static str {
         for shell in SHELLS {
-            let options = bollard::query_parameters::ContainerArchiveInfoOptionsBuilder::default().path(shell).build();
-            if self.client().api.get_container_archive_info(&self.container, Some(options)).await.is_ok() {
+            let options = bollard::query_parameters::ContainerArchiveInfoOptionsBuilder::default()
+                .path(shell)
+                .build();
+            if self
+                .client()
+                .api
+                .get_container_archive_info(&self.container, Some(options))
+                .await
+                .is_ok()
+            {
                 return shell;
             }
         }
@@ -286,7 +322,8 @@ impl ContainerInstance {
         if is_claimed && !scratch && !plan.policy.allow_weaker.contains(&Clause::Tmp) {
             return Err(Failure::Ignored { clause: Clause::Tmp });
         }
-        for (clause, is_limited) in [(Clause::Memory, memory), (Clause::Cpus, cpus), (Clause::ProcessCount, processes)]
+        for (clause, is_limited) in
+            [(Clause::Memory, memory), (Clause::Cpus, cpus), (Clause::ProcessCount, processes)]
         {
             let was_set = plan.held.get(&clause).is_some_and(|support| !support.is_absent());
             if was_set && !is_limited && !plan.policy.allow_weaker.contains(&clause) {
@@ -312,7 +349,12 @@ pub(super) async fn come_up<T>(
         },
         () = ended(client, container) => true,
     };
-    Err(Failure::NotUp { who, container: container.to_owned(), ended, log: last_words(client, container).await })
+    Err(Failure::NotUp {
+        who,
+        container: container.to_owned(),
+        ended,
+        log: last_words(client, container).await,
+    })
 }
 
 /// Returns the last lines of a container's output.
@@ -320,7 +362,9 @@ async fn last_words(client: &Client, container: &str) -> String {
     let options = LogsOptionsBuilder::default().stdout(true).stderr(true).tail("5").build();
     let lines = client.api.logs(container, Some(options)).take(5);
     let lines: Vec<String> = lines
-        .filter_map(|line| async move { Some(printable(&String::from_utf8_lossy(&line.ok()?.into_bytes()))) })
+        .filter_map(|line| async move {
+            Some(printable(&String::from_utf8_lossy(&line.ok()?.into_bytes())))
+        })
         .collect()
         .await;
     lines.join("; ")
@@ -331,9 +375,14 @@ async fn last_words(client: &Client, container: &str) -> String {
 async fn ended(client: &Client, container: &str) {
     loop {
         sleep(MOMENT).await;
-        let inspected = client.api.inspect_container(container, None::<InspectContainerOptions>).await;
+        let inspected =
+            client.api.inspect_container(container, None::<InspectContainerOptions>).await;
         match inspected {
-            Ok(inspected) if inspected.state.as_ref().and_then(|state| state.running) != Some(true) => return,
+            Ok(inspected)
+                if inspected.state.as_ref().and_then(|state| state.running) != Some(true) =>
+            {
+                return;
+            }
             Err(error) if is_missing(&error) => return,
             _ => {}
         }
@@ -372,7 +421,11 @@ impl Instance for ContainerInstance {
             removed.map_err(|error| StopError {
                 name: self.container.clone(),
                 why: printable(&crate::chain(&error)),
-                hint: format!("{} rm -f {}", client.flavour.to_string().to_lowercase(), self.container),
+                hint: format!(
+                    "{} rm -f {}",
+                    client.flavour.to_string().to_lowercase(),
+                    self.container
+                ),
             })
         })
     }

@@ -33,15 +33,19 @@ impl Mapped {
     /// Mounts the sources of the caller's `binds` with translated owners, and replaces the sources
     /// with these mounts.
     pub(super) fn mount(binds: &mut [Bind], from: Owner, to: Owner) -> Result<Mapped, Failure> {
-        let failed = |source| Failure::Files { what: "have root's files belong to the user inside", source };
+        let failed =
+            |source| Failure::Files { what: "have root's files belong to the user inside", source };
         sweep();
         let mut mapped = Mapped::default();
-        let namespace = ownership::namespace((from.user, from.group), (to.user, to.group)).map_err(failed)?;
+        let namespace =
+            ownership::namespace((from.user, from.group), (to.user, to.group)).map_err(failed)?;
         // A source that lies in another source is reached through the mount of the outer source.
         // Shallow binds come first, so the outer source is already mounted.
         let mut tops: Vec<(PathBuf, PathBuf)> = Vec::new();
         for bind in binds.iter_mut().filter(|bind| bind.is_callers) {
-            let known = tops.iter().find_map(|(source, point)| Some((point, bind.source.strip_prefix(source).ok()?)));
+            let known = tops
+                .iter()
+                .find_map(|(source, point)| Some((point, bind.source.strip_prefix(source).ok()?)));
             let source = match known {
                 Some((point, rest)) if rest.as_os_str().is_empty() => point.clone(),
                 Some((point, rest)) => point.join(rest),
@@ -56,7 +60,11 @@ impl Mapped {
         Ok(mapped)
     }
 
-    fn add(&mut self, source: &Path, namespace: std::os::fd::BorrowedFd<'_>) -> io::Result<PathBuf> {
+    fn add(
+        &mut self,
+        source: &Path,
+        namespace: std::os::fd::BorrowedFd<'_>,
+    ) -> io::Result<PathBuf> {
         use std::sync::atomic::{AtomicU32, Ordering};
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let flags = OpenTreeFlags::OPEN_TREE_CLONE
@@ -104,7 +112,10 @@ fn remove(point: &Path) {
 pub(super) fn sweep() {
     for entry in fs_err::read_dir(BASE).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let owner = name.to_str().and_then(|name| name.split('-').next()?.parse().ok()).and_then(Pid::from_raw);
+        let owner = name
+            .to_str()
+            .and_then(|name| name.split('-').next()?.parse().ok())
+            .and_then(Pid::from_raw);
         if owner.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH)) {
             remove(&entry.path());
         }

@@ -64,7 +64,8 @@ const LABEL: &str = "dev.ringfence.";
 const PREFIX: &str = "ringfence-";
 /// Capabilities that a container can keep. Containers with the preset `dev` keep these capabilities
 /// by default.
-const DEV_CAPABILITIES: [&str; 5] = ["CHOWN", "DAC_OVERRIDE", "SETGID", "SETUID", "NET_BIND_SERVICE"];
+const DEV_CAPABILITIES: [&str; 5] =
+    ["CHOWN", "DAC_OVERRIDE", "SETGID", "SETUID", "NET_BIND_SERVICE"];
 /// Default memory limit of a container.
 const MEMORY: Size = Size::mebibytes(1024);
 /// Default limit of a container's processor time, in processors.
@@ -140,7 +141,8 @@ impl Containers for Engine {
         room: &'a Room,
     ) -> BoxFuture<'a, Result<Box<dyn Instance>, ContainerError>> {
         Box::pin(async move {
-            let client = client::connect(site.host, self.flavour).await.map_err(error::Failure::from)?;
+            let client =
+                client::connect(site.host, self.flavour).await.map_err(error::Failure::from)?;
             let place = Place::of(room);
             let request = instance::Request {
                 plan: site.plan,
@@ -151,7 +153,10 @@ impl Containers for Engine {
                 place: &place,
                 sealed: site.sealed,
             };
-            let log = room.log().map_err(|source| error::Failure::Files { what: "open the sandbox's log", source })?;
+            let log = room.log().map_err(|source| error::Failure::Files {
+                what: "open the sandbox's log",
+                source,
+            })?;
             let instance = instance::start(client, &request, Some(log)).await?;
             Ok(Box::new(instance) as Box<dyn Instance>)
         })
@@ -196,7 +201,11 @@ pub(crate) fn clear_away(room: &Path) {
 }
 
 /// Pauses or resumes all processes of a room's container through its engine.
-pub(crate) async fn set_paused(room: &Path, flavour: Flavour, is_to_rest: bool) -> Result<(), ContainerError> {
+pub(crate) async fn set_paused(
+    room: &Path,
+    flavour: Flavour,
+    is_to_rest: bool,
+) -> Result<(), ContainerError> {
     let Some(Registration { socket, container, .. }) = Registration::read(room) else {
         return Err(error::Failure::Unregistered.into());
     };
@@ -205,8 +214,14 @@ pub(crate) async fn set_paused(room: &Path, flavour: Flavour, is_to_rest: bool) 
     let inspected = client.api.inspect_container(&container, None::<InspectContainerOptions>).await;
     let state = inspected.map_err(failed("look at the container"))?.state;
     match (state.and_then(|state| state.paused).unwrap_or(false), is_to_rest) {
-        (false, true) => client.api.pause_container(&container).await.map_err(failed("pause the container"))?,
-        (true, false) => client.api.unpause_container(&container).await.map_err(failed("let the container go on"))?,
+        (false, true) => {
+            client.api.pause_container(&container).await.map_err(failed("pause the container"))?
+        }
+        (true, false) => client
+            .api
+            .unpause_container(&container)
+            .await
+            .map_err(failed("let the container go on"))?,
         _ => {} // the state is already right, for example after an interrupted call
     }
     Ok(())
@@ -255,7 +270,9 @@ fn block_on<F: Future<Output: Send> + Send>(future: F) -> F::Output {
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.expect("a host that lacks descriptors for this can start nothing at all").block_on(future)
+            runtime
+                .expect("a host that lacks descriptors for this can start nothing at all")
+                .block_on(future)
         });
         waiting.join().expect("it panics only where its caller would")
     })

@@ -31,7 +31,12 @@ pub(super) struct Bind {
 impl Bind {
     /// Returns a read-only bind of one of ringfence's own files.
     pub(super) fn ours(source: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Bind {
-        Bind { source: source.into(), target: target.into(), access: Access::Read, is_callers: false }
+        Bind {
+            source: source.into(),
+            target: target.into(),
+            access: Access::Read,
+            is_callers: false,
+        }
     }
 }
 
@@ -55,7 +60,12 @@ pub(super) struct OwnFiles {
 
 impl OwnFiles {
     /// Writes all files but the handover socket.
-    pub(super) fn write(place: &Place, identity: &Identity, shell: &str, filter: &str) -> Result<OwnFiles, Failure> {
+    pub(super) fn write(
+        place: &Place,
+        identity: &Identity,
+        shell: &str,
+        filter: &str,
+    ) -> Result<OwnFiles, Failure> {
         let directory = place.directory.join("container");
         let at = |name: &str| directory.join(name);
         let files = OwnFiles {
@@ -82,7 +92,10 @@ impl OwnFiles {
             fs_err::create_dir_all(&files.cover_directory)?;
             fs_err::set_permissions(&files.cover_directory, PermissionsExt::from_mode(0o000))
         };
-        write().map_err(|source| Failure::Files { what: "write what the container is shown", source })?;
+        write().map_err(|source| Failure::Files {
+            what: "write what the container is shown",
+            source,
+        })?;
         Ok(files)
     }
 
@@ -131,12 +144,19 @@ pub(super) fn view(workspace: &ResolvedWorkspace, guarded: &Guarded) -> Result<V
 /// Tells whether a path in the container is reserved for the container itself.
 fn is_reserved(path: &Path) -> bool {
     let own = ["/proc", "/dev", "/sys", OWN_INSIDE, "/etc/passwd", "/etc/group"];
-    path == Path::new("/") || path == Path::new("/etc") || own.iter().any(|own| path.starts_with(own))
+    path == Path::new("/")
+        || path == Path::new("/etc")
+        || own.iter().any(|own| path.starts_with(own))
 }
 
 /// Returns the mounts that make up a view, and the mounts that the guest needs.
 pub(super) fn binds(view: &View, place: &Place, files: &OwnFiles) -> Vec<Bind> {
-    let callers = |source, target: &Path, access| Bind { source, target: target.into(), access, is_callers: true };
+    let callers = |source, target: &Path, access| Bind {
+        source,
+        target: target.into(),
+        access,
+        is_callers: true,
+    };
     let mut binds = Vec::new();
     for entry in &view.entries {
         match entry {
@@ -146,10 +166,17 @@ pub(super) fn binds(view: &View, place: &Place, files: &OwnFiles) -> Vec<Bind> {
             Entry::Pin { path } => binds.push(callers(on_host(view, path), path, Access::Write)),
             Entry::Protect { path } => binds.push(callers(on_host(view, path), path, Access::Read)),
             Entry::Hide { path } => {
-                let cover = if on_host(view, path).is_dir() { &files.cover_directory } else { &files.cover };
+                let cover = if on_host(view, path).is_dir() {
+                    &files.cover_directory
+                } else {
+                    &files.cover
+                };
                 binds.push(Bind::ours(cover, path));
             }
-            Entry::Directory { .. } | Entry::Symlink { .. } | Entry::File { .. } | Entry::Scratch { .. } => {}
+            Entry::Directory { .. }
+            | Entry::Symlink { .. }
+            | Entry::File { .. }
+            | Entry::Scratch { .. } => {}
         }
     }
     // Engines make only the top mount of a tree read-only, so mounts below it must be listed, too.
@@ -158,7 +185,9 @@ pub(super) fn binds(view: &View, place: &Place, files: &OwnFiles) -> Vec<Bind> {
         .iter()
         .filter(|bind| bind.access == Access::Read && bind.is_callers)
         .flat_map(|top| {
-            let inner = mounted.iter().filter_map(|point| Some((point, point.strip_prefix(&top.source).ok()?)));
+            let inner = mounted
+                .iter()
+                .filter_map(|point| Some((point, point.strip_prefix(&top.source).ok()?)));
             inner.filter(|(_, rest)| !rest.as_os_str().is_empty()).map(|(point, rest)| Bind {
                 source: point.clone(),
                 target: top.target.join(rest),
@@ -194,7 +223,8 @@ pub(super) fn trust(place: &Place, sealed: &Sealed) -> Result<Vec<Bind>, Failure
         Ok(Bind::ours(source, target))
     };
     let written = sealed.files().into_iter().map(write).collect::<std::io::Result<_>>();
-    written.map_err(|source| Failure::Files { what: "write what the container is to trust", source })
+    written
+        .map_err(|source| Failure::Files { what: "write what the container is to trust", source })
 }
 
 /// Returns the mount points of the host (proc(5)).
@@ -268,7 +298,8 @@ mod tests {
         let policy = Policy::default().read(root.join("models")).write(root.join("cache"));
         workspace.granted = granted(&policy, &workspace);
         let policy = policy.hide(".env".parse().unwrap()).with_defaults();
-        let guarded = Guarded::find(&policy, &workspace, &host(), &Locations::default(), &[]).unwrap();
+        let guarded =
+            Guarded::find(&policy, &workspace, &host(), &Locations::default(), &[]).unwrap();
         let view = view(&workspace, &guarded).unwrap();
         let binds = binds(&view, &place(&root), &own_files(&root));
         let find = |target: &str| binds.iter().find(|bind| bind.target == Path::new(target));
@@ -276,7 +307,10 @@ mod tests {
         assert_eq!(shown("/workspace"), Some((root.join("ws"), Access::Write)));
         // The parent must be a mount point, too, or it could be renamed.
         assert_eq!(shown("/workspace/.git"), Some((root.join("ws/.git"), Access::Write)));
-        assert_eq!(shown("/workspace/.git/hooks"), Some((root.join("ws/.git/hooks"), Access::Read)));
+        assert_eq!(
+            shown("/workspace/.git/hooks"),
+            Some((root.join("ws/.git/hooks"), Access::Read))
+        );
         assert_eq!(shown("/workspace/.env"), Some((root.join("cover"), Access::Read)));
         let models = root.join("models");
         assert_eq!(shown(models.to_str().unwrap()), Some((models.clone(), Access::Read)));
@@ -299,7 +333,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let root = fs_err::canonicalize(root.path()).unwrap();
         let refuse = |policy: Policy, workspace: &ResolvedWorkspace| {
-            let workspace = ResolvedWorkspace { granted: granted(&policy, workspace), ..workspace.clone() };
+            let workspace =
+                ResolvedWorkspace { granted: granted(&policy, workspace), ..workspace.clone() };
             view(&workspace, &Guarded::default()).unwrap_err().to_string()
         };
         let ordinary = workspace(&root);
@@ -307,7 +342,10 @@ mod tests {
         assert_eq!(proc, "cannot show `/proc/sys` of the host inside: the sandbox has its own");
         let above = ResolvedWorkspace { destination: root.join("inner"), ..ordinary.clone() };
         let inside = refuse(Policy::default().write(&root), &above);
-        assert_eq!(inside, format!("cannot show `{}` inside: the workspace is there", root.display()));
+        assert_eq!(
+            inside,
+            format!("cannot show `{}` inside: the workspace is there", root.display())
+        );
         let own = ResolvedWorkspace { destination: "/run/ringfence/x".into(), ..ordinary };
         assert!(refuse(Policy::default(), &own).contains("the sandbox has its own"));
     }

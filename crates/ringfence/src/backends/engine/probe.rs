@@ -26,13 +26,20 @@ use crate::view::Guarded;
 use crate::{ContainerError, ContainerSpec, Host, Preset, Pull, ResolvedWorkspace, egress};
 
 /// Returns the capabilities of one engine.
-pub(super) async fn capabilities(flavour: Flavour, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
+pub(super) async fn capabilities(
+    flavour: Flavour,
+    question: &Question<'_>,
+) -> Result<Capabilities, Unavailable> {
     let client = client::connect_as(question.host, flavour, question.freshness).await;
     let client = client.map_err(|error| Unavailable::from(&error))?;
     let workspace = workspace_owner(question);
     let circumstances = Circumstances::of(&client, question.host, workspace);
-    let identity = Identity::decide(&circumstances, question.container.preset).map_err(unavailable)?;
-    let memory = Memory::of(question.host, Subject::Engine { socket: &client.socket, version: client.version_text() });
+    let identity =
+        Identity::decide(&circumstances, question.container.preset).map_err(unavailable)?;
+    let memory = Memory::of(
+        question.host,
+        Subject::Engine { socket: &client.socket, version: client.version_text() },
+    );
     let remembered = memory.note().filter(|_| question.freshness == Freshness::Remembered);
     let evidence = match remembered.and_then(|note| serde_json::from_str(&note).ok()) {
         Some(evidence) => evidence,
@@ -81,17 +88,22 @@ fn support(
     };
     // No engine limits socket buffers where they are counted separately.
     let version = if is_version_1 { Version::V1 } else { Version::V2 };
-    let missing = missing_from_memory(version, UncountedMemory { sockets: is_version_1, swap: swaps });
+    let missing =
+        missing_from_memory(version, UncountedMemory { sockets: is_version_1, swap: swaps });
     let memory = match limits.memory && !missing.is_empty() {
         true => Support::weaker(missing.join("; ")),
         false => limit(limits.memory),
     };
     let tmp = match limits.scratch {
         true => Support::enforced("tmpfs size and inodes"),
-        false => Support::weaker("the number of files is not bounded: the engine sets the size of a tmpfs alone"),
+        false => Support::weaker(
+            "the number of files is not bounded: the engine sets the size of a tmpfs alone",
+        ),
     };
     let ipc = match Reach::of(question.policy.network.as_ref(), question.container) {
-        Ok(Reach::Host) => Support::weaker("with the host's network, abstract Unix sockets of the host can be reached"),
+        Ok(Reach::Host) => Support::weaker(
+            "with the host's network, abstract Unix sockets of the host can be reached",
+        ),
         // Unsupported combinations are refused when the container is created.
         Ok(Reach::Open | Reach::Closed | Reach::Gated | Reach::Proxied) | Err(_) => {
             Support::enforced("ipc+network namespace+seccomp")
@@ -103,8 +115,12 @@ fn support(
         (true, _) => format!("{user}no_new_privs+no capabilities, not root"),
         // A user other than root cannot gain the remaining capabilities, because no_new_privs keeps
         // every program that it executes from adding any.
-        (false, false) => "no_new_privs+no capabilities that a user could gain, not root".to_owned(),
-        (false, true) => format!("{user}no_new_privs+capabilities over the container alone, not root"),
+        (false, false) => {
+            "no_new_privs+no capabilities that a user could gain, not root".to_owned()
+        }
+        (false, true) => {
+            format!("{user}no_new_privs+capabilities over the container alone, not root")
+        }
     };
     BTreeMap::from([
         (Clause::Filesystem, Support::enforced("mount namespace")),
@@ -117,7 +133,10 @@ fn support(
         (Clause::Privilege, Support::enforced(privilege)),
         (Clause::Kernel, Support::enforced("seccomp")),
         (Clause::Terminal, Support::enforced("seccomp")),
-        (Clause::Environment, Support::enforced("the image's variables and none of the host's, closed descriptors")),
+        (
+            Clause::Environment,
+            Support::enforced("the image's variables and none of the host's, closed descriptors"),
+        ),
         (Clause::Cleanup, Support::enforced("pid namespace, removed with its container")),
         (Clause::Tmp, tmp),
         (Clause::Memory, memory),
@@ -156,14 +175,23 @@ fn unavailable(failure: Failure) -> Unavailable {
 fn workspace_owner(question: &Question<'_>) -> Owner {
     let Host { user_id, group_id, .. } = *question.host;
     let workspace = question.policy.filesystem.workspace.as_ref();
-    let path = workspace.map_or_else(|| question.host.directory.clone(), |named| question.host.absolute(&named.source));
+    let path = workspace.map_or_else(
+        || question.host.directory.clone(),
+        |named| question.host.absolute(&named.source),
+    );
     Owner::of(&path).unwrap_or(Owner { user: user_id, group: group_id })
 }
 
 /// Creates a container as a sandbox would have it, inspects it, and removes it.
-async fn trial(client: &Client, question: &Question<'_>, owner: Owner) -> Result<Found, Unavailable> {
+async fn trial(
+    client: &Client,
+    question: &Question<'_>,
+    owner: Owner,
+) -> Result<Found, Unavailable> {
     let info = client.api.info().await;
-    let info = info.map_err(|source| unavailable(Failure::Engine { what: "ask the engine how it works", source }))?;
+    let info = info.map_err(|source| {
+        unavailable(Failure::Engine { what: "ask the engine how it works", source })
+    })?;
     if info.security_options.iter().flatten().any(|option| option.starts_with("name=userns")) {
         return Err(unavailable(Failure::Remapped));
     }
@@ -176,7 +204,9 @@ async fn trial(client: &Client, question: &Question<'_>, owner: Owner) -> Result
     let room = rooms.claim(Name::unique()).map_err(|error| failed(&error))?;
     let place = Place::of(&room);
     let tried = match make_workspace(&place, question.host, owner) {
-        Ok(workspace) => try_in(client, question.host, &place, &workspace, image).await.map_err(unavailable),
+        Ok(workspace) => {
+            try_in(client, question.host, &place, &workspace, image).await.map_err(unavailable)
+        }
         Err(error) => Err(failed(&error)),
     };
     room.leave();
@@ -202,8 +232,11 @@ async fn image_to_try(client: &Client, spec: &ContainerSpec) -> Result<String, U
         return Ok(asked.to_owned());
     }
     let images = client.api.list_images(None::<bollard::query_parameters::ListImagesOptions>).await;
-    let images = images.map_err(|source| unavailable(Failure::Engine { what: "list the engine's images", source }))?;
-    let tagged = images.into_iter().flat_map(|image| image.repo_tags).find(|tag| !tag.contains("<none>"));
+    let images = images.map_err(|source| {
+        unavailable(Failure::Engine { what: "list the engine's images", source })
+    })?;
+    let tagged =
+        images.into_iter().flat_map(|image| image.repo_tags).find(|tag| !tag.contains("<none>"));
     tagged.ok_or_else(|| Unavailable {
         why: format!("{} has no image to try it with", client.flavour),
         fix: "make one: ringfence image build".to_owned(),
@@ -218,7 +251,8 @@ async fn try_in(
     image: String,
 ) -> Result<Evidence, Failure> {
     let clauses = [Clause::Memory, Clause::Cpus, Clause::ProcessCount];
-    let mut policy = Policy::default().memory(Size::mebibytes(256)).cpus(0.5).processes(100).with_defaults();
+    let mut policy =
+        Policy::default().memory(Size::mebibytes(256)).cpus(0.5).processes(100).with_defaults();
     policy.allow_weaker = clauses.into();
     let plan = Plan {
         backend: client.flavour.backend(),
@@ -240,8 +274,15 @@ async fn try_in(
         granted: Vec::new(),
     };
     let guarded = Guarded::default();
-    let request =
-        Request { plan: &plan, host, spec: &spec, workspace: &workspace, guarded: &guarded, place, sealed: None };
+    let request = Request {
+        plan: &plan,
+        host,
+        spec: &spec,
+        workspace: &workspace,
+        guarded: &guarded,
+        place,
+        sealed: None,
+    };
     let instance = start(client.clone(), &request, None).await?;
     let looked_at = instance.guest().and_then(look);
     let evidence = instance.evidence();
@@ -254,17 +295,25 @@ async fn try_in(
 /// Checks in the guest's process status that the kernel enforces the confinement that was
 /// requested.
 fn look(guest: Pid) -> Result<(), Failure> {
-    let status = fs_err::read_to_string(format!("/proc/{guest}/status")).map_err(|_| Failure::Unseen)?;
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":")).map(str::trim);
+    let status =
+        fs_err::read_to_string(format!("/proc/{guest}/status")).map_err(|_| Failure::Unseen)?;
+    let field = |name: &str| {
+        status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":")).map(str::trim)
+    };
     let is_zero = |name| field(name).is_some_and(|value| value.chars().all(|digit| digit == '0'));
     let checks = [
         (is_zero("CapEff") && is_zero("CapPrm") && is_zero("CapBnd"), "capabilities are left"),
         (field("NoNewPrivs").is_some_and(|value| value == "1"), "privileges can be gained"),
         (field("Seccomp").is_some_and(|value| value == "2"), "there is no system-call filter"),
-        (field("Uid").is_some_and(|value| !value.split_whitespace().any(|id| id == "0")), "its user is root"),
+        (
+            field("Uid").is_some_and(|value| !value.split_whitespace().any(|id| id == "0")),
+            "its user is root",
+        ),
     ];
     match checks.iter().find(|(holds, _)| !holds) {
-        Some((_, what)) => Err(Failure::Trial { what: format!("in a container of its making, {what}") }),
+        Some((_, what)) => {
+            Err(Failure::Trial { what: format!("in a container of its making, {what}") })
+        }
         None => Ok(()),
     }
 }

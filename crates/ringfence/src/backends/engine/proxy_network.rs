@@ -15,7 +15,8 @@ use bollard::models::{
     NetworkDisconnectRequest, NetworkInspect,
 };
 use bollard::query_parameters::{
-    CreateContainerOptionsBuilder, InspectContainerOptions, InspectNetworkOptions, StartContainerOptions,
+    CreateContainerOptionsBuilder, InspectContainerOptions, InspectNetworkOptions,
+    StartContainerOptions,
 };
 use ringfence_core::Clause;
 use ringfence_linux::gate::PROXY;
@@ -56,12 +57,19 @@ pub(super) struct ProxyNetwork {
 impl ProxyNetwork {
     /// Returns the names for a sandbox.
     pub(super) fn of(sandbox: &str) -> ProxyNetwork {
-        ProxyNetwork { network: format!("sandbox-net-{sandbox}"), proxy: format!("sandbox-proxy-{sandbox}") }
+        ProxyNetwork {
+            network: format!("sandbox-net-{sandbox}"),
+            proxy: format!("sandbox-proxy-{sandbox}"),
+        }
     }
 
     /// Creates the network and the proxy, and waits until the proxy connects for its orders.
     /// `program` is the path of the proxy's program.
-    pub(super) async fn start(&self, parts: &Parts<'_>, program: &str) -> Result<RemoteProxy, Failure> {
+    pub(super) async fn start(
+        &self,
+        parts: &Parts<'_>,
+        program: &str,
+    ) -> Result<RemoteProxy, Failure> {
         let engine = |what| move |source| Failure::Engine { what, source };
         let client = parts.client;
         self.make_network(parts).await?;
@@ -69,7 +77,8 @@ impl ProxyNetwork {
         let deaf = |source| Failure::Files { what: "listen for the proxy", source };
         let door = door(&owner).map_err(deaf)?;
         let options = CreateContainerOptionsBuilder::default().name(&self.proxy).build();
-        let created = client.api.create_container(Some(options), body(parts, program, owner)?).await;
+        let created =
+            client.api.create_container(Some(options), body(parts, program, owner)?).await;
         created.map_err(engine("create the proxy's container"))?;
         let aliases = Some(vec![ALIAS.to_owned()]);
         let endpoint_config = Some(EndpointSettings { aliases, ..EndpointSettings::default() });
@@ -80,7 +89,11 @@ impl ProxyNetwork {
         started.map_err(engine("start the proxy's container"))?;
         let coming = async { door.accept().await.map_err(deaf) };
         let (connection, _) = come_up("proxy", client, &self.proxy, coming).await?;
-        Ok(RemoteProxy { connection, address: self.address(client).await?, subnet: self.subnet(client).await })
+        Ok(RemoteProxy {
+            connection,
+            address: self.address(client).await?,
+            subnet: self.subnet(client).await,
+        })
     }
 
     async fn make_network(&self, parts: &Parts<'_>) -> Result<(), Failure> {
@@ -96,7 +109,10 @@ impl ProxyNetwork {
             driver: Some("bridge".to_owned()),
             internal: Some(true),
             enable_ipv6: Some(false),
-            options: Some(HashMap::from([("com.docker.network.bridge.inhibit_ipv4".to_owned(), "true".to_owned())])),
+            options: Some(HashMap::from([(
+                "com.docker.network.bridge.inhibit_ipv4".to_owned(),
+                "true".to_owned(),
+            )])),
             labels: Some(labels),
             ..NetworkCreateRequest::default()
         };
@@ -107,12 +123,17 @@ impl ProxyNetwork {
     /// Returns the address at which the proxy is to listen, which is its address in the sandbox's
     /// network.
     async fn address(&self, client: &Client) -> Result<SocketAddr, Failure> {
-        let inspected = client.api.inspect_container(&self.proxy, None::<InspectContainerOptions>).await;
         let inspected =
-            inspected.map_err(|source| Failure::Engine { what: "look at the proxy's container", source })?;
-        let networks = inspected.network_settings.and_then(|settings| settings.networks).unwrap_or_default();
-        let address = networks.get(&self.network).and_then(|endpoint| endpoint.ip_address.as_deref()?.parse().ok());
-        let address: IpAddr = address.ok_or_else(|| Failure::NoAddress { container: self.proxy.clone() })?;
+            client.api.inspect_container(&self.proxy, None::<InspectContainerOptions>).await;
+        let inspected = inspected
+            .map_err(|source| Failure::Engine { what: "look at the proxy's container", source })?;
+        let networks =
+            inspected.network_settings.and_then(|settings| settings.networks).unwrap_or_default();
+        let address = networks
+            .get(&self.network)
+            .and_then(|endpoint| endpoint.ip_address.as_deref()?.parse().ok());
+        let address: IpAddr =
+            address.ok_or_else(|| Failure::NoAddress { container: self.proxy.clone() })?;
         Ok(SocketAddr::new(address, PROXY.port()))
     }
 
@@ -127,18 +148,28 @@ impl ProxyNetwork {
     pub(super) async fn make_way(&self, client: &Client, rooms: &Path) -> Result<(), Failure> {
         make_way(client, rooms, &self.proxy).await?;
         let looked = self.look(client).await;
-        let looked = looked.map_err(|source| Failure::Engine { what: "look for a network of that name", source })?;
+        let looked = looked.map_err(|source| Failure::Engine {
+            what: "look for a network of that name",
+            source,
+        })?;
         let Some(inspected) = looked else { return Ok(()) };
         if !is_ours(&inspected.labels.unwrap_or_default(), rooms) {
-            return Err(Failure::NetworkTaken { network: self.network.clone(), flavour: client.flavour });
+            return Err(Failure::NetworkTaken {
+                network: self.network.clone(),
+                flavour: client.flavour,
+            });
         }
         let removed = self.remove_network(client).await;
-        removed.map_err(|source| Failure::Engine { what: "remove the network that was left", source })
+        removed
+            .map_err(|source| Failure::Engine { what: "remove the network that was left", source })
     }
 
     /// Returns the network, if it exists. Retries, because Podman before 4.5 cannot answer while it
     /// removes any container.
-    async fn look(&self, client: &Client) -> Result<Option<NetworkInspect>, bollard::errors::Error> {
+    async fn look(
+        &self,
+        client: &Client,
+    ) -> Result<Option<NetworkInspect>, bollard::errors::Error> {
         patiently(|| client.api.inspect_network(&self.network, None::<InspectNetworkOptions>)).await
     }
 
@@ -166,8 +197,8 @@ impl ProxyNetwork {
 
 /// Builds the description of the proxy's container.
 fn body(parts: &Parts<'_>, program: &str, owner: PathBuf) -> Result<ContainerCreateBody, Failure> {
-    let Program { mut binds, mut words } =
-        Program::of(Path::new(program)).map_err(|source| Failure::Files { what: "find this program", source })?;
+    let Program { mut binds, mut words } = Program::of(Path::new(program))
+        .map_err(|source| Failure::Files { what: "find this program", source })?;
     binds.push(Bind::ours(owner, OWNER_INSIDE));
     words.extend(["egress", "serve", OWNER_INSIDE].map(str::to_owned));
     let is_set = |clause| parts.plan.held.get(&clause).is_some_and(|support| !support.is_absent());
@@ -212,7 +243,8 @@ impl Program {
             true => libraries(&fs_err::read_to_string("/proc/self/maps")?),
             false => Vec::new(),
         };
-        let mut program = Program { binds: vec![Bind::ours(path, PROGRAM_INSIDE)], words: Vec::new() };
+        let mut program =
+            Program { binds: vec![Bind::ours(path, PROGRAM_INSIDE)], words: Vec::new() };
         for library in &libraries {
             let name = library.file_name().unwrap_or_default().to_string_lossy();
             let inside = format!("{OWN_INSIDE}/libraries/{name}");
@@ -229,9 +261,14 @@ impl Program {
 
 /// Returns the shared objects among a process's mappings (proc(5)).
 fn libraries(maps: &str) -> Vec<PathBuf> {
-    let executable = maps.lines().filter(|line| line.split(' ').nth(1).is_some_and(|rights| rights.contains('x')));
-    let paths = executable.filter_map(|line| line.find('/').map(|start| PathBuf::from(&line[start..])));
-    let is_library = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().contains(".so"));
+    let executable = maps
+        .lines()
+        .filter(|line| line.split(' ').nth(1).is_some_and(|rights| rights.contains('x')));
+    let paths =
+        executable.filter_map(|line| line.find('/').map(|start| PathBuf::from(&line[start..])));
+    let is_library = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().contains(".so"))
+    };
     let mut libraries: Vec<PathBuf> = paths.filter(is_library).collect();
     libraries.sort();
     libraries.dedup();
@@ -247,7 +284,8 @@ pub(super) fn confine(host_config: &mut HostConfig, flavour: Flavour, proxy: &Re
         // this address, where nobody answers.
         host_config.dns = Some(vec![address]);
     }
-    let disabled = ["all", "default"].map(|which| (format!("net.ipv6.conf.{which}.disable_ipv6"), "1".to_owned()));
+    let disabled = ["all", "default"]
+        .map(|which| (format!("net.ipv6.conf.{which}.disable_ipv6"), "1".to_owned()));
     host_config.sysctls = Some(disabled.into());
 }
 
@@ -265,9 +303,12 @@ mod tests {
 7f02-7f03 r-xp 00000000 fe:00 3                  /usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2
 7f04-7f05 r-xp 00000000 00:00 0 [vdso]
 ";
-        let expected =
-            ["ld-linux-x86-64.so.2", "libc.so.6"].map(|name| Path::new("/usr/lib/x86_64-linux-gnu").join(name));
+        let expected = ["ld-linux-x86-64.so.2", "libc.so.6"]
+            .map(|name| Path::new("/usr/lib/x86_64-linux-gnu").join(name));
         assert_eq!(libraries(maps), expected);
-        assert_eq!(libraries("55e1-55e2 r-xp 00000000 fe:00 1 /usr/bin/ringfence\n"), [] as [PathBuf; 0]);
+        assert_eq!(
+            libraries("55e1-55e2 r-xp 00000000 fe:00 1 /usr/bin/ringfence\n"),
+            [] as [PathBuf; 0]
+        );
     }
 }

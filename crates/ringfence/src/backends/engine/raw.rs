@@ -20,13 +20,19 @@ use super::error::printable;
 const LONGEST_ANSWER: usize = 1 << 20;
 
 /// Sends one request to an engine, and reads the whole answer.
-pub(super) async fn ask(socket: &Path, request: Builder, body: impl Into<Bytes>) -> io::Result<Response<Bytes>> {
+pub(super) async fn ask(
+    socket: &Path,
+    request: Builder,
+    body: impl Into<Bytes>,
+) -> io::Result<Response<Bytes>> {
     let request = request.header(header::HOST, "engine").header(header::CONNECTION, "close");
     let request = request.body(Full::new(body.into())).map_err(io::Error::other)?;
     let stream = UnixStream::connect(socket).await?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    let (mut sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
     let answer = async move {
-        let (head, body) = sender.send_request(request).await.map_err(io::Error::other)?.into_parts();
+        let (head, body) =
+            sender.send_request(request).await.map_err(io::Error::other)?.into_parts();
         let body = Limited::new(body, LONGEST_ANSWER).collect().await.map_err(io::Error::other)?;
         Ok(Response::from_parts(head, body.to_bytes()))
     };
@@ -36,7 +42,11 @@ pub(super) async fn ask(socket: &Path, request: Builder, body: impl Into<Bytes>)
 }
 
 /// Creates an internal network without a resolver at a Podman engine.
-pub(super) async fn create_network(client: &Client, name: &str, labels: &HashMap<String, String>) -> io::Result<()> {
+pub(super) async fn create_network(
+    client: &Client,
+    name: &str,
+    labels: &HashMap<String, String>,
+) -> io::Result<()> {
     let network = json!({
         "name": name,
         "driver": "bridge",
@@ -45,7 +55,8 @@ pub(super) async fn create_network(client: &Client, name: &str, labels: &HashMap
         "ipv6_enabled": false,
         "labels": labels,
     });
-    let request = Request::post("/v4.0.0/libpod/networks/create").header(header::CONTENT_TYPE, "application/json");
+    let request = Request::post("/v4.0.0/libpod/networks/create")
+        .header(header::CONTENT_TYPE, "application/json");
     let answer = ask(&client.socket, request, network.to_string()).await?;
     match answer.status().is_success() {
         true => Ok(()),

@@ -53,16 +53,26 @@ pub(super) fn is_ours(labels: &HashMap<String, String>, rooms: &Path) -> bool {
 
 /// Removes a container of that name that a crash left. Fails if the name is taken by a container
 /// that is not ringfence's.
-pub(super) async fn make_way(client: &Client, rooms: &Path, container: &str) -> Result<(), Failure> {
-    let inspected = match client.api.inspect_container(container, None::<InspectContainerOptions>).await {
-        Ok(inspected) => inspected,
-        Err(error) if is_missing(&error) => return Ok(()),
-        Err(source) => return Err(Failure::Engine { what: "look for a container of that name", source }),
-    };
+pub(super) async fn make_way(
+    client: &Client,
+    rooms: &Path,
+    container: &str,
+) -> Result<(), Failure> {
+    let inspected =
+        match client.api.inspect_container(container, None::<InspectContainerOptions>).await {
+            Ok(inspected) => inspected,
+            Err(error) if is_missing(&error) => return Ok(()),
+            Err(source) => {
+                return Err(Failure::Engine { what: "look for a container of that name", source });
+            }
+        };
     let labels = inspected.config.and_then(|config| config.labels).unwrap_or_default();
     // This process holds the room of that name, so the process that created the container is dead.
     if !is_ours(&labels, rooms) {
-        return Err(Failure::NameTaken { container: container.to_owned(), flavour: client.flavour });
+        return Err(Failure::NameTaken {
+            container: container.to_owned(),
+            flavour: client.flavour,
+        });
     }
     remove(client, container)
         .await
@@ -96,7 +106,9 @@ pub(super) async fn remove(client: &Client, container: &str) -> Result<(), bolla
 
 /// Repeats a request until the engine can answer it, for at most `PATIENCE`. Returns `None` if the
 /// object of the request does not exist.
-pub(super) async fn patiently<T, Answer>(ask: impl Fn() -> Answer) -> Result<Option<T>, bollard::errors::Error>
+pub(super) async fn patiently<T, Answer>(
+    ask: impl Fn() -> Answer,
+) -> Result<Option<T>, bollard::errors::Error>
 where
     Answer: Future<Output = Result<T, bollard::errors::Error>>,
 {

@@ -21,13 +21,18 @@ impl Version {
     pub(crate) fn parse(text: &str) -> Option<Version> {
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (numbers, rest) = text.split_at(end);
-        let mut numbers = numbers.split('.').filter(|number| !number.is_empty()).map(|number| number.parse().ok());
+        let mut numbers = numbers
+            .split('.')
+            .filter(|number| !number.is_empty())
+            .map(|number| number.parse().ok());
         let (major, minor) = (numbers.next()??, numbers.next()??);
         let patch = numbers.next().flatten().unwrap_or(0);
-        let candidate = rest.strip_prefix(['-', '~']).and_then(|rest| rest.strip_prefix("rc")).map(|rest| {
-            let digits: String = rest.trim_start_matches('.').chars().take_while(char::is_ascii_digit).collect();
-            digits.parse().unwrap_or(0)
-        });
+        let candidate =
+            rest.strip_prefix(['-', '~']).and_then(|rest| rest.strip_prefix("rc")).map(|rest| {
+                let digits: String =
+                    rest.trim_start_matches('.').chars().take_while(char::is_ascii_digit).collect();
+                digits.parse().unwrap_or(0)
+            });
         Some(Version { major, minor, patch, candidate: candidate.unwrap_or(u32::MAX) })
     }
 }
@@ -37,7 +42,8 @@ pub(crate) fn warnings(version: &SystemVersion) -> Vec<String> {
     // Docker names the component `runc`. Podman names the component `OCI Runtime (runc)`, and the
     // version is the whole output of `runc --version`.
     let is_runc = |name: &str| name == "runc" || name == "OCI Runtime (runc)";
-    let components = version.components.iter().flatten().filter(|component| is_runc(&component.name));
+    let components =
+        version.components.iter().flatten().filter(|component| is_runc(&component.name));
     let text = |version: &str| -> Option<String> {
         let words = version.strip_prefix("runc version ").unwrap_or(version);
         words.split_whitespace().next().map(str::to_owned)
@@ -98,10 +104,14 @@ mod tests {
             }]),
             ..SystemVersion::default()
         };
-        let podman = said("OCI Runtime (runc)", "runc version 1.1.5+ds1\ncommit: x\nspec: 1.0.2-dev");
+        let podman =
+            said("OCI Runtime (runc)", "runc version 1.1.5+ds1\ncommit: x\nspec: 1.0.2-dev");
         for version in [said("runc", "1.1.5+ds1"), podman] {
             let [warning] = &warnings(&version)[..] else { panic!("{version:?}") };
-            assert!(warning.starts_with("runc 1.1.5+ds1 may be escaped from (CVE-2025-31133"), "{warning}");
+            assert!(
+                warning.starts_with("runc 1.1.5+ds1 may be escaped from (CVE-2025-31133"),
+                "{warning}"
+            );
         }
         assert_eq!(warnings(&said("OCI Runtime (crun)", "crun version 1.14")), [] as [String; 0]);
     }

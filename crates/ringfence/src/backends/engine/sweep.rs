@@ -104,7 +104,8 @@ async fn sweep_containers(
         // Also check the name: an image can have these labels, too, and the caller may have created
         // a container from it.
         let own_names = [container_name(name.as_str()), ProxyNetwork::of(name.as_str()).proxy];
-        let is_own = |given: &String| own_names.iter().any(|own| given.trim_start_matches('/') == own);
+        let is_own =
+            |given: &String| own_names.iter().any(|own| given.trim_start_matches('/') == own);
         if let Some(id) = container.id.filter(|_| container.names.iter().flatten().any(is_own)) {
             tracing::info!(container = id, sandbox = %name, "removing a container that a crash left");
             let _ = remove(client, &id).await; // the next sweep tries again

@@ -47,15 +47,19 @@ impl Scene {
             Flavour::Docker => "DOCKER_HOST",
             Flavour::Podman => "CONTAINER_HOST",
         };
-        let variables = BTreeMap::from([(name.into(), address.into()), ("HOME".into(), home.path().into())]);
+        let variables =
+            BTreeMap::from([(name.into(), address.into()), ("HOME".into(), home.path().into())]);
         let mut host = Host::new(variables, home.path().join("workspace"));
         (host.user_id, host.group_id) = (caller.user, caller.group);
         let scene = Scene { flavour, host, home };
         for directory in [scene.workspace(), scene.room("one"), scene.room("one").join("channel")] {
             fs_err::create_dir_all(directory).unwrap();
         }
-        for directory in
-            scene.rooms().join("one/channel").ancestors().take_while(|path| path.starts_with(scene.home.path()))
+        for directory in scene
+            .rooms()
+            .join("one/channel")
+            .ancestors()
+            .take_while(|path| path.starts_with(scene.home.path()))
         {
             chown(directory, Some(caller.user), Some(caller.group)).unwrap();
         }
@@ -83,7 +87,13 @@ impl Scene {
             // Container names are global at an engine, so two tests need different names.
             name: format!(
                 "test-{}",
-                self.home.path().file_name().unwrap().to_string_lossy().trim_start_matches('.').to_lowercase()
+                self.home
+                    .path()
+                    .file_name()
+                    .unwrap()
+                    .to_string_lossy()
+                    .trim_start_matches('.')
+                    .to_lowercase()
             ),
             channel: directory.join("channel"),
             guest,
@@ -103,19 +113,30 @@ impl Scene {
     }
 
     /// Starts a container, and accepts that a rootless engine may not enforce limits here.
-    async fn start(&self, policy: Policy, spec: ContainerSpec) -> Result<ContainerInstance, Failure> {
+    async fn start(
+        &self,
+        policy: Policy,
+        spec: ContainerSpec,
+    ) -> Result<ContainerInstance, Failure> {
         self.start_strictly(LIMITS.into_iter().fold(policy, Policy::allow_weaker), spec).await
     }
 
-    async fn start_strictly(&self, policy: Policy, spec: ContainerSpec) -> Result<ContainerInstance, Failure> {
+    async fn start_strictly(
+        &self,
+        policy: Policy,
+        spec: ContainerSpec,
+    ) -> Result<ContainerInstance, Failure> {
         let policy = policy.workspace(self.workspace());
         let policy = super::with_defaults(&policy, &spec).with_defaults();
         let source = fs_err::canonicalize(self.workspace()).unwrap();
-        let destination = policy.filesystem.workspace.as_ref().unwrap().destination.clone().unwrap();
+        let destination =
+            policy.filesystem.workspace.as_ref().unwrap().destination.clone().unwrap();
         let given = source.clone();
         let mut workspace = ResolvedWorkspace { given, source, destination, granted: Vec::new() };
-        workspace.granted = Grants::on(&self.host).grant_paths(&policy, &self.host, &workspace).unwrap();
-        let guarded = Guarded::find(&policy, &workspace, &self.host, &Locations::default(), &[]).unwrap();
+        workspace.granted =
+            Grants::on(&self.host).grant_paths(&policy, &self.host, &workspace).unwrap();
+        let guarded =
+            Guarded::find(&policy, &workspace, &self.host, &Locations::default(), &[]).unwrap();
         let plan = Plan {
             backend: self.flavour.backend(),
             summary: String::new(),
@@ -137,7 +158,8 @@ impl Scene {
     }
 
     async fn run(&self, line: &str) -> Captured {
-        let session = Session::new(Arc::new(ChannelDoor::of(&self.room("one").join("channel")).unwrap()));
+        let session =
+            Session::new(Arc::new(ChannelDoor::of(&self.room("one").join("channel")).unwrap()));
         session.up(PATIENCE).await.unwrap();
         let execution = session.exec(&Exec::shell(line)).await.unwrap();
         tokio::time::timeout(PATIENCE, execution.capture(1 << 20)).await.unwrap().unwrap()
@@ -164,7 +186,11 @@ fn ordinary() -> Owner {
 }
 
 fn agent(image: &str) -> ContainerSpec {
-    ContainerSpec { image: Some(image.to_owned()), pull: Some(Pull::Never), ..ContainerSpec::default() }
+    ContainerSpec {
+        image: Some(image.to_owned()),
+        pull: Some(Pull::Never),
+        ..ContainerSpec::default()
+    }
 }
 
 fn developer() -> ContainerSpec {
@@ -188,7 +214,10 @@ async fn assert_left_nothing(scene: &Scene) {
     let client = scene.client().await;
     let inspected = client
         .api
-        .inspect_container(&scene.place().container(), None::<bollard::query_parameters::InspectContainerOptions>)
+        .inspect_container(
+            &scene.place().container(),
+            None::<bollard::query_parameters::InspectContainerOptions>,
+        )
         .await;
     assert!(inspected.is_err_and(|error| image::is_missing(&error)));
     let mounts = fs_err::read_to_string("/proc/self/mountinfo").unwrap();

@@ -47,7 +47,10 @@ impl Asked<'_> {
             return Ok(known);
         }
         let memory = self.memory().await;
-        let note = memory.as_ref().and_then(Memory::note).filter(|_| self.freshness == Freshness::Remembered);
+        let note = memory
+            .as_ref()
+            .and_then(Memory::note)
+            .filter(|_| self.freshness == Freshness::Remembered);
         if let Some(remembered) = note.and_then(|note| serde_json::from_str(&note).ok()) {
             return Ok(remembered);
         }
@@ -87,7 +90,9 @@ mod tests {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
             let _ = stream.read(&mut [0; 1024]).await.unwrap();
-            let answer = format!("HTTP/1.1 200 OK\r\nServer: Libpod/{version} (linux)\r\nContent-Length: 0\r\n\r\n");
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nServer: Libpod/{version} (linux)\r\nContent-Length: 0\r\n\r\n"
+            );
             stream.write_all(answer.as_bytes()).await.unwrap();
         }
     }
@@ -101,16 +106,21 @@ mod tests {
         let version = async |freshness| {
             // Use a new process ID each time, so that the cache of this process is not used.
             process.set(process.get() - 1);
-            let engine = Asked { socket: &socket, pid: process.get(), host: Some(&host), freshness };
+            let engine =
+                Asked { socket: &socket, pid: process.get(), host: Some(&host), freshness };
             let answer = async {
                 asked.set(asked.get() + 1);
-                Ok::<_, Infallible>(SystemVersion { version: Some("4.3.1".to_owned()), ..SystemVersion::default() })
+                Ok::<_, Infallible>(SystemVersion {
+                    version: Some("4.3.1".to_owned()),
+                    ..SystemVersion::default()
+                })
             };
             engine.version(answer).await.unwrap().version
         };
         let local = tokio::task::LocalSet::new();
         let test = async {
-            let old = tokio::task::spawn_local(greet(UnixListener::bind(&socket).unwrap(), "4.3.1"));
+            let old =
+                tokio::task::spawn_local(greet(UnixListener::bind(&socket).unwrap(), "4.3.1"));
             for expected in [1, 1] {
                 assert_eq!(version(Freshness::Remembered).await.as_deref(), Some("4.3.1"));
                 assert_eq!(asked.get(), expected);
@@ -119,7 +129,8 @@ mod tests {
             assert_eq!(asked.get(), 2);
             old.abort();
             fs_err::remove_file(&socket).unwrap();
-            let _new = tokio::task::spawn_local(greet(UnixListener::bind(&socket).unwrap(), "4.4.0"));
+            let _new =
+                tokio::task::spawn_local(greet(UnixListener::bind(&socket).unwrap(), "4.4.0"));
             version(Freshness::Remembered).await;
             assert_eq!(asked.get(), 3);
         };

@@ -48,7 +48,8 @@ pub(crate) fn find(code: &str, listed: &[Module]) -> Examined {
     });
     // Either no thread could be started, or the parser panicked in a build where a panic does not
     // abort. The code was not examined.
-    let unexamined = || BlockedImport { module: String::new(), line: 1, column: 1, how: ImportedBy::Unexamined };
+    let unexamined =
+        || BlockedImport { module: String::new(), line: 1, column: 1, how: ImportedBy::Unexamined };
     examined.unwrap_or_else(|| Examined { found: vec![unexamined()], error: None })
 }
 
@@ -67,7 +68,8 @@ struct Searched {
 
 fn examine(code: &str, listed: &[Module]) -> Examined {
     let budget = Cell::new(MOST);
-    let Searched { found, error } = search(code, &Search { listed, budget: &budget, depth: 0 }, None);
+    let Searched { found, error } =
+        search(code, &Search { listed, budget: &budget, depth: 0 }, None);
     let index = LineIndex::from_source_text(code);
     let place = |at: TextSize| {
         let place = index.line_column(at, code);
@@ -93,7 +95,8 @@ struct Search<'a> {
 
 fn search(text: &str, search: &Search<'_>, outer: Option<&Words<'_>>) -> Searched {
     if text.len() > LONGEST || nesting::is_too_deep(text) {
-        let unexamined = Finding { module: String::new(), at: TextSize::default(), how: ImportedBy::Unexamined };
+        let unexamined =
+            Finding { module: String::new(), at: TextSize::default(), how: ImportedBy::Unexamined };
         return Searched { found: vec![unexamined], error: None };
     }
     // The interpreter reports syntax errors. The lint examines the statements that could be parsed.
@@ -156,11 +159,17 @@ impl Calls<'_> {
             Known::Eval => ("source", ImportedBy::Eval),
             Known::Importlib | Known::Builtins => return,
         };
-        let named = || call.arguments.keywords.iter().find(|own| own.arg.as_deref() == Some(keyword));
-        let Some(argument) = call.arguments.args.first().or_else(|| named().map(|own| &own.value)) else { return };
+        let named =
+            || call.arguments.keywords.iter().find(|own| own.arg.as_deref() == Some(keyword));
+        let Some(argument) = call.arguments.args.first().or_else(|| named().map(|own| &own.value))
+        else {
+            return;
+        };
         let Some(text) = literal(argument) else { return };
         match known {
-            Known::ImportModule | Known::BuiltInImport => self.note(&[text.as_str()], call.start(), how),
+            Known::ImportModule | Known::BuiltInImport => {
+                self.note(&[text.as_str()], call.start(), how)
+            }
             _ => self.executed(&text, argument.start(), how),
         }
     }

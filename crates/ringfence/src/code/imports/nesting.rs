@@ -43,7 +43,9 @@ pub(super) fn is_too_deep(code: &str) -> bool {
                 levels = vec![Level::default()];
                 depth = 0;
             }
-            TokenKind::Comma if level.lambdas == 0 && !level.is_open => depth -= std::mem::take(&mut level.tokens),
+            TokenKind::Comma if level.lambdas == 0 && !level.is_open => {
+                depth -= std::mem::take(&mut level.tokens)
+            }
             TokenKind::Rpar | TokenKind::Rsqb | TokenKind::Rbrace if !is_outside => {
                 depth -= levels.pop().map_or(0, |level| level.tokens);
             }
@@ -52,7 +54,9 @@ pub(super) fn is_too_deep(code: &str) -> bool {
                 level.tokens += 1;
                 depth += 1;
                 match token {
-                    TokenKind::Lpar | TokenKind::Lsqb | TokenKind::Lbrace => levels.push(Level::default()),
+                    TokenKind::Lpar | TokenKind::Lsqb | TokenKind::Lbrace => {
+                        levels.push(Level::default())
+                    }
                     TokenKind::Lambda => level.lambdas += 1,
                     // A list may follow, or a whole statement, because the parser accepts one
                     // there.

@@ -78,9 +78,15 @@ fn nesting_hides_no_import() {
         assert_eq!(found(&around.replace("{}", "import os")).len(), 1, "{around}");
         assert_eq!(found(&around.replace("{}", "__import__('os')")).len(), 1, "{around}");
     }
-    for around in
-        ["[{} for x in y]", "lambda: {}", "f(a, b={})", "f'{{}}'", "x if {} else y", "{1: {}}", "@f({})\ndef g(): pass"]
-    {
+    for around in [
+        "[{} for x in y]",
+        "lambda: {}",
+        "f(a, b={})",
+        "f'{{}}'",
+        "x if {} else y",
+        "{1: {}}",
+        "@f({})\ndef g(): pass",
+    ] {
         assert_eq!(found(&around.replace("{}", "__import__('os')")).len(), 1, "{around}");
     }
 }
@@ -94,7 +100,10 @@ fn calls_that_import_are_found_under_every_name() {
         ("__import__('o' 's')", "line 1, column 1: __import__"),
         ("__import__('o' + 's')", "line 1, column 1: __import__"),
         ("__import__(f'os')", "line 1, column 1: __import__"),
-        ("__import__('o' f'{\"\"}s') if 0 else __import__(f'o' 's')", "line 1, column 36: __import__"),
+        (
+            "__import__('o' f'{\"\"}s') if 0 else __import__(f'o' 's')",
+            "line 1, column 36: __import__",
+        ),
         ("f = __import__\nf('os')", "line 2, column 1: __import__"),
         ("(f := __import__)('os')", "line 1, column 1: __import__"),
         ("(f := __import__)\nf('os')", "line 2, column 1: __import__"),
@@ -108,7 +117,10 @@ fn calls_that_import_are_found_under_every_name() {
         ("import importlib.util\nimportlib.import_module('os')", "line 2, column 1: import_module"),
         ("from importlib import import_module as i\ni('os')", "line 2, column 1: import_module"),
         ("from importlib import *\nimport_module('os')", "line 2, column 1: import_module"),
-        ("def f(): i.import_module('os')\nimport importlib as i", "line 1, column 10: import_module"),
+        (
+            "def f(): i.import_module('os')\nimport importlib as i",
+            "line 1, column 10: import_module",
+        ),
         ("import importlib\nimportlib.__import__('os')", "line 2, column 1: __import__"),
         ("__import__('importlib').import_module('os')", "line 1, column 1: import_module"),
     ] {
@@ -121,9 +133,15 @@ fn calls_that_import_are_found_under_every_name() {
 fn text_that_is_executed_is_looked_into() {
     check("exec('import os')", &["line 1, column 6: exec of text that imports os"]);
     check("exec(b'import os')", &["line 1, column 6: exec of text that imports os"]);
-    check("exec('''\nimport re\nimport os\n''')", &["line 1, column 6: exec of text that imports os"]);
+    check(
+        "exec('''\nimport re\nimport os\n''')",
+        &["line 1, column 6: exec of text that imports os"],
+    );
     check("eval(\" __import__('os')\")", &["line 1, column 6: eval of text that imports os"]);
-    check("exec(compile('import os', '', 'exec'))", &["line 1, column 14: exec of text that imports os"]);
+    check(
+        "exec(compile('import os', '', 'exec'))",
+        &["line 1, column 14: exec of text that imports os"],
+    );
     check("exec('exec(\"import os\")')", &["line 1, column 6: exec of text that imports os"]);
     check(
         "import importlib as i\nexec('i.import_module(\"socket\")')",
@@ -140,7 +158,10 @@ fn text_that_is_executed_is_looked_into() {
 #[test]
 fn columns_are_characters_and_lines_end_as_python_ends_them() {
     check("é = 'ü'; import os", &["line 1, column 17: import os"]);
-    check("x = 1\r\nimport os\rimport socket", &["line 2, column 8: import os", "line 3, column 8: import socket"]);
+    check(
+        "x = 1\r\nimport os\rimport socket",
+        &["line 2, column 8: import os", "line 3, column 8: import socket"],
+    );
     check("\u{feff}import os", &["line 1, column 8: import os"]);
 }
 
@@ -171,7 +192,8 @@ fn findings_are_bounded_in_number() {
 /// Code that is nested too deeply is reported, in bounded time and on a bounded stack.
 #[test]
 fn code_that_is_nested_without_end_is_not_examined_and_harms_nobody() {
-    let deep = |before: &str, after: &str| format!("{}x{}", before.repeat(60_000), after.repeat(60_000));
+    let deep =
+        |before: &str, after: &str| format!("{}x{}", before.repeat(60_000), after.repeat(60_000));
     let began = Instant::now();
     for code in [
         deep("(", ")"),
@@ -205,7 +227,9 @@ fn code_that_is_nested_without_end_is_not_examined_and_harms_nobody() {
         deep("case [", ""),
     ] {
         let found = found(&code);
-        let is_deep = found.iter().any(|found| found.ends_with("too long, or nested too deeply, to be examined"));
+        let is_deep = found
+            .iter()
+            .any(|found| found.ends_with("too long, or nested too deeply, to be examined"));
         assert!(is_deep || found.is_empty(), "{found:?}: {}", &code[..40]);
     }
     assert!(began.elapsed() < Duration::from_secs(120), "{:?}", began.elapsed());
@@ -214,9 +238,16 @@ fn code_that_is_nested_without_end_is_not_examined_and_harms_nobody() {
 /// At the deepest nesting that is examined, the stack of the thread must be enough.
 #[test]
 fn code_that_is_nested_as_deeply_as_it_may_be_is_examined() {
-    for (before, after) in
-        [("(", ")"), ("[", "]"), ("f(", ")"), ("-", ""), ("lambda:", ""), ("1+", ""), ("", ".a"), ("", "()")]
-    {
+    for (before, after) in [
+        ("(", ")"),
+        ("[", "]"),
+        ("f(", ")"),
+        ("-", ""),
+        ("lambda:", ""),
+        ("1+", ""),
+        ("", ".a"),
+        ("", "()"),
+    ] {
         let code = format!("{}__import__('os'){}", before.repeat(2400), after.repeat(2400));
         assert_eq!(found(&code).len(), 1, "{before} {after}");
     }
@@ -227,11 +258,15 @@ fn code_that_is_nested_as_deeply_as_it_may_be_is_examined() {
 
 #[test]
 fn a_long_list_of_short_things_is_not_deep() {
-    let list = format!("x = [{}]\nimport os", "-1, a.b, f(1, 2), lambda x, y: 1, {1: 2},\n".repeat(5000));
+    let list =
+        format!("x = [{}]\nimport os", "-1, a.b, f(1, 2), lambda x, y: 1, {1: 2},\n".repeat(5000));
     assert_eq!(found(&list).len(), 1);
     let text = format!("x = ({})\nimport os", "'some text'\n".repeat(20_000));
     assert_eq!(found(&text).len(), 1);
     let lines = format!("{}import os", "a = b + c\n".repeat(50_000));
     assert_eq!(found(&lines).len(), 1);
-    assert_eq!(found(&" ".repeat(LONGEST + 1)), ["line 1, column 1: too long, or nested too deeply, to be examined"]);
+    assert_eq!(
+        found(&" ".repeat(LONGEST + 1)),
+        ["line 1, column 1: too long, or nested too deeply, to be examined"]
+    );
 }

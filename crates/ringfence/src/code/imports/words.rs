@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use ruff_python_ast::visitor::{Visitor, walk_expr, walk_stmt};
-use ruff_python_ast::{Expr, FStringPart, InterpolatedStringElement, Operator, Stmt, StmtImport, StmtImportFrom};
+use ruff_python_ast::{
+    Expr, FStringPart, InterpolatedStringElement, Operator, Stmt, StmtImport, StmtImportFrom,
+};
 
 /// Longest chain of sub-expressions that is followed.
 const FARTHEST: usize = 16;
@@ -78,8 +80,12 @@ impl<'a> Words<'a> {
         match expr {
             Expr::Name(name) => self.word(name.id.as_str()),
             Expr::Named(named) => self.followed(&named.value, left),
-            Expr::Attribute(attribute) => self.followed(&attribute.value, left)?.member(attribute.attr.as_str()),
-            Expr::Subscript(subscript) => self.followed(&subscript.value, left)?.member(&literal(&subscript.slice)?),
+            Expr::Attribute(attribute) => {
+                self.followed(&attribute.value, left)?.member(attribute.attr.as_str())
+            }
+            Expr::Subscript(subscript) => {
+                self.followed(&subscript.value, left)?.member(&literal(&subscript.slice)?)
+            }
             // For example `__import__("importlib")`.
             Expr::Call(call) => {
                 let imports = [Known::BuiltInImport, Known::ImportModule];
@@ -126,7 +132,10 @@ impl<'a> Words<'a> {
         for alias in &import.names {
             match alias.name.as_str() {
                 "*" => self.bind("import_module", module.member("import_module")),
-                name => self.bind(alias.asname.as_ref().map_or(name, |own| own.as_str()), module.member(name)),
+                name => self.bind(
+                    alias.asname.as_ref().map_or(name, |own| own.as_str()),
+                    module.member(name),
+                ),
             }
         }
     }

@@ -99,16 +99,26 @@ impl Child {
     /// Starts an interpreter, and waits until it is ready for code. The interpreter is ended when
     /// the other end of `line` closes.
     pub(super) fn start(core: &Core, recipe: &Recipe, line: &OwnedFd) -> Result<Child, CodeError> {
-        let stage = Stage::new(&core.settings, &recipe.policy, &recipe.interpreter, Lint::default())?;
-        let Prepared::Launch(ready) = core.ready(&stage.policy, &stage.command, Purpose::Run)? else {
-            return Err(CodeError::NotWaiting { why: "in a container none is started beforehand".to_owned() });
+        let stage =
+            Stage::new(&core.settings, &recipe.policy, &recipe.interpreter, Lint::default())?;
+        let Prepared::Launch(ready) = core.ready(&stage.policy, &stage.command, Purpose::Run)?
+        else {
+            return Err(CodeError::NotWaiting {
+                why: "in a container none is started beforehand".to_owned(),
+            });
         };
         recipe.interpreter.check(ready.context.plan.backend)?;
-        let failed = |source| RunError::Setup { step: "make a socket for the interpreter".to_owned(), source };
+        let failed = |source| RunError::Setup {
+            step: "make a socket for the interpreter".to_owned(),
+            source,
+        };
         let (channel, theirs) = control::pair().map_err(failed)?;
         // No deadline yet, because the time of the code begins when there is code.
         let (underway, capture) = core.launch_captured(*ready, vec![(CHANNEL, theirs)], None)?;
-        let file = File::options().write(true).open(&stage.file).map_err(|source| CodeError::Stage { source })?;
+        let file = File::options()
+            .write(true)
+            .open(&stage.file)
+            .map_err(|source| CodeError::Stage { source })?;
         let command = stage.command.clone();
         let mut child = Child {
             underway,
@@ -151,11 +161,14 @@ impl Child {
     /// ready.
     fn greet(&mut self, recipe: &Recipe, line: &OwnedFd) -> Result<(), CodeError> {
         let lost = |why: &str| CodeError::NotWaiting { why: why.to_owned() };
-        let sent = rustix::net::send(&*self.channel, recipe.preload.as_bytes(), SendFlags::NOSIGNAL);
+        let sent =
+            rustix::net::send(&*self.channel, recipe.preload.as_bytes(), SendFlags::NOSIGNAL);
         if sent.is_ok() {
             match self.poll(line, Some(Instant::now() + PATIENCE)) {
                 None => return Err(lost("it does not come to an end with its imports")),
-                Some(Event::Called | Event::Dismissed) => return Err(lost("it is not wanted any more")),
+                Some(Event::Called | Event::Dismissed) => {
+                    return Err(lost("it is not wanted any more"));
+                }
                 Some(Event::Ended) => {}
             }
             let mut buffer = [0; LONGEST];
@@ -169,14 +182,21 @@ impl Child {
             }
         }
         // The interpreter has ended: its status and its output say why.
-        let watch = Watch { capture: Some(&mut self.capture), cancel: Some(line.as_fd()), ..Watch::default() };
-        let ExecutionResult { exit_code, signal, stderr, .. } = self.underway.watch(&self.command, watch, None)?;
+        let watch = Watch {
+            capture: Some(&mut self.capture),
+            cancel: Some(line.as_fd()),
+            ..Watch::default()
+        };
+        let ExecutionResult { exit_code, signal, stderr, .. } =
+            self.underway.watch(&self.command, watch, None)?;
         let how = exit_code.map_or_else(
             || format!("ended by signal {}", signal.unwrap_or_default()),
             |code| format!("exited with {code}"),
         );
         let said: String = untrusted::printable(stderr.trim()).chars().take(TOLD).collect();
-        Err(CodeError::NotWaiting { why: format!("it {how}; {said}").trim_end_matches(['.', ';', ' ']).to_owned() })
+        Err(CodeError::NotWaiting {
+            why: format!("it {how}; {said}").trim_end_matches(['.', ';', ' ']).to_owned(),
+        })
     }
 
     /// Waits for a call of the owner, or for the end of the interpreter.
@@ -190,7 +210,8 @@ impl Child {
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let timeout = left.and_then(|left| Timespec::try_from(left).ok());
-            let mut fds = [PollFd::new(line, PollFlags::IN), PollFd::new(&*self.channel, PollFlags::IN)];
+            let mut fds =
+                [PollFd::new(line, PollFlags::IN), PollFd::new(&*self.channel, PollFlags::IN)];
             match poll(&mut fds, timeout.as_ref()) {
                 Ok(0) => return None,
                 Ok(_) => {}
@@ -207,7 +228,11 @@ impl Child {
 
     /// Watches the code that the interpreter was told of, for at most `time`. Returns `None` if the
     /// interpreter ended before it read the code.
-    pub(super) fn run(&mut self, time: Duration, line: &OwnedFd) -> Option<Result<ExecutionResult, RunError>> {
+    pub(super) fn run(
+        &mut self,
+        time: Duration,
+        line: &OwnedFd,
+    ) -> Option<Result<ExecutionResult, RunError>> {
         self.underway.context.plan.policy.limits.time = Some(Span::from(time));
         // Read the usage once while the code runs, because the first read takes longest and the
         // next one comes when the code ends.
@@ -224,7 +249,8 @@ impl Child {
             ..Watch::default()
         };
         let result = self.underway.watch(&self.command, watch, None);
-        let was_killed = result.as_ref().map_or(true, |result| result.signal.is_some() && !result.timed_out);
+        let was_killed =
+            result.as_ref().map_or(true, |result| result.signal.is_some() && !result.timed_out);
         (!was_killed || was_told.get().unwrap_or_else(|| self.has_heard())).then_some(result)
     }
 
@@ -237,7 +263,8 @@ impl Child {
         let mut fds = [PollFd::new(&*self.channel, PollFlags::IN)];
         // An interpreter that does not end in time has read the message.
         let _ = poll(&mut fds, Timespec::try_from(PATIENCE).ok().as_ref());
-        rustix::net::recv(&*self.channel, &mut [0][..], RecvFlags::DONTWAIT) != Err(Errno::CONNRESET)
+        rustix::net::recv(&*self.channel, &mut [0][..], RecvFlags::DONTWAIT)
+            != Err(Errno::CONNRESET)
     }
 }
 

@@ -76,14 +76,20 @@ impl Interpreters {
     /// Everything else is as with [`Engine::execute_code`], and [`crate::result::Meta::warm`] tells
     /// the two apart. Modules that were imported beforehand are in `sys.modules`, and two frames of
     /// the interpreter program are below the code's own frames.
-    pub async fn execute_code(&self, code: &str, timeout: Option<Duration>) -> Result<ExecutionResult, CodeError> {
+    pub async fn execute_code(
+        &self,
+        code: &str,
+        timeout: Option<Duration>,
+    ) -> Result<ExecutionResult, CodeError> {
         let Pool { core, recipe, .. } = &*self.pool;
         let script = Script::new(&core.settings.code, code, &recipe.interpreter.name)?;
         let lint = match script.is_looked_at() {
             false => Lint::default(),
             true => {
                 let looked_at = script.clone();
-                tokio::task::spawn_blocking(move || looked_at.lint()).await.expect("the lint answers in any case")
+                tokio::task::spawn_blocking(move || looked_at.lint())
+                    .await
+                    .expect("the lint answers in any case")
             }
         };
         let mut timeout = timeout;
@@ -202,7 +208,8 @@ impl Taken {
         let Taken { line, waiting: Waiting { calls, channel, file, .. } } = self;
         let (answer, result) = oneshot::channel();
         calls.try_send(Call { begun: Instant::now(), time, answer }).ok()?;
-        let say = |words: &str| rustix::net::send(&*channel, words.as_bytes(), SendFlags::NOSIGNAL).ok();
+        let say =
+            |words: &str| rustix::net::send(&*channel, words.as_bytes(), SendFlags::NOSIGNAL).ok();
         // Write on this thread, because to wake another thread would take longer than the writes
         // take. Short code is compiled while its file is written.
         let is_short = code.len() <= SHORT;
@@ -258,7 +265,8 @@ impl Pool {
     /// when the code has ended and not when it begins, so that the code does not share the
     /// processors with a start.
     fn refill(self: &Arc<Pool>) {
-        let at_once = std::thread::available_parallelism().map_or(1, |count| count.get().div_ceil(2));
+        let at_once =
+            std::thread::available_parallelism().map_or(1, |count| count.get().div_ceil(2));
         let mut state = self.state();
         while state.seats.len() < self.size()
             && state.seats.iter().filter(|seat| seat.waiting.is_none()).count() < at_once
@@ -267,7 +275,8 @@ impl Pool {
             let number = state.next;
             state.next += 1;
             state.seats.push(Seat { number, line, waiting: None });
-            let (pool, core, recipe) = (Arc::downgrade(self), Arc::clone(&self.core), Arc::clone(&self.recipe));
+            let (pool, core, recipe) =
+                (Arc::downgrade(self), Arc::clone(&self.core), Arc::clone(&self.recipe));
             std::thread::spawn(move || keep(&pool, &core, &recipe, number, &own));
         }
     }

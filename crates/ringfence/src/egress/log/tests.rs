@@ -21,7 +21,9 @@ fn targets(entries: &[Entry]) -> Vec<&str> {
     assert!(entries.iter().all(|entry| target(entry).is_some()));
     entries
         .iter()
-        .filter_map(|entry| if let Event::Denied(denial) = &entry.event { Some(&*denial.target) } else { None })
+        .filter_map(|entry| {
+            if let Event::Denied(denial) = &entry.event { Some(&*denial.target) } else { None }
+        })
         .collect()
 }
 
@@ -70,7 +72,9 @@ fn a_result_tells_of_the_denials_since_its_command_began_whatever_became_of_the_
     assert!(since(start).is_empty());
     log.write(denied("mine.test:443"));
     assert_eq!(since(start), ["mine.test:443: no rule of the policy allows it"]);
-    assert!(denials_since(&path, start, "other").iter().all(|denial| denial.what.starts_with("1 more")));
+    assert!(
+        denials_since(&path, start, "other").iter().all(|denial| denial.what.starts_with("1 more"))
+    );
     // The first denial is still counted after a command has flooded its own log.
     for number in 0..30_000 {
         log.write(denied(&format!("{number}.again.test:443")));

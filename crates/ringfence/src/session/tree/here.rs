@@ -36,8 +36,14 @@ impl Here {
         let Some((workspace, rest)) = self.shared(&path) else {
             return Ok(openat(CWD, &path, flags, Mode::empty())?);
         };
-        let directory = openat(CWD, workspace, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let directory = openat(
+            CWD,
+            workspace,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        let within =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         Ok(openat2(directory, rest, flags, Mode::empty(), within)?)
     }
 
@@ -76,11 +82,21 @@ mod tests {
             opened.map(drop).map_err(|error| Errno::from_io_error(&error))
         };
         let with = Here::with(&workspace);
-        for path in ["ws/planted/secret", "way/planted/secret", "ws/planted/", "ws/own/../planted/secret"] {
+        for path in
+            ["ws/planted/secret", "way/planted/secret", "ws/planted/", "ws/own/../planted/secret"]
+        {
             assert_eq!(open(&Here::default(), path), Ok(()), "{path}");
             assert_eq!(open(&with, path), Err(Some(Errno::LOOP)), "{path}");
         }
-        for path in ["ws", "ws/.", "ws/own/file", "way/own/file", "way", "elsewhere/secret", "ws/../elsewhere/secret"] {
+        for path in [
+            "ws",
+            "ws/.",
+            "ws/own/file",
+            "way/own/file",
+            "way",
+            "elsewhere/secret",
+            "ws/../elsewhere/secret",
+        ] {
             assert_eq!(open(&with, path), Ok(()), "{path}");
         }
         // The path does not lead to the siblings of the link's target.

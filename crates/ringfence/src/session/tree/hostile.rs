@@ -36,7 +36,10 @@ fn inlet(bytes: &[u8], ends: bool) -> Inlet {
     Inlet::new(arrivals)
 }
 
-fn unpacked(entries: &[(EntryType, &str, &str, &[u8])], to: &Path) -> Result<Transferred, SessionError> {
+fn unpacked(
+    entries: &[(EntryType, &str, &str, &[u8])],
+    to: &Path,
+) -> Result<Transferred, SessionError> {
     let mut tar = Builder::new(Vec::new());
     for (kind, name, link, content) in entries {
         entry(&mut tar, *kind, name, link, content);
@@ -68,12 +71,19 @@ fn an_honest_tree_arrives_without_special_bits() {
 
 #[test]
 fn names_that_lead_out_are_refused() {
-    for (name, why) in
-        [("/etc/x", "absolute"), ("../x", "leads out"), ("a/../../x", "leads out"), ("a/..", "leads out")]
-    {
+    for (name, why) in [
+        ("/etc/x", "absolute"),
+        ("../x", "leads out"),
+        ("a/../../x", "leads out"),
+        ("a/..", "leads out"),
+    ] {
         let place = tempfile::tempdir().unwrap();
-        let error = unpacked(&[(EntryType::Regular, name, "", b"x")], &place.path().join("to")).unwrap_err();
-        assert!(matches!(&error, SessionError::Tree { why: said, .. } if said.contains(why)), "{error:?}");
+        let error = unpacked(&[(EntryType::Regular, name, "", b"x")], &place.path().join("to"))
+            .unwrap_err();
+        assert!(
+            matches!(&error, SessionError::Tree { why: said, .. } if said.contains(why)),
+            "{error:?}"
+        );
         assert_eq!(fs_err::read_dir(place.path()).unwrap().count(), 1);
     }
 }
@@ -88,7 +98,11 @@ fn no_link_is_followed_neither_a_planted_nor_an_older_one() {
     symlink(&outside, to.join("older")).unwrap();
     symlink(outside.join("file"), to.join("file")).unwrap();
     unpacked(&[(EntryType::Regular, "older/file", "", b"x")], &to).unwrap_err();
-    unpacked(&[(EntryType::Directory, "older", "", b""), (EntryType::Regular, "older/x", "", b"x")], &to).unwrap_err();
+    unpacked(
+        &[(EntryType::Directory, "older", "", b""), (EntryType::Regular, "older/x", "", b"x")],
+        &to,
+    )
+    .unwrap_err();
     unpacked(
         &[
             (EntryType::Directory, "d", "", b""),
@@ -101,7 +115,14 @@ fn no_link_is_followed_neither_a_planted_nor_an_older_one() {
     // A file replaces a link, and the link's target is not changed.
     unpacked(&[(EntryType::Regular, "file", "", b"new")], &to).unwrap();
     assert_eq!(fs_err::read_to_string(to.join("file")).unwrap(), "new");
-    unpack::file(&Here::default(), inlet(b"newer", true), &to.join("older"), 0o4755, &AtomicU64::new(0)).unwrap();
+    unpack::file(
+        &Here::default(),
+        inlet(b"newer", true),
+        &to.join("older"),
+        0o4755,
+        &AtomicU64::new(0),
+    )
+    .unwrap();
     assert_eq!(fs_err::read_to_string(to.join("older")).unwrap(), "newer");
     assert_eq!(fs_err::read_to_string(outside.join("file")).unwrap(), "kept");
     assert_eq!(fs_err::read_dir(&outside).unwrap().count(), 1);
@@ -139,17 +160,28 @@ fn trees_that_break_off_or_make_no_sense_are_errors() {
     let whole = tar.into_inner().unwrap();
     let place = tempfile::tempdir().unwrap();
     let read = |bytes: &[u8], ends| {
-        unpack::tree(&Here::default(), inlet(bytes, ends), &place.path().join("to"), &AtomicU64::new(0))
+        unpack::tree(
+            &Here::default(),
+            inlet(bytes, ends),
+            &place.path().join("to"),
+            &AtomicU64::new(0),
+        )
     };
     read(&whole, true).unwrap();
-    for (bytes, ends) in [(&whole[..2000], true), (&whole[..2000], false), (&whole[..], false), (&[b'x'; 2048], true)] {
+    for (bytes, ends) in [
+        (&whole[..2000], true),
+        (&whole[..2000], false),
+        (&whole[..], false),
+        (&[b'x'; 2048], true),
+    ] {
         assert!(read(bytes, ends).is_err());
     }
     let mut tar = Builder::new(Vec::new());
     entry(&mut tar, EntryType::GNULongName, "long", "", &vec![b'a'; 1 << 20]);
     assert!(read(&tar.into_inner().unwrap(), true).is_err());
     let file = place.path().join("file");
-    unpack::file(&Here::default(), inlet(b"half", false), &file, 0o644, &AtomicU64::new(0)).unwrap_err();
+    unpack::file(&Here::default(), inlet(b"half", false), &file, 0o644, &AtomicU64::new(0))
+        .unwrap_err();
     assert!(!file.exists());
     assert_eq!(fs_err::read_dir(place.path()).unwrap().count(), 1, "nothing is left beside it");
 }
@@ -163,9 +195,14 @@ fn what_is_packed_is_what_is_there_and_not_what_it_leads_to() {
     fs_err::write(from.join(&long).join("file"), vec![7; 1 << 20]).unwrap();
     symlink("/etc/passwd", from.join("secret")).unwrap();
     let (sender, mut pieces) = mpsc::channel(100);
-    let done =
-        pack::pack(pack::open(&Here::default(), &from).unwrap(), &from, "", Outlet::new(sender), &AtomicU64::new(0))
-            .unwrap();
+    let done = pack::pack(
+        pack::open(&Here::default(), &from).unwrap(),
+        &from,
+        "",
+        Outlet::new(sender),
+        &AtomicU64::new(0),
+    )
+    .unwrap();
     assert_eq!((done.files, done.bytes), (1, 1 << 20));
     let mut tar = Vec::new();
     while let Some(piece) = pieces.blocking_recv() {

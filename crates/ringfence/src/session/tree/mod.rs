@@ -182,7 +182,9 @@ impl Files<'_> {
     }
 }
 
-async fn joined(job: JoinHandle<Result<Transferred, SessionError>>) -> Result<Transferred, SessionError> {
+async fn joined(
+    job: JoinHandle<Result<Transferred, SessionError>>,
+) -> Result<Transferred, SessionError> {
     match job.await {
         Ok(done) => done,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),

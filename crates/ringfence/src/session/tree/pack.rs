@@ -21,8 +21,11 @@ const DEEPEST: usize = 128;
 const BLOCK: usize = 512;
 /// Flags with which files are opened. The open does not wait for a pipe that takes the place of a
 /// file.
-const TO_READ: OFlags =
-    OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+const TO_READ: OFlags = OFlags::RDONLY
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOCTTY)
+    .union(OFlags::CLOEXEC);
 
 /// File or directory to be packed.
 #[derive(Debug)]
@@ -62,7 +65,9 @@ pub(super) fn pack(
 ) -> Result<Transferred, SessionError> {
     let mut packer = Packer { tar: Builder::new(outlet), done: Transferred::default(), count };
     match source {
-        Source::Directory(directory) => packer.directory(&directory, path, Path::new(""), DEEPEST)?,
+        Source::Directory(directory) => {
+            packer.directory(&directory, path, Path::new(""), DEEPEST)?
+        }
         Source::File(file) => packer.file(file, path, Path::new(name))?,
     }
     let packed = packer.tar.into_inner().and_then(|mut outlet| outlet.flush());
@@ -80,7 +85,13 @@ struct Packer<'a> {
 impl Packer<'_> {
     /// Packs the contents of a directory. The directory lies at `path` on the host, and is called
     /// `name` in the tree.
-    fn directory(&mut self, directory: &OwnedFd, path: &Path, name: &Path, levels: usize) -> Result<(), SessionError> {
+    fn directory(
+        &mut self,
+        directory: &OwnedFd,
+        path: &Path,
+        name: &Path,
+        levels: usize,
+    ) -> Result<(), SessionError> {
         let names = names(directory).map_err(|source| cannot_read(path, source))?;
         for entry in names {
             let entry = OsStr::from_bytes(entry.as_bytes());
@@ -98,10 +109,13 @@ impl Packer<'_> {
         levels: usize,
     ) -> Result<(), SessionError> {
         let failed = |source: io::Error| cannot_read(path, source);
-        let stat = statat(directory, entry, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| failed(errno.into()))?;
+        let stat = statat(directory, entry, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|errno| failed(errno.into()))?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
-                let levels = levels.checked_sub(1).ok_or_else(|| failed(io::Error::other("it lies too deep")))?;
+                let levels = levels
+                    .checked_sub(1)
+                    .ok_or_else(|| failed(io::Error::other("it lies too deep")))?;
                 let below = open_at(directory, entry).map_err(failed)?;
                 let stat = fstat(&below).map_err(|errno| failed(errno.into()))?;
                 let mut header = header(EntryType::Directory, &stat, 0);
@@ -113,13 +127,15 @@ impl Packer<'_> {
                 self.file(file, path, name)
             }
             FileType::Symlink => {
-                let target = readlinkat(directory, entry, Vec::new()).map_err(|errno| failed(errno.into()))?;
+                let target = readlinkat(directory, entry, Vec::new())
+                    .map_err(|errno| failed(errno.into()))?;
                 let mut header = header(EntryType::Symlink, &stat, 0);
                 let target = PathBuf::from(OsStr::from_bytes(target.as_bytes()));
                 self.tar.append_link(&mut header, name, target).map_err(failed)
             }
             _ => {
-                self.done.leave_out(name.as_os_str().as_bytes(), "it is a pipe, a socket or a device");
+                self.done
+                    .leave_out(name.as_os_str().as_bytes(), "it is a pipe, a socket or a device");
                 Ok(())
             }
         }
@@ -147,7 +163,10 @@ impl Packer<'_> {
         while left > 0 {
             let read = outlet.read_from(&mut file, left)?;
             if read == 0 {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it became shorter meanwhile"));
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "it became shorter meanwhile",
+                ));
             }
             left -= read;
             self.count.fetch_add(read, Ordering::Relaxed);

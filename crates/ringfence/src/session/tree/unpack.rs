@@ -10,7 +10,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, renameat, symlinkat, unlinkat};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, renameat, symlinkat, unlinkat,
+};
 use rustix::io::Errno;
 use tar::{Archive, Entry, EntryType};
 
@@ -37,7 +39,8 @@ pub(super) fn file(
     mode: u32,
     count: &AtomicU64,
 ) -> Result<Transferred, SessionError> {
-    let failed = |source: io::Error| SessionError::Here { doing: "write", path: to.to_owned(), source };
+    let failed =
+        |source: io::Error| SessionError::Here { doing: "write", path: to.to_owned(), source };
     let name = to.file_name().ok_or_else(|| failed(io::Error::other("it names no file")))?;
     let parent = parent(here, to).map_err(failed)?;
     let mut beside = OsString::from(".");
@@ -56,8 +59,14 @@ pub(super) fn file(
 }
 
 /// Fills the directory at `to`. The directory is made if it does not exist, and must not be a link.
-pub(super) fn tree(here: &Here, inlet: Inlet, to: &Path, count: &AtomicU64) -> Result<Transferred, SessionError> {
-    let failed = |source: io::Error| SessionError::Here { doing: "write", path: to.to_owned(), source };
+pub(super) fn tree(
+    here: &Here,
+    inlet: Inlet,
+    to: &Path,
+    count: &AtomicU64,
+) -> Result<Transferred, SessionError> {
+    let failed =
+        |source: io::Error| SessionError::Here { doing: "write", path: to.to_owned(), source };
     let root = top(here, to).map_err(failed)?;
     let mut unpacker = Unpacker { root, count, done: Transferred::default() };
     let mut archive = Archive::new(inlet);
@@ -105,7 +114,8 @@ struct Ahead {
 impl Unpacker<'_> {
     fn all(&mut self, archive: &mut Archive<Inlet>) -> Result<(), SessionError> {
         // Read raw entries, because the library itself would read a name of any length into memory.
-        let entries = archive.entries().map_err(|source| broken(b"", source.to_string()))?.raw(true);
+        let entries =
+            archive.entries().map_err(|source| broken(b"", source.to_string()))?.raw(true);
         let mut ahead = Ahead::default();
         for (entry, number) in entries.zip(1..) {
             let mut entry = entry.map_err(|source| broken(b"", source.to_string()))?;
@@ -123,7 +133,12 @@ impl Unpacker<'_> {
         Ok(())
     }
 
-    fn entry(&mut self, kind: EntryType, entry: Entry<'_, Inlet>, ahead: Ahead) -> Result<(), SessionError> {
+    fn entry(
+        &mut self,
+        kind: EntryType,
+        entry: Entry<'_, Inlet>,
+        ahead: Ahead,
+    ) -> Result<(), SessionError> {
         let name = ahead.name.unwrap_or_else(|| entry.path_bytes().into_owned());
         let parts = parts(&name).map_err(|why| broken(&name, why))?;
         let Some((last, before)) = parts.split_last() else { return Ok(()) };
@@ -144,7 +159,9 @@ impl Unpacker<'_> {
                 Ok(())
             }
             EntryType::Symlink => {
-                let target = ahead.link.or_else(|| entry.link_name_bytes().map(|target| target.into_owned()));
+                let target = ahead
+                    .link
+                    .or_else(|| entry.link_name_bytes().map(|target| target.into_owned()));
                 match target {
                     Some(target) if stays_below(&target, before.len()) => {
                         link(parent, last, OsStr::from_bytes(&target)).map_err(failed)
@@ -259,7 +276,8 @@ fn parts(name: &[u8]) -> Result<Vec<&OsStr>, &'static str> {
 /// root, if the same is true of every other link. Therefore `..` may only come first: after a name,
 /// `..` is the parent of the directory that the name leads to.
 fn stays_below(target: &[u8], depth: usize) -> bool {
-    let mut parts = target.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b".")).peekable();
+    let mut parts =
+        target.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b".")).peekable();
     let mut up = 0;
     while parts.next_if(|part| *part == b"..").is_some() {
         up += 1;
@@ -287,7 +305,9 @@ fn attributes(entry: &mut Entry<'_, Inlet>, ahead: &mut Ahead) -> Result<(), Ses
             b"path" => ahead.name = Some(attribute.value_bytes().to_owned()),
             b"linkpath" => ahead.link = Some(attribute.value_bytes().to_owned()),
             b"size" => return Err(broken(b"", "it has a size where none is understood")),
-            key if key.starts_with(b"GNU.sparse.") => return Err(broken(b"", "it has a file with holes")),
+            key if key.starts_with(b"GNU.sparse.") => {
+                return Err(broken(b"", "it has a file with holes"));
+            }
             _ => {}
         }
     }

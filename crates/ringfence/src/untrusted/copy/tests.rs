@@ -24,7 +24,8 @@ fn copied(tree: &Path, copy: &Path, limits: CopyLimits) -> Result<Copied, CopyEr
 
 /// Returns the names in the temporary directory, sorted.
 fn beside(place: &TempDir) -> Vec<std::ffi::OsString> {
-    let mut names: Vec<_> = fs_err::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let mut names: Vec<_> =
+        fs_err::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     names
 }
@@ -45,8 +46,9 @@ fn a_copy_is_what_the_tree_is_and_follows_none_of_its_links() {
     fs_err::File::open(tree.join("a/closed/file")).unwrap().file().set_modified(then).unwrap();
     fs_err::set_permissions(tree.join("program"), Permissions::from_mode(0o4751)).unwrap();
     fs_err::set_permissions(tree.join("a/closed"), Permissions::from_mode(0o555)).unwrap();
-    let set =
-        |name: &str, value: &[u8]| rustix::fs::setxattr(tree.join("program"), name, value, XattrFlags::empty()).is_ok();
+    let set = |name: &str, value: &[u8]| {
+        rustix::fs::setxattr(tree.join("program"), name, value, XattrFlags::empty()).is_ok()
+    };
     let has_attributes = set("user.note", b"kept");
     // CAP_NET_RAW for every process that executes the file, in the format of capabilities(7).
     let mut right = [0; 20];
@@ -60,18 +62,23 @@ fn a_copy_is_what_the_tree_is_and_follows_none_of_its_links() {
     assert_eq!(fs_err::metadata(copy.join("a/closed")).unwrap().mode() & 0o7777, 0o555);
     let program = fs_err::metadata(copy.join("program")).unwrap();
     assert_eq!(program.mode() & 0o7777, 0o751, "no special bit");
-    assert_eq!((program.nlink(), program.ino()), (2, fs_err::metadata(copy.join("a/same")).unwrap().ino()));
+    assert_eq!(
+        (program.nlink(), program.ino()),
+        (2, fs_err::metadata(copy.join("a/same")).unwrap().ino())
+    );
     assert_ne!(program.ino(), fs_err::metadata(tree.join("program")).unwrap().ino());
     assert_eq!(fs_err::read_link(copy.join("link")).unwrap(), Path::new("../secret"));
     assert_eq!(fs_err::read_link(copy.join("a/around")).unwrap(), place.path());
     assert!(!copy.join("pipe").exists() && !copy.join("socket").exists());
     if has_attributes {
         let mut value = [0; 16];
-        let length = rustix::fs::getxattr(copy.join("program"), "user.note", &mut value[..]).unwrap();
+        let length =
+            rustix::fs::getxattr(copy.join("program"), "user.note", &mut value[..]).unwrap();
         assert_eq!(&value[..length], b"kept");
     }
     if has_rights {
-        let found = |path: &Path| rustix::fs::getxattr(path, "security.capability", &mut [0; 32][..]);
+        let found =
+            |path: &Path| rustix::fs::getxattr(path, "security.capability", &mut [0; 32][..]);
         assert_eq!(found(&tree.join("program")), Ok(right.len()));
         assert_eq!(found(&copy.join("program")), Err(Errno::NODATA));
     }
@@ -106,10 +113,13 @@ fn what_took_the_place_of_something_else_is_not_opened() {
     let copier = Copier { limits: ENOUGH, stop: &stop, links, path, done, names, value };
     let check = |below: &Path, name: &CStr, kind: FileType, expected: Result<(), Option<Errno>>| {
         let flags = if kind == FileType::Directory { DIRECTORY } else { TO_READ };
-        let found = copier.open(opened(below).as_fd(), name, flags, kind).map(|_| ()).map_err(|error| match error {
-            CopyError::Read { source, .. } => source.raw_os_error(),
-            other => panic!("{other:?}"),
-        });
+        let found =
+            copier.open(opened(below).as_fd(), name, flags, kind).map(|_| ()).map_err(|error| {
+                match error {
+                    CopyError::Read { source, .. } => source.raw_os_error(),
+                    other => panic!("{other:?}"),
+                }
+            });
         assert_eq!(found, expected.map_err(|error| error.map(Errno::raw_os_error)), "{name:?}");
     };
     check(&tree, c"file", FileType::RegularFile, Ok(()));
@@ -127,7 +137,9 @@ fn what_took_the_place_of_something_else_is_not_opened() {
 fn attributes_count_as_what_is_in_files_does() {
     let (place, tree, copy) = place();
     fs_err::write(tree.join("file"), "text").unwrap();
-    if rustix::fs::setxattr(tree.join("file"), "user.note", &[1; 1000], XattrFlags::empty()).is_err() {
+    if rustix::fs::setxattr(tree.join("file"), "user.note", &[1; 1000], XattrFlags::empty())
+        .is_err()
+    {
         return; // this file system has no extended attributes
     }
     let error = copied(&tree, &copy, CopyLimits { bytes: 1003, ..ENOUGH }).unwrap_err();
@@ -186,6 +198,10 @@ fn a_tree_that_is_too_deep_is_refused_with_words_and_nothing_is_left() {
         directory = openat(&directory, "deep", DIRECTORY, Mode::empty()).unwrap();
     }
     let error = copied(&tree, &copy, ENOUGH).unwrap_err();
-    assert!(error.to_string().starts_with("cannot copy the tree: it is more than 128 directories deep, at `deep/deep"));
+    assert!(
+        error.to_string().starts_with(
+            "cannot copy the tree: it is more than 128 directories deep, at `deep/deep"
+        )
+    );
     assert_eq!(beside(&place), ["tree"]);
 }

@@ -17,7 +17,8 @@ pub(super) struct ConfigVariable {
 /// Parses a configuration file.
 pub(super) fn parse_config(bytes: &[u8]) -> Vec<ConfigVariable> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let mut parser = ConfigParser { rest: bytes, section: String::new(), subsection: None, found: Vec::new() };
+    let mut parser =
+        ConfigParser { rest: bytes, section: String::new(), subsection: None, found: Vec::new() };
     while !parser.rest.is_empty() {
         parser.parse_line();
     }
@@ -119,7 +120,9 @@ impl ConfigParser<'_> {
 
     fn parse_variable(&mut self) {
         let mut key = String::new();
-        while let Some(byte) = self.peek().filter(|byte| byte.is_ascii_alphanumeric() || *byte == b'-') {
+        while let Some(byte) =
+            self.peek().filter(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
+        {
             key.push(byte.to_ascii_lowercase().into());
             self.next();
         }
@@ -191,11 +194,21 @@ mod tests {
     #[track_caller]
     fn check(config: &str, expected: &[&str]) {
         let show = |variable: &ConfigVariable| {
-            let subsection = variable.subsection.as_deref().map(|name| format!("({})", name.escape_ascii()));
+            let subsection =
+                variable.subsection.as_deref().map(|name| format!("({})", name.escape_ascii()));
             let value = variable.value.escape_ascii();
-            format!("{}{}.{}={value}", variable.section, subsection.unwrap_or_default(), variable.key)
+            format!(
+                "{}{}.{}={value}",
+                variable.section,
+                subsection.unwrap_or_default(),
+                variable.key
+            )
         };
-        assert_eq!(parse_config(config.as_bytes()).iter().map(show).collect::<Vec<_>>(), expected, "{config:?}");
+        assert_eq!(
+            parse_config(config.as_bytes()).iter().map(show).collect::<Vec<_>>(),
+            expected,
+            "{config:?}"
+        );
     }
 
     #[test]

@@ -39,7 +39,9 @@ impl GitSearch<'_> {
                 if is_present_and_changed_since(&grafts, began) {
                     self.deciders.note(&grafts, PathState::File);
                 }
-                if is_present_and_changed_since(&packed, began) && self.has_packed_replacement(&packed) {
+                if is_present_and_changed_since(&packed, began)
+                    && self.has_packed_replacement(&packed)
+                {
                     self.deciders.note(&packed, PathState::File);
                 }
             }
@@ -51,7 +53,9 @@ impl GitSearch<'_> {
     fn loose_replacements(&mut self, directory: &Path) {
         match self.loose_references(directory) {
             Some(references) => {
-                references.iter().for_each(|(path, content)| self.deciders.note_content(path, content));
+                references
+                    .iter()
+                    .for_each(|(path, content)| self.deciders.note_content(path, content));
             }
             None => self.deciders.note(directory, PathState::Unknown),
         }
@@ -72,7 +76,8 @@ impl GitSearch<'_> {
                 if *kind == FileType::Directory {
                     pending.push(path);
                 } else if let Some(found) = self.deciders.resolve(&path) {
-                    let content = self.deciders.read(&found.path, MAX_REFERENCE).unwrap_or_default();
+                    let content =
+                        self.deciders.read(&found.path, MAX_REFERENCE).unwrap_or_default();
                     references.push((found.path, content));
                 }
             }
@@ -85,7 +90,8 @@ impl GitSearch<'_> {
     pub(super) fn resolutions(&mut self, common: &Path, variables: &[ConfigVariable]) {
         let resolutions = common.join("rr-cache");
         let mut settings = variables.iter().chain(&self.global);
-        let is_set = settings.any(|variable| variable.section == "rerere" && variable.key == "enabled");
+        let is_set =
+            settings.any(|variable| variable.section == "rerere" && variable.key == "enabled");
         let is_before = self.deciders.phase == SearchPhase::BeforeRun;
         if self.deciders.files.has_name(&resolutions) && (is_before || !is_set) {
             self.deciders.note_content(&resolutions, b"");
@@ -100,7 +106,9 @@ impl GitSearch<'_> {
             SearchPhase::BeforeRun => self.deciders.written.contents.push(resolutions),
             SearchPhase::AfterRun { began } => {
                 let paths = paths_below(&resolutions, MAX_CONTENTS);
-                if paths.is_none_or(|paths| paths.iter().any(|path| is_present_and_changed_since(path, began))) {
+                if paths.is_none_or(|paths| {
+                    paths.iter().any(|path| is_present_and_changed_since(path, began))
+                }) {
                     self.deciders.note(&resolutions, PathState::File);
                 }
             }

@@ -65,7 +65,10 @@ pub(super) fn read_index(file: impl Read + Seek, hash_length: usize) -> io::Resu
 /// Returns a digest of what git would commit from an index, and the name of the file that holds
 /// further entries. Time stamps and other file attributes do not count, because `git status`
 /// updates them.
-pub(super) fn digest_index(file: impl Read + Seek, hash_length: usize) -> io::Result<(Vec<u8>, Option<String>)> {
+pub(super) fn digest_index(
+    file: impl Read + Seek,
+    hash_length: usize,
+) -> io::Result<(Vec<u8>, Option<String>)> {
     let mut digest = Sha256::new();
     let links = read_index_as(file, hash_length, Some(&mut digest))?;
     Ok((digest.finalize().to_vec(), links.shared_index))
@@ -92,7 +95,8 @@ fn read_index_as(
         None => false,
     };
     file.seek(SeekFrom::Start(0))?;
-    let mut reader = IndexReader { reader: BufReader::with_capacity(BUFFER_SIZE, file), position: 0 };
+    let mut reader =
+        IndexReader { reader: BufReader::with_capacity(BUFFER_SIZE, file), position: 0 };
     let mut header = [0; 12];
     reader.read_exact(&mut header)?;
     let version = number(&header[4..8]);
@@ -181,9 +185,10 @@ fn read_entries<R: Read>(
         }
         match kind {
             GITLINK_KIND if name.is_empty() => links.is_partial = true,
-            GITLINK_KIND => links
-                .gitlinks
-                .push(Gitlink { path: OsStr::from_bytes(&name).into(), commit: fixed[40..40 + hash_length].to_vec() }),
+            GITLINK_KIND => links.gitlinks.push(Gitlink {
+                path: OsStr::from_bytes(&name).into(),
+                commit: fixed[40..40 + hash_length].to_vec(),
+            }),
             DIRECTORY_KIND => links.is_partial = true,
             _ if FILE_KINDS.contains(&kind) => {}
             _ => return Err(unusual("an entry is of an unknown kind")),
@@ -199,7 +204,8 @@ fn buffered_file(buffer: &[u8], fixed_length: usize, version: u32) -> Option<usi
     let flags = short_number(buffer.get(fixed_length - 2..fixed_length)?);
     let name_length = usize::from(flags) & NAME_LENGTH_MASK;
     let is_extended = flags & EXTENDED_FLAG != 0;
-    if !FILE_KINDS.contains(&kind) || name_length == NAME_LENGTH_MASK || is_extended && version < 3 {
+    if !FILE_KINDS.contains(&kind) || name_length == NAME_LENGTH_MASK || is_extended && version < 3
+    {
         return None;
     }
     let length = fixed_length + if is_extended { 2 } else { 0 } + name_length;
@@ -260,14 +266,24 @@ impl Extensions {
                 b"IEOT" => self.check_blocks(reader, length)?,
                 _ => {}
             }
-            let rest = end.checked_sub(reader.position).ok_or_else(|| unusual("an extension is too short"))?;
+            let rest = end
+                .checked_sub(reader.position)
+                .ok_or_else(|| unusual("an extension is too short"))?;
             reader.seek_past(rest)?;
         }
         // A hash follows the last extension.
-        if reader.position == self.end { Ok(found) } else { Err(unusual("it has no hash at its end")) }
+        if reader.position == self.end {
+            Ok(found)
+        } else {
+            Err(unusual("it has no hash at its end"))
+        }
     }
 
-    fn read_shared_index<R: Read>(&self, reader: &mut IndexReader<R>, length: usize) -> io::Result<String> {
+    fn read_shared_index<R: Read>(
+        &self,
+        reader: &mut IndexReader<R>,
+        length: usize,
+    ) -> io::Result<String> {
         let mut hash = vec![0; self.hash_length.min(length)];
         reader.read_exact(&mut hash)?;
         let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -286,7 +302,11 @@ impl Extensions {
             }
             next += number(&block[4..]) as usize;
         }
-        if next == self.entries.len() { Ok(()) } else { Err(unusual("its blocks hold other entries")) }
+        if next == self.entries.len() {
+            Ok(())
+        } else {
+            Err(unusual("its blocks hold other entries"))
+        }
     }
 }
 
@@ -353,7 +373,10 @@ impl<R: Read> IndexReader<R> {
             if byte[0] & 0x80 == 0 {
                 return Ok(value);
             }
-            value = value.checked_add(1).and_then(|value| value.checked_mul(128)).ok_or_else(too_large)?;
+            value = value
+                .checked_add(1)
+                .and_then(|value| value.checked_mul(128))
+                .ok_or_else(too_large)?;
         }
     }
 }
@@ -400,7 +423,8 @@ mod tests {
             git(place.path(), &["update-index", "--index-version", version]);
             let before = digest();
             let content = fs_err::read(place.path().join(".git/index")).unwrap();
-            let file = fs_err::OpenOptions::new().write(true).open(place.path().join("file")).unwrap();
+            let file =
+                fs_err::OpenOptions::new().write(true).open(place.path().join("file")).unwrap();
             file.file().set_modified(std::time::UNIX_EPOCH).unwrap();
             git(place.path(), &["update-index", "--really-refresh"]);
             assert_ne!(fs_err::read(place.path().join(".git/index")).unwrap(), content);
@@ -421,7 +445,8 @@ mod tests {
         let long = format!("{}/deep", "x/".repeat(40).trim_end_matches('/'));
         let very_long = "y".repeat(250) + "/" + &"z".repeat(250);
         let longest = [very_long.as_str(); 9].join("/");
-        let mut expected: Vec<PathBuf> = ["a", "bb", "ccc", "sub/module", &long, &longest].map(PathBuf::from).into();
+        let mut expected: Vec<PathBuf> =
+            ["a", "bb", "ccc", "sub/module", &long, &longest].map(PathBuf::from).into();
         expected.sort();
         let threads = ["index.threads", "3"];
         for (arguments, setting) in [
@@ -435,7 +460,11 @@ mod tests {
             git(place.path(), &["init", "-q"]);
             git(place.path(), &[&["config"][..], &setting].concat());
             for number in 0..300 {
-                fs_err::write(place.path().join(format!("file-{}", "n".repeat(number % 17 + 1))), "").unwrap();
+                fs_err::write(
+                    place.path().join(format!("file-{}", "n".repeat(number % 17 + 1))),
+                    "",
+                )
+                .unwrap();
             }
             git(place.path(), &["add", "."]);
             for path in &expected {
@@ -443,15 +472,18 @@ mod tests {
                 git(place.path(), &["update-index", "--add", "--cacheinfo", &entry]);
             }
             git(place.path(), &[&["update-index"], arguments].concat());
-            let read =
-                |name: &str| read_index(fs_err::File::open(place.path().join(".git").join(name)).unwrap(), 20).unwrap();
+            let read = |name: &str| {
+                read_index(fs_err::File::open(place.path().join(".git").join(name)).unwrap(), 20)
+                    .unwrap()
+            };
             let mut found = read("index");
             if let Some(shared) = &found.shared_index {
                 found.gitlinks.extend(read(shared).gitlinks);
             }
             found.gitlinks.sort();
             let commit = vec![0x11; 20];
-            let expected = expected.iter().map(|path| Gitlink { path: path.clone(), commit: commit.clone() });
+            let expected =
+                expected.iter().map(|path| Gitlink { path: path.clone(), commit: commit.clone() });
             assert_eq!(found.gitlinks, expected.collect::<Vec<_>>(), "{arguments:?}");
         }
     }
@@ -473,7 +505,11 @@ mod tests {
         [signature, &u32::try_from(body.len()).unwrap().to_be_bytes(), body].concat()
     }
 
-    fn read_parts(version: u8, entries: &[Vec<u8>], extensions: &[Vec<u8>]) -> io::Result<IndexLinks> {
+    fn read_parts(
+        version: u8,
+        entries: &[Vec<u8>],
+        extensions: &[Vec<u8>],
+    ) -> io::Result<IndexLinks> {
         let count = u8::try_from(entries.len()).unwrap();
         let header = [b"DIRC", &[0, 0, 0, version][..], &[0, 0, 0, count]].concat();
         let bytes = [header, entries.concat(), extensions.concat(), vec![1; 20]].concat();
@@ -493,7 +529,8 @@ mod tests {
         assert!(read_parts(2, &[entry(0o100_644, b"fi\0e", 0, 4), link.clone()], &[]).is_err());
         assert!(read_parts(2, &[entry(0o100_644, b"file", 0, NAME_LENGTH_MASK)], &[]).is_err());
         assert!(read_parts(2, &[entry(0o140_000, b"file", 0, 4)], &[]).is_err());
-        let short_of_version_4 = |stated| [&entry(GITLINK_KIND, b"", 0, stated)[..62], b"\0new\0"].concat();
+        let short_of_version_4 =
+            |stated| [&entry(GITLINK_KIND, b"", 0, stated)[..62], b"\0new\0"].concat();
         assert!(read_parts(4, &[short_of_version_4(3)], &[]).is_ok());
         assert!(read_parts(4, &[short_of_version_4(2)], &[]).is_err());
 
@@ -509,7 +546,8 @@ mod tests {
     fn tables_for_threads_say_what_is_there() {
         let entries = [entry(0o100_644, b"file", 0, 4), entry(GITLINK_KIND, b"new", 0, 3)];
         let [first, second] = entries.each_ref().map(|entry| u8::try_from(entry.len()).unwrap());
-        let end_marker = |offset: u8| extension(b"EOIE", &[&[0, 0, 0, offset][..], &[9; 20]].concat());
+        let end_marker =
+            |offset: u8| extension(b"EOIE", &[&[0, 0, 0, offset][..], &[9; 20]].concat());
         let end = 12 + first + second;
         assert!(read_parts(2, &entries, &[end_marker(end)]).is_ok());
         assert!(read_parts(2, &entries, &[end_marker(end - 8)]).is_err());
@@ -536,9 +574,13 @@ mod tests {
 
     #[test]
     fn a_damaged_index_is_an_error_and_takes_no_memory() {
-        for bytes in
-            [&b""[..], b"DIRC", b"DIRC\0\0\0\x09\0\0\0\0", b"DIRC\0\0\0\x02\xff\xff\xff\xff", b"NOPE\0\0\0\x02\0\0\0\0"]
-        {
+        for bytes in [
+            &b""[..],
+            b"DIRC",
+            b"DIRC\0\0\0\x09\0\0\0\0",
+            b"DIRC\0\0\0\x02\xff\xff\xff\xff",
+            b"NOPE\0\0\0\x02\0\0\0\0",
+        ] {
             assert!(read_index(io::Cursor::new(bytes), 20).is_err(), "{bytes:?}");
         }
         assert_eq!(read_parts(2, &[], &[]).unwrap(), IndexLinks::default());

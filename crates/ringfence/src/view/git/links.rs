@@ -12,14 +12,22 @@ use serde::{Deserialize, Serialize};
 use super::GitSearch;
 use crate::view::deciders::{PathState, SearchPhase};
 use crate::view::observed::{
-    DirectoryScan, FileIdentity, FileTime, RepositoryOrigin, TraceEnd, TreeWalk, is_absent, is_changed_since,
-    is_present_and_changed_since, paths_below, scan_directory,
+    DirectoryScan, FileIdentity, FileTime, RepositoryOrigin, TraceEnd, TreeWalk, is_absent,
+    is_changed_since, is_present_and_changed_since, paths_below, scan_directory,
 };
 
 /// Directories of a repository in which git writes files by name. Directories of objects are not
 /// listed, because a sandbox cannot choose the names and contents of objects.
-const WRITTEN_DIRECTORIES: [&str; 8] =
-    ["NOTES_MERGE_WORKTREE", "info", "logs", "rebase-apply", "rebase-merge", "refs", "rr-cache", "sequencer"];
+const WRITTEN_DIRECTORIES: [&str; 8] = [
+    "NOTES_MERGE_WORKTREE",
+    "info",
+    "logs",
+    "rebase-apply",
+    "rebase-merge",
+    "refs",
+    "rr-cache",
+    "sequencer",
+];
 /// Directories of a submodule's repository that are not searched for other repositories. Git looks
 /// only for hooks and objects in some of these directories, and the others have a search of their
 /// own.
@@ -63,12 +71,18 @@ pub(in crate::view) struct LinkSurvey {
 impl LinkSurvey {
     /// Takes a survey of all directories of `written`, and of the directories in `writable` trees
     /// that links lead to.
-    pub(in crate::view) fn take(written: &WrittenDirectories, writable: &[PathBuf], began: FileTime) -> LinkSurvey {
+    pub(in crate::view) fn take(
+        written: &WrittenDirectories,
+        writable: &[PathBuf],
+        began: FileTime,
+    ) -> LinkSurvey {
         let mut survey = LinkSurvey { single: written.single.clone(), ..LinkSurvey::default() };
         let mut pending = written.trees.clone();
         let mut behind_links = BTreeSet::new();
         while let Some(directory) = pending.pop() {
-            let entries = scan_directory(&directory).ok().filter(|_| survey.directories.len() < MAX_DIRECTORIES);
+            let entries = scan_directory(&directory)
+                .ok()
+                .filter(|_| survey.directories.len() < MAX_DIRECTORIES);
             survey.is_partial |= entries.is_none();
             let DirectoryScan { links, directories, .. } = entries.unwrap_or_default();
             pending.extend(directories);
@@ -96,7 +110,8 @@ impl LinkSurvey {
         &mut self,
         identities: &[(PathBuf, FileIdentity)],
     ) -> Vec<(PathBuf, FileIdentity)> {
-        let surveyed: HashSet<&OsStr> = self.directories.iter().map(|path| path.as_os_str()).collect();
+        let surveyed: HashSet<&OsStr> =
+            self.directories.iter().map(|path| path.as_os_str()).collect();
         let mut listed = HashSet::new();
         let mut read = HashSet::new();
         for (path, identity) in identities {
@@ -112,12 +127,19 @@ impl LinkSurvey {
         };
         let is_covered = |path: &Path, identity: &FileIdentity| match identity {
             FileIdentity::Absent => is_in_known_directory(path),
-            FileIdentity::Passed { .. } => surveyed.contains(path.as_os_str()) && is_in_known_directory(path),
+            FileIdentity::Passed { .. } => {
+                surveyed.contains(path.as_os_str()) && is_in_known_directory(path)
+            }
             FileIdentity::Read { .. } | FileIdentity::Denied => false,
         };
-        let uncovered = identities.iter().filter(|(path, identity)| !is_covered(path, identity)).cloned().collect();
+        let uncovered = identities
+            .iter()
+            .filter(|(path, identity)| !is_covered(path, identity))
+            .cloned()
+            .collect();
         self.single.retain(|path| {
-            let is_covered = read.contains(path.as_os_str()) || is_in_known_directory(path) && is_absent(path);
+            let is_covered =
+                read.contains(path.as_os_str()) || is_in_known_directory(path) && is_absent(path);
             !is_covered
         });
         uncovered
@@ -132,7 +154,9 @@ impl LinkSurvey {
                 return;
             };
             let entry = directory.path.join(".git");
-            let has_repository = || RepositoryOrigin::find(tree, &directory.path, began) == RepositoryOrigin::BeforeRun;
+            let has_repository = || {
+                RepositoryOrigin::find(tree, &directory.path, began) == RepositoryOrigin::BeforeRun
+            };
             if (scan.has_git || scan.has_head) && has_repository() {
                 self.repositories.insert(directory.path.clone());
             }
@@ -164,7 +188,9 @@ impl GitSearch<'_> {
     /// Records the links through which git writes in the directory of a repository: all links at
     /// its top, and after a run also those further down that the run may have made.
     pub(super) fn note_links(&mut self, gitdir: &Path) {
-        if !self.searched_for_links.insert(gitdir.to_path_buf()) || !self.deciders.is_writable(gitdir) {
+        if !self.searched_for_links.insert(gitdir.to_path_buf())
+            || !self.deciders.is_writable(gitdir)
+        {
             return;
         }
         // If the directory cannot be listed, its files are looked at and recorded one by one.
@@ -176,7 +202,9 @@ impl GitSearch<'_> {
             let is_written = WRITTEN_DIRECTORIES.iter().any(|written| name == written);
             let is_strange = || !OWN_DIRECTORIES.iter().any(|own| name == own);
             match kind {
-                FileType::Directory if is_written || is_module && is_strange() => pending.push(path),
+                FileType::Directory if is_written || is_module && is_strange() => {
+                    pending.push(path)
+                }
                 FileType::Symlink => pending.extend(self.note_link(&path).filter(|_| is_written)),
                 _ => {}
             }
@@ -190,7 +218,8 @@ impl GitSearch<'_> {
                 for path in pending {
                     match path.file_name().and_then(OsStr::to_str) {
                         Some("logs") => {
-                            let [references, branches] = ["refs", "refs/heads"].map(|name| path.join(name));
+                            let [references, branches] =
+                                ["refs", "refs/heads"].map(|name| path.join(name));
                             written.single.extend([path, references, branches]);
                         }
                         Some("info" | "refs") => {}
@@ -205,8 +234,10 @@ impl GitSearch<'_> {
 
     /// Records the links in and below some directories that may have changed since `began`.
     fn note_links_below(&mut self, directories: Vec<PathBuf>, is_module: bool, began: FileTime) {
-        let mut pending: Vec<PendingDirectory> =
-            directories.into_iter().map(|path| PendingDirectory { path, is_changed: false }).collect();
+        let mut pending: Vec<PendingDirectory> = directories
+            .into_iter()
+            .map(|path| PendingDirectory { path, is_changed: false })
+            .collect();
         while let Some(PendingDirectory { path: directory, is_changed }) = pending.pop() {
             if self.directories_of_links >= MAX_DIRECTORIES {
                 self.deciders.note(&directory, PathState::Unknown);
@@ -222,10 +253,13 @@ impl GitSearch<'_> {
             if is_module && is_changed && scan.has_head && self.is_git_directory(&directory) {
                 self.visit_repository(&directory, None);
             }
-            pending.extend(scan.directories.into_iter().map(|path| PendingDirectory { path, is_changed }));
+            pending.extend(
+                scan.directories.into_iter().map(|path| PendingDirectory { path, is_changed }),
+            );
             for link in scan.links {
                 let is_changed = is_changed || is_changed_since(&link, began);
-                let target = if is_changed { self.note_link(&link) } else { self.directory_behind(&link) };
+                let target =
+                    if is_changed { self.note_link(&link) } else { self.directory_behind(&link) };
                 pending.extend(target.map(|path| PendingDirectory { path, is_changed }));
             }
         }
@@ -236,7 +270,9 @@ impl GitSearch<'_> {
     fn is_module(&self, gitdir: &Path) -> bool {
         gitdir.ancestors().skip(1).any(|above| {
             let keeper = above.parent().filter(|_| above.ends_with("modules"));
-            keeper.is_some_and(|keeper| self.commons.contains_key(keeper) || self.repositories.contains_key(keeper))
+            keeper.is_some_and(|keeper| {
+                self.commons.contains_key(keeper) || self.repositories.contains_key(keeper)
+            })
         })
     }
 
@@ -252,7 +288,8 @@ impl GitSearch<'_> {
     fn directory_behind(&mut self, link: &Path) -> Option<PathBuf> {
         let end = self.deciders.files.trace(link).end;
         let TraceEnd::At { path, is_directory: true } = end else { return None };
-        let is_new = self.deciders.is_writable(&path) && self.searched_for_links.insert(path.clone());
+        let is_new =
+            self.deciders.is_writable(&path) && self.searched_for_links.insert(path.clone());
         is_new.then_some(path)
     }
 }

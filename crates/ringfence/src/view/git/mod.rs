@@ -75,7 +75,8 @@ pub(super) fn find_git_deciders(deciders: &mut Deciders, scope: &GitScope, works
         has_sequence: false,
     };
     search.run();
-    let repositories = search.repositories.into_iter().map(|(gitdir, known)| (gitdir, known.worktrees));
+    let repositories =
+        search.repositories.into_iter().map(|(gitdir, known)| (gitdir, known.worktrees));
     deciders.repositories = repositories.collect();
 }
 
@@ -139,11 +140,18 @@ impl GitSearch<'_> {
         let global = std::mem::take(&mut self.global);
         self.apply(&global, &workspace);
         self.global = global;
-        self.visit_all(PendingVisit::Directory { path: workspace.clone(), role: GitEntry::Discovered });
+        self.visit_all(PendingVisit::Directory {
+            path: workspace.clone(),
+            role: GitEntry::Discovered,
+        });
         self.repository_of_environment();
-        let other_trees: Vec<PathBuf> = self.deciders.writable_trees().filter(|tree| *tree != workspace).collect();
+        let other_trees: Vec<PathBuf> =
+            self.deciders.writable_trees().filter(|tree| *tree != workspace).collect();
         for tree in &other_trees {
-            self.visit_all(PendingVisit::Directory { path: tree.clone(), role: GitEntry::Discovered });
+            self.visit_all(PendingVisit::Directory {
+                path: tree.clone(),
+                role: GitEntry::Discovered,
+            });
         }
         for tree in iter::once(&workspace).chain(&other_trees) {
             // A repository that is writable as a whole contains no other repositories, and its work
@@ -162,16 +170,22 @@ impl GitSearch<'_> {
         let scope = self.scope;
         let worktree = scope.work_tree.clone().unwrap_or_else(|| self.workspace.to_path_buf());
         if let Some(entry) = scope.git_dir.clone() {
-            self.visit_all(PendingVisit::Entry { entry, worktree: worktree.clone(), role: GitEntry::Discovered });
+            self.visit_all(PendingVisit::Entry {
+                entry,
+                worktree: worktree.clone(),
+                role: GitEntry::Discovered,
+            });
         }
-        if let Some(common) = scope.common_dir.as_ref().and_then(|path| self.deciders.resolve(path)) {
+        if let Some(common) = scope.common_dir.as_ref().and_then(|path| self.deciders.resolve(path))
+        {
             let shared = self.common(&common.path);
             self.apply(&shared, &worktree);
         }
         if let Some(index) = &scope.index_file {
             // The file does not tell the length of its object names. The repositories of a
             // workspace usually use the same length.
-            let hash_length = self.repositories.values().map(|known| known.hash_length).max().unwrap_or(20);
+            let hash_length =
+                self.repositories.values().map(|known| known.hash_length).max().unwrap_or(20);
             for link in self.gitlinks(index, hash_length) {
                 self.submodule(index, &worktree, &link);
             }
@@ -189,8 +203,12 @@ impl GitSearch<'_> {
         loop {
             match self.pending.pop_front() {
                 Some(PendingVisit::Directory { path, role }) => self.repository_in(&path, role),
-                Some(PendingVisit::Entry { entry, worktree, role }) => self.git_entry(&entry, &worktree, role),
-                Some(PendingVisit::Repository { gitdir, worktree }) => self.repository(&gitdir, worktree),
+                Some(PendingVisit::Entry { entry, worktree, role }) => {
+                    self.git_entry(&entry, &worktree, role)
+                }
+                Some(PendingVisit::Repository { gitdir, worktree }) => {
+                    self.repository(&gitdir, worktree)
+                }
                 None => match self.module_directories.pop_first() {
                     Some(directory) => self.unknown_modules(&directory),
                     None => return,
@@ -231,7 +249,10 @@ impl GitSearch<'_> {
             if self.deciders.files.has_name(&entry) {
                 self.visit_all(PendingVisit::Entry { entry, worktree, role: GitEntry::Discovered });
             } else if self.is_git_directory(directory) {
-                self.visit_all(PendingVisit::Repository { gitdir: worktree.clone(), worktree: Some(worktree) });
+                self.visit_all(PendingVisit::Repository {
+                    gitdir: worktree.clone(),
+                    worktree: Some(worktree),
+                });
             }
         }
     }
@@ -242,7 +263,8 @@ impl GitSearch<'_> {
         let files = &mut self.deciders.files;
         files.has_name(&directory.join("HEAD"))
             && (files.has_name(&directory.join("commondir"))
-                || files.has_name(&directory.join("objects")) && files.has_name(&directory.join("refs")))
+                || files.has_name(&directory.join("objects"))
+                    && files.has_name(&directory.join("refs")))
     }
 
     /// Visits a `.git`, which is a repository or a file that names one.
@@ -254,7 +276,10 @@ impl GitSearch<'_> {
         let content = self.deciders.read(&found.path, MAX_PATH).unwrap_or_default();
         let gitdir = self.gitfile_target(&found.path, &content);
         // The repository knows this directory as its worktree, so git made both links.
-        let is_own = gitdir.as_ref().and_then(|gitdir| self.worktrees.get(gitdir)).is_some_and(|own| own == worktree);
+        let is_own = gitdir
+            .as_ref()
+            .and_then(|gitdir| self.worktrees.get(gitdir))
+            .is_some_and(|own| own == worktree);
         match role {
             _ if is_own => self.deciders.protect_silently(&found.path),
             // Only record the content: two mounts for each of many submodules would cost more than
@@ -320,12 +345,28 @@ impl GitSearch<'_> {
         let set = obeyed.into_iter().chain([&*shared]);
         let set = set.filter_map(|variables| direct_value(variables, ["core", "worktree"]));
         let set: Vec<PathBuf> = set.filter_map(|path| self.scope.expand(path, gitdir)).collect();
-        let set_worktrees = set.iter().filter_map(|path| self.deciders.resolve(path)).map(|found| found.path).collect();
+        let set_worktrees = set
+            .iter()
+            .filter_map(|path| self.deciders.resolve(path))
+            .map(|found| found.path)
+            .collect();
         let format = direct_value(&shared, ["extensions", "objectformat"]);
-        let hash_length = if format.is_some_and(|format| format.eq_ignore_ascii_case(b"sha256")) { 32 } else { 20 };
+        let hash_length = if format.is_some_and(|format| format.eq_ignore_ascii_case(b"sha256")) {
+            32
+        } else {
+            20
+        };
         let gitlinks = Rc::new(self.gitlinks(&gitdir.join("index"), hash_length));
         let own = Rc::new(own);
-        KnownRepository { common, shared, own, set_worktrees, hash_length, gitlinks, worktrees: BTreeSet::new() }
+        KnownRepository {
+            common,
+            shared,
+            own,
+            set_worktrees,
+            hash_length,
+            gitlinks,
+            worktrees: BTreeSet::new(),
+        }
     }
 
     /// Applies the settings of a repository to one of its work trees.
@@ -353,7 +394,8 @@ impl GitSearch<'_> {
         let common = self.deciders.resolve(&gitdir.join(path_from(trim_line(&named))));
         let common = common.filter(|common| common.is_directory).map(|common| common.path);
         // The directory of a worktree lies in that of its repository, so this `commondir` is right.
-        let holder = gitdir.parent().filter(|holder| holder.ends_with("worktrees")).and_then(Path::parent);
+        let holder =
+            gitdir.parent().filter(|holder| holder.ends_with("worktrees")).and_then(Path::parent);
         if common.is_some() && common.as_deref() == holder {
             self.deciders.protect_silently(&file.path);
         } else {
@@ -379,7 +421,9 @@ impl GitSearch<'_> {
         // Legacy remotes (gitrepository-layout(5)): each file names a host and the way to reach the
         // host. Git reads such a file if the configuration has no remote of that name.
         for directory in ["remotes", "branches"].map(|name| common.join(name)) {
-            for (name, _) in self.list(&directory).iter().filter(|(name, _)| !has_remote(&variables, name)) {
+            for (name, _) in
+                self.list(&directory).iter().filter(|(name, _)| !has_remote(&variables, name))
+            {
                 self.deciders.protect(&directory.join(name));
             }
         }
@@ -402,10 +446,13 @@ impl GitSearch<'_> {
             // This file holds the path of the worktree's `.git`. A sandbox that can write the file
             // decides to which worktree the repository belongs.
             let back_link = self.deciders.resolve(&own.join("gitdir"));
-            let named = back_link.as_ref().and_then(|file| self.deciders.read(&file.path, MAX_PATH));
+            let named =
+                back_link.as_ref().and_then(|file| self.deciders.read(&file.path, MAX_PATH));
             let entry = named.map(|named| own.join(path_from(trim_back_link(&named))));
             let named = entry.as_deref().and_then(Path::parent);
-            let found = named.and_then(|worktree| self.deciders.resolve(worktree)).map(|worktree| worktree.path);
+            let found = named
+                .and_then(|worktree| self.deciders.resolve(worktree))
+                .map(|worktree| worktree.path);
             // Git finds submodules relative to the worktree, wherever that is.
             self.visit_repository(&own, found.clone().or_else(|| named.map(without_dots)));
             let inside = found.filter(|worktree| worktree.starts_with(self.workspace));
@@ -417,7 +464,11 @@ impl GitSearch<'_> {
             if let Some(worktree) = inside {
                 let entry = worktree.join(".git");
                 self.worktrees.insert(own, worktree.clone());
-                self.pending.push_back(PendingVisit::Entry { entry, worktree, role: GitEntry::Discovered });
+                self.pending.push_back(PendingVisit::Entry {
+                    entry,
+                    worktree,
+                    role: GitEntry::Discovered,
+                });
             }
         }
     }
@@ -443,7 +494,12 @@ impl GitSearch<'_> {
     }
 
     /// Adds variables, and those of the files that they include relative to one of `bases`.
-    fn load_variables(&mut self, found: Vec<ConfigVariable>, bases: &[&Path], reading: &mut ConfigReading) {
+    fn load_variables(
+        &mut self,
+        found: Vec<ConfigVariable>,
+        bases: &[&Path],
+        reading: &mut ConfigReading,
+    ) {
         for variable in found {
             if effect_of(&variable) == SettingEffect::Include {
                 reading.depth += 1;
@@ -454,7 +510,9 @@ impl GitSearch<'_> {
                 }
                 reading.depth -= 1;
             } else {
-                reading.variables.push(ConfigVariable { is_included: reading.depth > 0, ..variable });
+                reading
+                    .variables
+                    .push(ConfigVariable { is_included: reading.depth > 0, ..variable });
             }
         }
     }
@@ -537,7 +595,8 @@ fn trim_back_link(bytes: &[u8]) -> &[u8] {
 /// Returns the text of a file with one line, without the end of the line.
 fn trim_line(bytes: &[u8]) -> &[u8] {
     let bytes = until_nul(bytes);
-    let end = bytes.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |last| last + 1);
+    let end =
+        bytes.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |last| last + 1);
     &bytes[..end]
 }
 
@@ -547,21 +606,28 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
 }
 
 fn last_value<'v>(variables: &'v [ConfigVariable], [section, key]: [&str; 2]) -> Option<&'v [u8]> {
-    let mut matching = variables.iter().filter(|variable| variable.section == section && variable.key == key);
+    let mut matching =
+        variables.iter().filter(|variable| variable.section == section && variable.key == key);
     matching.next_back().map(|variable| variable.value.as_slice())
 }
 
 /// Returns the last value of a setting that git takes from a file itself, not from included files.
-fn direct_value<'v>(variables: &'v [ConfigVariable], [section, key]: [&str; 2]) -> Option<&'v [u8]> {
-    let is_match =
-        |variable: &&ConfigVariable| !variable.is_included && variable.section == section && variable.key == key;
+fn direct_value<'v>(
+    variables: &'v [ConfigVariable],
+    [section, key]: [&str; 2],
+) -> Option<&'v [u8]> {
+    let is_match = |variable: &&ConfigVariable| {
+        !variable.is_included && variable.section == section && variable.key == key
+    };
     variables.iter().rfind(is_match).map(|variable| variable.value.as_slice())
 }
 
 /// Tells whether the configuration has a URL for a remote. An empty URL cancels the URLs before it.
 fn has_remote(variables: &[ConfigVariable], name: &OsStr) -> bool {
     let is_url = |variable: &&ConfigVariable| {
-        variable.section == "remote" && variable.key == "url" && variable.subsection.as_deref() == Some(name.as_bytes())
+        variable.section == "remote"
+            && variable.key == "url"
+            && variable.subsection.as_deref() == Some(name.as_bytes())
     };
     variables.iter().rfind(is_url).is_some_and(|url| !url.value.is_empty())
 }

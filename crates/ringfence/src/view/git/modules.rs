@@ -34,7 +34,9 @@ impl GitSearch<'_> {
                     self.deciders.note(index, PathState::Denied);
                 }
                 // The file that a split index refers to is not split itself.
-                let is_split = index.file_name().is_some_and(|name| name.as_bytes().starts_with(b"sharedindex."));
+                let is_split = index
+                    .file_name()
+                    .is_some_and(|name| name.as_bytes().starts_with(b"sharedindex."));
                 if let Some(shared) = shared_index.filter(|_| !is_split) {
                     gitlinks.extend(self.gitlinks(&index.with_file_name(shared), hash_length));
                 }
@@ -52,7 +54,8 @@ impl GitSearch<'_> {
     pub(super) fn submodule(&mut self, index: &Path, worktree: &Path, link: &Gitlink) {
         let path = self.submodule_path(&worktree.join(&link.path));
         if self.deciders.notes_file(index) {
-            let checkout = SubmoduleCheckout { index: index.to_path_buf(), commit: link.commit.clone() };
+            let checkout =
+                SubmoduleCheckout { index: index.to_path_buf(), commit: link.commit.clone() };
             self.submodules.entry(path.clone()).or_default().insert(checkout);
         } else {
             self.submodules.entry(path.clone()).or_default();
@@ -70,16 +73,22 @@ impl GitSearch<'_> {
     /// settings name the file.
     pub(super) fn note_submodules(&mut self) {
         for worktree in self.deciding_submodules() {
-            let merged =
-                if self.merged_submodules.contains(&worktree) { self.merge_start(&worktree) } else { Vec::new() };
+            let merged = if self.merged_submodules.contains(&worktree) {
+                self.merge_start(&worktree)
+            } else {
+                Vec::new()
+            };
             let mut shown = Vec::new();
-            for SubmoduleCheckout { index, commit } in self.submodules.remove(&worktree).unwrap_or_default() {
+            for SubmoduleCheckout { index, commit } in
+                self.submodules.remove(&worktree).unwrap_or_default()
+            {
                 if self.deciders.is_writable(&worktree) {
                     shown.extend(commit);
                 } else {
                     // The sandbox cannot write to this work tree, but may be able to write to the
                     // index.
-                    let content = [worktree.as_os_str().as_bytes(), b"\0", &commit, &merged].concat();
+                    let content =
+                        [worktree.as_os_str().as_bytes(), b"\0", &commit, &merged].concat();
                     self.index_contents.entry(index).or_default().insert(content);
                 }
             }
@@ -104,15 +113,22 @@ impl GitSearch<'_> {
             return found;
         }
         for path in std::mem::take(&mut self.deciders.deciding) {
-            let outside_git = path.ancestors().take_while(|above| above.file_name().is_some_and(|name| name != ".git"));
-            found.extend(outside_git.filter(|above| self.submodules.contains_key(*above)).map(Path::to_path_buf));
+            let outside_git = path
+                .ancestors()
+                .take_while(|above| above.file_name().is_some_and(|name| name != ".git"));
+            found.extend(
+                outside_git
+                    .filter(|above| self.submodules.contains_key(*above))
+                    .map(Path::to_path_buf),
+            );
         }
         found
     }
 
     /// Returns the state of a submodule with which git merges another commit.
     fn merge_start(&mut self, worktree: &Path) -> Vec<u8> {
-        let of_worktree = self.repositories.iter().filter(|(_, known)| known.worktrees.contains(worktree));
+        let of_worktree =
+            self.repositories.iter().filter(|(_, known)| known.worktrees.contains(worktree));
         let mut of_worktree: Vec<(PathBuf, KnownRepository)> =
             of_worktree.map(|(gitdir, known)| (gitdir.clone(), known.clone())).collect();
         of_worktree.sort_by(|one, other| one.0.cmp(&other.0));
@@ -122,8 +138,11 @@ impl GitSearch<'_> {
     /// Visits the repositories that a repository keeps for its submodules, for all worktrees or for
     /// one.
     pub(super) fn modules(&mut self, gitdir: &Path, repository: &KnownRepository, worktree: &Path) {
-        let directories = BTreeSet::from([gitdir, &repository.common]).into_iter().map(|kept| kept.join("modules"));
-        let directories: Vec<PathBuf> = directories.filter(|kept| self.deciders.files.has_name(kept)).collect();
+        let directories = BTreeSet::from([gitdir, &repository.common])
+            .into_iter()
+            .map(|kept| kept.join("modules"));
+        let directories: Vec<PathBuf> =
+            directories.filter(|kept| self.deciders.files.has_name(kept)).collect();
         if directories.is_empty() {
             return;
         }
@@ -132,7 +151,8 @@ impl GitSearch<'_> {
         if described.is_none() && !repository.gitlinks.is_empty() {
             // Without `.gitmodules`, git takes the names from a commit or from the index, and any
             // directory may be meant.
-            let paths: Vec<&[u8]> = repository.gitlinks.iter().map(|link| link.path.as_os_str().as_bytes()).collect();
+            let paths: Vec<&[u8]> =
+                repository.gitlinks.iter().map(|link| link.path.as_os_str().as_bytes()).collect();
             let index = gitdir.join("index");
             if self.deciders.notes_file(&index) {
                 self.index_contents.entry(index).or_default().insert(paths.join(&0));
@@ -142,20 +162,24 @@ impl GitSearch<'_> {
         let is_of_submodule = |variable: &&ConfigVariable| variable.section == "submodule";
         let of_submodules: Vec<&ConfigVariable> =
             described.iter().chain(&*repository.shared).filter(is_of_submodule).collect();
-        let names: BTreeSet<&[u8]> = of_submodules.iter().filter_map(|known| known.subsection.as_deref()).collect();
+        let names: BTreeSet<&[u8]> =
+            of_submodules.iter().filter_map(|known| known.subsection.as_deref()).collect();
         let is_plain = |name: &&[u8]| {
-            path_from(name).components().all(|part| matches!(part, Component::Normal(_))) && !name.contains(&0)
+            path_from(name).components().all(|part| matches!(part, Component::Normal(_)))
+                && !name.contains(&0)
         };
         for name in names.into_iter().filter(is_plain) {
             let values = |key: &'static str| {
-                let matching =
-                    move |known: &&&ConfigVariable| known.subsection.as_deref() == Some(name) && known.key == key;
+                let matching = move |known: &&&ConfigVariable| {
+                    known.subsection.as_deref() == Some(name) && known.key == key
+                };
                 of_submodules.iter().filter(matching).map(|known| known.value.as_slice())
             };
             // Git connects the repository with this path, whatever path it had before.
             let paths = values("path").map(path_from);
-            let paths =
-                paths.filter(|path| repository.gitlinks.iter().any(|link| link.path.as_os_str() == path.as_os_str()));
+            let paths = paths.filter(|path| {
+                repository.gitlinks.iter().any(|link| link.path.as_os_str() == path.as_os_str())
+            });
             let paths: Vec<PathBuf> = paths.map(|path| worktree.join(path)).collect();
             if values("update").any(|strategy| matches!(strategy, b"merge" | b"rebase")) {
                 let resolved = paths.iter().map(|path| self.submodule_path(path));
@@ -164,9 +188,14 @@ impl GitSearch<'_> {
             }
             for directory in &directories {
                 let module = directory.join(OsStr::from_bytes(name));
-                let Some(found) = self.deciders.resolve(&module).filter(|found| found.is_directory) else { continue };
+                let Some(found) = self.deciders.resolve(&module).filter(|found| found.is_directory)
+                else {
+                    continue;
+                };
                 self.visit_repository(&found.path, None);
-                paths.iter().for_each(|path| self.visit_repository(&found.path, Some(path.clone())));
+                paths
+                    .iter()
+                    .for_each(|path| self.visit_repository(&found.path, Some(path.clone())));
             }
         }
         self.module_directories.extend(directories);
@@ -196,7 +225,9 @@ impl GitSearch<'_> {
             let path = directory.join(name);
             match in_use.range(path.clone()..).next() {
                 Some(known) if *known == path => {}
-                Some(known) if known.starts_with(&path) => self.protect_unused_modules(&path, in_use),
+                Some(known) if known.starts_with(&path) => {
+                    self.protect_unused_modules(&path, in_use)
+                }
                 _ => drop(self.deciders.protect(&path)),
             }
         }

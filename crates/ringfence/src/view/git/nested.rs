@@ -9,7 +9,9 @@ use rustix::fs::FileType;
 use super::config::ConfigVariable;
 use super::{GitEntry, GitSearch, PendingVisit, is_true};
 use crate::view::deciders::{PathState, SearchPhase};
-use crate::view::observed::{FileTime, RepositoryOrigin, TraceEnd, TreeWalk, is_present_and_changed_since};
+use crate::view::observed::{
+    FileTime, RepositoryOrigin, TraceEnd, TreeWalk, is_present_and_changed_since,
+};
 
 /// Maximum number of directories in which repositories are looked for before a run, which takes
 /// some tenths of a millisecond.
@@ -63,7 +65,10 @@ impl GitSearch<'_> {
         if let TraceEnd::Denied(closed) = self.deciders.files.trace(&entry).end {
             return self.deciders.note(&closed, PathState::Denied);
         }
-        self.visit_all(PendingVisit::Directory { path: nested.clone(), role: GitEntry::Discovered });
+        self.visit_all(PendingVisit::Directory {
+            path: nested.clone(),
+            role: GitEntry::Discovered,
+        });
         if !self.repositories.contains_key(&nested) {
             pending.push_back(nested);
         }
@@ -84,12 +89,15 @@ impl GitSearch<'_> {
                 self.deciders.note(&directory.path, PathState::Denied);
                 continue;
             };
-            let is_known =
-                self.directories.contains(&directory.path) || self.repositories.contains_key(&directory.path);
+            let is_known = self.directories.contains(&directory.path)
+                || self.repositories.contains_key(&directory.path);
             let entry = directory.path.join(".git");
-            let has_entry = scan.has_git || scan.is_leaf && is_present_and_changed_since(&entry, began);
+            let has_entry =
+                scan.has_git || scan.is_leaf && is_present_and_changed_since(&entry, began);
             let may_be_repository = scan.has_head || scan.is_leaf;
-            if is_known || !(has_entry || may_be_repository && self.is_git_directory(&directory.path)) {
+            if is_known
+                || !(has_entry || may_be_repository && self.is_git_directory(&directory.path))
+            {
                 continue;
             }
             let is_moved = counts_moved
@@ -97,7 +105,10 @@ impl GitSearch<'_> {
                 && RepositoryOrigin::find(tree, &directory.path, began) == RepositoryOrigin::Unsure;
             self.deciders.note_only_since(Some(began).filter(|_| !is_moved));
             let known = self.repositories.len();
-            self.visit_all(PendingVisit::Directory { path: directory.path, role: GitEntry::Discovered });
+            self.visit_all(PendingVisit::Directory {
+                path: directory.path,
+                role: GitEntry::Discovered,
+            });
             // The other files may be older than the run. The directory was not a repository as long
             // as it had no `HEAD`.
             if self.repositories.len() > known {
@@ -111,7 +122,8 @@ impl GitSearch<'_> {
     /// sequence in progress can put submodules into an index.
     fn reaches_unnamed_submodules(&self) -> bool {
         let of_worktrees = self.repositories.values().map(|known| &known.own);
-        let of_repositories = self.commons.values().chain(of_worktrees).map(|variables| variables.as_slice());
+        let of_repositories =
+            self.commons.values().chain(of_worktrees).map(|variables| variables.as_slice());
         let mut known = of_repositories.chain([self.global.as_slice()]);
         self.has_sequence || known.any(|variables| variables.iter().any(follows_commits))
     }

@@ -19,8 +19,8 @@ pub(super) enum SettingEffect {
 
 /// Suffixes of keys that hold a command in any section.
 const COMMAND_SUFFIXES: [&str; 12] = [
-    "command", "cmd", "program", "helper", "driver", "textconv", "editor", "pager", "hook", "askpass", "filter",
-    "monitor",
+    "command", "cmd", "program", "helper", "driver", "textconv", "editor", "pager", "hook",
+    "askpass", "filter", "monitor",
 ];
 
 /// Sections and keys that hold a command (git-config(1)).
@@ -61,15 +61,18 @@ pub(super) fn effect_of(variable: &ConfigVariable) -> SettingEffect {
         }
         ("remote" | "submodule", "url" | "pushurl") => SettingEffect::Command,
         pair if COMMANDS.contains(&pair) => SettingEffect::Command,
-        (_, key) if COMMAND_SUFFIXES.iter().any(|suffix| key.ends_with(suffix)) => SettingEffect::Command,
+        (_, key) if COMMAND_SUFFIXES.iter().any(|suffix| key.ends_with(suffix)) => {
+            SettingEffect::Command
+        }
         _ if variable.value.starts_with(b"!") => SettingEffect::Command,
         _ => SettingEffect::None,
     }
 }
 
 /// Programs that take the name of a script, except Python and Node.js.
-const INTERPRETERS: [&str; 13] =
-    ["sh", "bash", "dash", "zsh", "ksh", "fish", "perl", "ruby", "php", "lua", "make", "source", "."];
+const INTERPRETERS: [&str; 13] = [
+    "sh", "bash", "dash", "zsh", "ksh", "fish", "perl", "ruby", "php", "lua", "make", "source", ".",
+];
 
 /// Variables of the caller's environment that hold a command for git to run (git(1), "Environment
 /// Variables").
@@ -106,7 +109,8 @@ pub(super) fn words_of_command(command: &[u8]) -> Vec<CommandWord> {
     let command = command.strip_prefix(b"ext::").unwrap_or(command);
     let mut words: Vec<Vec<u8>> = vec![command.to_vec()];
     words.extend(split_quoted(command));
-    let is_separator = |byte: &u8| byte.is_ascii_whitespace() || b"'\"`$(){};|&<>=,:!*?\\".contains(byte);
+    let is_separator =
+        |byte: &u8| byte.is_ascii_whitespace() || b"'\"`$(){};|&<>=,:!*?\\".contains(byte);
     words.extend(command.split(is_separator).map(<[u8]>::to_vec));
     // Options with an attached path, such as `awk -ftools/x.awk` or `make -Ctools`.
     let attached = words.iter().filter(|word| word.len() > 2 && word[0] == b'-' && word[1] != b'-');
@@ -117,14 +121,19 @@ pub(super) fn words_of_command(command: &[u8]) -> Vec<CommandWord> {
     while let Some(option) = plain.by_ref().find(|word| word.starts_with(b"-m")) {
         let module = if option == b"-m" { plain.next() } else { Some(&option[2..]) };
         let Some(module) = module else { break };
-        let path: Vec<u8> = module.iter().map(|byte| if *byte == b'.' { b'/' } else { *byte }).collect();
-        words.extend([".py", "/__main__.py", "/__init__.py"].map(|end| [&path, end.as_bytes()].concat()));
+        let path: Vec<u8> =
+            module.iter().map(|byte| if *byte == b'.' { b'/' } else { *byte }).collect();
+        words.extend(
+            [".py", "/__main__.py", "/__init__.py"].map(|end| [&path, end.as_bytes()].concat()),
+        );
     }
     // The rest of a word after a variable that may hold the path of the work tree, as in
     // `$PWD/tools/run`.
     for variable in command.split(|byte| *byte == b'$').skip(1) {
-        let word = variable.split(|byte| byte.is_ascii_whitespace() || b"'\";|&<>".contains(byte)).next();
-        let rest = word.and_then(|word| Some(&word[word.iter().position(|byte| *byte == b'/')? + 1..]));
+        let word =
+            variable.split(|byte| byte.is_ascii_whitespace() || b"'\";|&<>".contains(byte)).next();
+        let rest =
+            word.and_then(|word| Some(&word[word.iter().position(|byte| *byte == b'/')? + 1..]));
         words.extend(rest.map(<[u8]>::to_vec));
     }
     let first = split_quoted(command).into_iter().next().unwrap_or_default();
@@ -141,7 +150,8 @@ pub(super) fn words_of_command(command: &[u8]) -> Vec<CommandWord> {
 
 /// Returns the words of a command that contain `*`, `?` or `[`.
 pub(super) fn globs_of_command(command: &[u8]) -> Vec<String> {
-    let words = command.split(|byte| byte.is_ascii_whitespace() || b"'\"`$(){};|&<>=!".contains(byte));
+    let words =
+        command.split(|byte| byte.is_ascii_whitespace() || b"'\"`$(){};|&<>=!".contains(byte));
     let globs = words.filter(|word| word.iter().any(|byte| b"*?[".contains(byte)));
     globs.filter_map(|word| String::from_utf8(word.to_vec()).ok()).collect()
 }
@@ -155,7 +165,9 @@ pub(super) fn starts_python(command: &[u8]) -> bool {
 /// Tells whether a command starts Node.js or a similar program, which finds a script without its
 /// file name extension.
 pub(super) fn starts_node(command: &[u8]) -> bool {
-    starts(command, |name| matches!(name, b"node" | b"nodejs" | b"bun" | b"deno" | b"tsx" | b"ts-node"))
+    starts(command, |name| {
+        matches!(name, b"node" | b"nodejs" | b"bun" | b"deno" | b"tsx" | b"ts-node")
+    })
 }
 
 /// Tells whether a command starts a program that takes the name of a script, as in `sh clean`.
@@ -165,7 +177,8 @@ pub(super) fn starts_interpreter(command: &[u8]) -> bool {
 }
 
 fn starts(command: &[u8], is_program: impl Fn(&[u8]) -> bool) -> bool {
-    let mut words = command.split(|byte| byte.is_ascii_whitespace() || b"'\"`$(){};|&<>=!".contains(byte));
+    let mut words =
+        command.split(|byte| byte.is_ascii_whitespace() || b"'\"`$(){};|&<>=!".contains(byte));
     words.any(|word| is_program(word.rsplit(|byte| *byte == b'/').next().unwrap_or(word)))
 }
 
@@ -173,14 +186,19 @@ fn starts(command: &[u8], is_program: impl Fn(&[u8]) -> bool) -> bool {
 pub(super) fn imports_from_working_directory(command: &[u8]) -> bool {
     let words: Vec<&[u8]> = command.split(u8::is_ascii_whitespace).collect();
     let is_short_option = |word: &[u8]| word.starts_with(b"-") && !word.starts_with(b"--");
-    let gives_code =
-        |word: &&[u8]| is_short_option(word) && (word.len() == 1 || word.iter().any(|byte| b"mc".contains(byte)));
-    starts_python(command) && (words.iter().any(gives_code) || command.contains(&b'<') || command.contains(&b'|'))
+    let gives_code = |word: &&[u8]| {
+        is_short_option(word) && (word.len() == 1 || word.iter().any(|byte| b"mc".contains(byte)))
+    };
+    starts_python(command)
+        && (words.iter().any(gives_code) || command.contains(&b'<') || command.contains(&b'|'))
 }
 
 /// Replaces `$NAME`, `${NAME}` and `${NAME:-other}` in a command by the value of the variable, if
 /// it is known.
-pub(super) fn replace_variables<'v>(command: &[u8], value_of: impl Fn(&[u8]) -> Option<&'v [u8]>) -> Vec<u8> {
+pub(super) fn replace_variables<'v>(
+    command: &[u8],
+    value_of: impl Fn(&[u8]) -> Option<&'v [u8]>,
+) -> Vec<u8> {
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
     let mut replaced = Vec::new();
     let mut rest = command;
@@ -191,7 +209,11 @@ pub(super) fn replace_variables<'v>(command: &[u8], value_of: impl Fn(&[u8]) -> 
         let variable = variable.strip_prefix(b"{").unwrap_or(variable);
         let name_length = variable.iter().position(|byte| !is_name(byte)).unwrap_or(variable.len());
         let after = &variable[name_length..];
-        let end = if is_braced { after.iter().position(|byte| *byte == b'}').map(|end| end + 1) } else { Some(0) };
+        let end = if is_braced {
+            after.iter().position(|byte| *byte == b'}').map(|end| end + 1)
+        } else {
+            Some(0)
+        };
         match (value_of(&variable[..name_length]), end) {
             (Some(value), Some(end)) => {
                 replaced.extend(value);
@@ -274,7 +296,12 @@ mod tests {
 
     #[test]
     fn a_command_that_has_python_import_from_the_working_directory_is_known() {
-        for command in ["python3 -m json.tool", "/usr/bin/python3.11 -Bc 'import x'", "python3 - < x", "pypy3 -mx"] {
+        for command in [
+            "python3 -m json.tool",
+            "/usr/bin/python3.11 -Bc 'import x'",
+            "python3 - < x",
+            "pypy3 -mx",
+        ] {
             assert!(imports_from_working_directory(command.as_bytes()), "{command}");
         }
         for command in ["python3 tools/x.py --mode c", "sh -c tools/x", "tools/python-like -v"] {
@@ -285,7 +312,8 @@ mod tests {
     #[test]
     fn only_a_program_without_a_slash_is_looked_for_on_the_path() {
         let words = words_of_command(b"clean --file rules");
-        let is_program = |text: &[u8]| words.iter().find(|word| word.text == text).unwrap().is_program;
+        let is_program =
+            |text: &[u8]| words.iter().find(|word| word.text == text).unwrap().is_program;
         assert!(is_program(b"clean") && !is_program(b"rules"));
         assert!(words_of_command(b"./clean").iter().all(|word| !word.is_program));
     }

@@ -11,8 +11,8 @@ use rustix::fs::FileType;
 
 use super::config::ConfigVariable;
 use super::programs::{
-    SettingEffect, effect_of, globs_of_command, imports_from_working_directory, starts_interpreter, starts_node,
-    starts_python, words_of_command,
+    SettingEffect, effect_of, globs_of_command, imports_from_working_directory, starts_interpreter,
+    starts_node, starts_python, words_of_command,
 };
 use super::{GitEntry, GitSearch, PendingVisit};
 use crate::view::deciders::{PathState, ResolvedPath, path_from};
@@ -26,7 +26,8 @@ const STARTED_MODULES: [&str; 2] = ["sitecustomize", "usercustomize"];
 /// File name extensions that Node.js tries after a name that is not a file.
 const NODE_ENDS: [&str; 6] = [".js", ".json", ".node", ".cjs", ".mjs", ".ts"];
 /// Files by which interpreters start a directory.
-const DIRECTORY_PROGRAMS: [&str; 5] = ["__main__.py", "index.js", "package.json", "Makefile", "makefile"];
+const DIRECTORY_PROGRAMS: [&str; 5] =
+    ["__main__.py", "index.js", "package.json", "Makefile", "makefile"];
 /// Hooks that git knows (githooks(5)), for a hook directory that cannot be protected as a whole.
 const HOOKS: [&str; 28] = [
     "applypatch-msg",
@@ -78,7 +79,8 @@ impl GitSearch<'_> {
                 SettingEffect::ProgramDirectory => {
                     let Some(path) = self.scope.expand(&variable.value, worktree) else { continue };
                     // Husky's directory `_` only runs the scripts beside it.
-                    let beside = path.parent().filter(|above| path.ends_with("_") && *above != worktree);
+                    let beside =
+                        path.parent().filter(|above| path.ends_with("_") && *above != worktree);
                     beside.into_iter().for_each(|beside| self.program_directory(beside));
                     if variable.key == "templatedir" {
                         self.template_directory(&path);
@@ -120,7 +122,9 @@ impl GitSearch<'_> {
     /// Protects the files of `worktree` that a command names.
     pub(super) fn protect_command(&mut self, command: &[u8], worktree: &Path) {
         self.protect_words(command, worktree, |_| true);
-        if let Some(replaced) = self.scope.replace_variables(command).filter(|replaced| replaced != command) {
+        if let Some(replaced) =
+            self.scope.replace_variables(command).filter(|replaced| replaced != command)
+        {
             self.protect_words(&replaced, worktree, |_| true);
         }
         for glob in globs_of_command(command) {
@@ -155,7 +159,8 @@ impl GitSearch<'_> {
             // A word after a substitution looks absolute but is not:
             // `$(git rev-parse --show-toplevel)/run`, `$(git rev-parse --git-dir)/../run`.
             if word.text.starts_with(b"/") {
-                let relative = path_from(&word.text).strip_prefix("/").expect("it starts with a slash");
+                let relative =
+                    path_from(&word.text).strip_prefix("/").expect("it starts with a slash");
                 self.protect_word(&worktree.join(relative), may_be_file, &mut named);
                 self.protect_word(&worktree.join(".git").join(relative), may_be_file, &mut named);
                 if may_be_file && follows_substitution(command, &word.text) {
@@ -166,23 +171,30 @@ impl GitSearch<'_> {
         // Words may be relative to directories that the command names:
         // `cd tools && cd in && ./run`, `make -C tools`, `python3 tools`.
         let mut next = 0;
-        while let Some(directory) = named.directories.get(next).filter(|_| next < MAX_COMMAND_DIRECTORIES).cloned() {
+        while let Some(directory) =
+            named.directories.get(next).filter(|_| next < MAX_COMMAND_DIRECTORIES).cloned()
+        {
             next += 1;
             let names = words.iter().map(|word| path_from(&word.text));
-            for name in names.chain(DIRECTORY_PROGRAMS.map(Path::new)).filter(|name| name.is_relative()) {
+            for name in
+                names.chain(DIRECTORY_PROGRAMS.map(Path::new)).filter(|name| name.is_relative())
+            {
                 self.protect_word(&directory.join(name), true, &mut named);
             }
         }
         let is_python = starts_python(command);
         let scripts = named.files.iter().filter(|file| is_python || self.is_python_script(file));
-        let directories: BTreeSet<PathBuf> = scripts.filter_map(|file| file.parent()).map(Path::to_path_buf).collect();
+        let directories: BTreeSet<PathBuf> =
+            scripts.filter_map(|file| file.parent()).map(Path::to_path_buf).collect();
         directories.iter().for_each(|directory| self.watch_imports(directory));
         named.files.iter().for_each(|file| self.protect_cached_module(file));
     }
 
     /// Protects a script, and watches the directory from which its interpreter imports modules.
     fn protect_script(&mut self, path: &Path) {
-        let Some(found) = self.deciders.protect(path).filter(|found| !found.is_directory) else { return };
+        let Some(found) = self.deciders.protect(path).filter(|found| !found.is_directory) else {
+            return;
+        };
         if self.is_python_script(&found.path)
             && let Some(directory) = found.path.parent()
         {
@@ -201,8 +213,12 @@ impl GitSearch<'_> {
         let mut start = [0; MAX_INTERPRETER_LINE];
         let length = file.read(&mut start).unwrap_or(0);
         let line = start[..length].split(|byte| *byte == b'\n').next().unwrap_or_default();
-        let Some(command) = line.strip_prefix(b"#!").filter(|command| starts_python(command)) else { return false };
-        let interpreter = command.trim_ascii().split(u8::is_ascii_whitespace).next().unwrap_or_default();
+        let Some(command) = line.strip_prefix(b"#!").filter(|command| starts_python(command))
+        else {
+            return false;
+        };
+        let interpreter =
+            command.trim_ascii().split(u8::is_ascii_whitespace).next().unwrap_or_default();
         if interpreter.starts_with(b"/") {
             self.virtual_environment(path_from(interpreter));
         }
@@ -213,12 +229,18 @@ impl GitSearch<'_> {
     /// the directories of the environment's modules (site(1), "Python's site module").
     fn virtual_environment(&mut self, interpreter: &Path) -> Vec<PathBuf> {
         let is_python = interpreter.file_name().is_some_and(|name| starts_python(name.as_bytes()));
-        let Some(root) = interpreter.parent().and_then(Path::parent).filter(|_| is_python) else { return Vec::new() };
-        let Some(root) = self.deciders.resolve(root).map(|found| found.path) else { return Vec::new() };
+        let Some(root) = interpreter.parent().and_then(Path::parent).filter(|_| is_python) else {
+            return Vec::new();
+        };
+        let Some(root) = self.deciders.resolve(root).map(|found| found.path) else {
+            return Vec::new();
+        };
         if !self.deciders.is_writable(&root) {
             return Vec::new();
         }
-        let Some(settings) = self.deciders.resolve(&root.join("pyvenv.cfg")) else { return Vec::new() };
+        let Some(settings) = self.deciders.resolve(&root.join("pyvenv.cfg")) else {
+            return Vec::new();
+        };
         self.deciders.protect_resolved(&settings);
         let mut directories = Vec::new();
         let libraries = root.join("lib");
@@ -226,7 +248,9 @@ impl GitSearch<'_> {
             let directory = libraries.join(version).join("site-packages");
             for (name, _) in self.list(&directory).iter() {
                 let is_started = name.as_bytes().ends_with(b".pth")
-                    || STARTED_MODULES.iter().any(|started| name.as_bytes().starts_with(started.as_bytes()));
+                    || STARTED_MODULES
+                        .iter()
+                        .any(|started| name.as_bytes().starts_with(started.as_bytes()));
                 if is_started {
                     self.deciders.protect(&directory.join(name));
                 }
@@ -238,9 +262,14 @@ impl GitSearch<'_> {
 
     /// Protects the compiled form of a protected Python module, which Python runs in its place.
     fn protect_cached_module(&mut self, module: &Path) {
-        let Some(name) = module.file_name().and_then(|name| name.as_bytes().strip_suffix(b"py")) else { return };
+        let Some(name) = module.file_name().and_then(|name| name.as_bytes().strip_suffix(b"py"))
+        else {
+            return;
+        };
         let cache = module.with_file_name("__pycache__");
-        for (cached, _) in self.list(&cache).iter().filter(|(cached, _)| cached.as_bytes().starts_with(name)) {
+        for (cached, _) in
+            self.list(&cache).iter().filter(|(cached, _)| cached.as_bytes().starts_with(name))
+        {
             self.deciders.protect(&cache.join(cached));
         }
     }
@@ -259,7 +288,10 @@ impl GitSearch<'_> {
         if !is_directory && may_be_file {
             named.files.push(path.clone());
             self.deciders.protect_resolved(&ResolvedPath { path, is_directory });
-        } else if is_directory && !self.deciders.holds_writable(&path) && !named.directories.contains(&path) {
+        } else if is_directory
+            && !self.deciders.holds_writable(&path)
+            && !named.directories.contains(&path)
+        {
             named.directories.push(path);
         }
     }
@@ -281,7 +313,10 @@ impl GitSearch<'_> {
                 let mut matching = Vec::new();
                 for directory in &paths {
                     let entries = self.list(directory);
-                    let names = entries.iter().map(|(name, _)| name).filter(|name| matcher.is_match(Path::new(name)));
+                    let names = entries
+                        .iter()
+                        .map(|(name, _)| name)
+                        .filter(|name| matcher.is_match(Path::new(name)));
                     matching.extend(names.map(|name| directory.join(name)));
                 }
                 matching.truncate(MAX_COMMAND_DIRECTORIES);
@@ -308,7 +343,9 @@ impl GitSearch<'_> {
             } else if *kind != FileType::RegularFile {
                 let inner = self.list(&path);
                 let mut names = inner.iter().map(|(name, _)| name);
-                if let Some(start) = names.find(|name| is_module(name) && name.as_bytes().starts_with(b"__init__.")) {
+                if let Some(start) =
+                    names.find(|name| is_module(name) && name.as_bytes().starts_with(b"__init__."))
+                {
                     self.deciders.note(&path.join(start), PathState::File);
                 }
             }
@@ -322,7 +359,8 @@ impl GitSearch<'_> {
         let path = url.strip_prefix(b"file://").unwrap_or(url);
         // A relative URL of a submodule is relative to another URL, not to a directory.
         let is_relative_url = variable.section == "submodule" && path.starts_with(b".");
-        let has_host = path.split(|byte| *byte == b'/').next().is_some_and(|start| start.contains(&b':'));
+        let has_host =
+            path.split(|byte| *byte == b'/').next().is_some_and(|start| start.contains(&b':'));
         if is_relative_url || has_host {
             return;
         }
@@ -348,7 +386,8 @@ fn is_code(word: &[u8]) -> bool {
 /// `"$(git rev-parse --show-toplevel)"/run`.
 fn follows_substitution(command: &[u8], word: &[u8]) -> bool {
     let starts = (0..command.len()).filter(|start| command[*start..].starts_with(word));
-    let before = starts.filter_map(|start| command[..start].iter().rfind(|byte| !b"'\"".contains(byte)));
+    let before =
+        starts.filter_map(|start| command[..start].iter().rfind(|byte| !b"'\"".contains(byte)));
     before.into_iter().any(|byte| b")`".contains(byte))
 }
 

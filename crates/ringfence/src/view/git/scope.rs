@@ -62,8 +62,11 @@ impl GitScope {
             }
         }
         let config_files = config_files.iter().map(|file| host.directory.join(file)).collect();
-        let commands = COMMAND_VARIABLES.iter().filter_map(|name| host.text(name)).map(str::to_owned);
-        let path = |name: &str| host.text(name).filter(|path| !path.is_empty()).map(|path| host.directory.join(path));
+        let commands =
+            COMMAND_VARIABLES.iter().filter_map(|name| host.text(name)).map(str::to_owned);
+        let path = |name: &str| {
+            host.text(name).filter(|path| !path.is_empty()).map(|path| host.directory.join(path))
+        };
         GitScope {
             config_files,
             git_dir: path("GIT_DIR"),
@@ -88,7 +91,9 @@ impl GitScope {
     /// command has no `$`.
     pub(super) fn replace_variables(&self, command: &[u8]) -> Option<Vec<u8>> {
         command.contains(&b'$').then(|| {
-            let value = |name: &[u8]| self.path_variables.iter().find(|(known, _)| known.as_bytes() == name);
+            let value = |name: &[u8]| {
+                self.path_variables.iter().find(|(known, _)| known.as_bytes() == name)
+            };
             replace_variables(command, |name| value(name).map(|(_, value)| value.as_bytes()))
         })
     }
@@ -115,10 +120,16 @@ const SHELL_VARIABLES: [&str; 3] = ["PWD", "OLDPWD", "_"];
 fn path_variables(host: &Host) -> Vec<(String, String)> {
     let mut known: BTreeMap<String, bool> = BTreeMap::new();
     let mut is_path = |value: &str| {
-        let top = value.strip_prefix('/').and_then(|rest| rest.split('/').next()).filter(|top| !top.is_empty());
-        top.is_some_and(|top| *known.entry(top.to_owned()).or_insert_with(|| Path::new("/").join(top).is_dir()))
+        let top = value
+            .strip_prefix('/')
+            .and_then(|rest| rest.split('/').next())
+            .filter(|top| !top.is_empty());
+        top.is_some_and(|top| {
+            *known.entry(top.to_owned()).or_insert_with(|| Path::new("/").join(top).is_dir())
+        })
     };
-    let variables = host.variables.iter().filter_map(|(name, value)| Some((name.to_str()?, value.to_str()?)));
+    let variables =
+        host.variables.iter().filter_map(|(name, value)| Some((name.to_str()?, value.to_str()?)));
     let paths = variables.filter(|(name, value)| !SHELL_VARIABLES.contains(name) && is_path(value));
     paths.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
@@ -127,7 +138,8 @@ fn path_variables(host: &Host) -> Vec<(String, String)> {
 fn home_of(user: &[u8]) -> Option<PathBuf> {
     let users = fs_err::read("/etc/passwd").ok()?;
     let mut lines = users.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b':'));
-    let home = lines.find_map(|mut fields| (fields.next() == Some(user)).then(|| fields.nth(4)).flatten())?;
+    let home = lines
+        .find_map(|mut fields| (fields.next() == Some(user)).then(|| fields.nth(4)).flatten())?;
     Some(path_from(home).to_path_buf())
 }
 
@@ -135,20 +147,25 @@ fn home_of(user: &[u8]) -> Option<PathBuf> {
 /// that execute something, as a configuration file. Others are left out, because a header with a
 /// token may be among them.
 fn environment_config(host: &Host) -> String {
-    let count: usize = host.text("GIT_CONFIG_COUNT").and_then(|count| count.parse().ok()).unwrap_or(0);
+    let count: usize =
+        host.text("GIT_CONFIG_COUNT").and_then(|count| count.parse().ok()).unwrap_or(0);
     let mut config = String::new();
     for number in 0..count.min(MAX_ENVIRONMENT_SETTINGS) {
         let key = host.text(&format!("GIT_CONFIG_KEY_{number}"));
         let value = host.text(&format!("GIT_CONFIG_VALUE_{number}"));
         let (Some(key), Some(value)) = (key, value) else { continue };
         let Some((section, rest)) = key.split_once('.') else { continue };
-        let escape = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        let escape =
+            |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
         let (header, name) = match rest.rsplit_once('.') {
             Some((subsection, name)) => (format!("{section} \"{}\"", escape(subsection)), name),
             None => (section.to_owned(), rest),
         };
         let setting = format!("[{header}]\n{name} = \"{}\"\n", escape(value));
-        if parse_config(setting.as_bytes()).iter().any(|variable| effect_of(variable) != SettingEffect::None) {
+        if parse_config(setting.as_bytes())
+            .iter()
+            .any(|variable| effect_of(variable) != SettingEffect::None)
+        {
             config.push_str(&setting);
         }
     }
@@ -173,7 +190,8 @@ mod tests {
         let variables = variables.map(|(name, value)| (name.into(), value.into()));
         let config = environment_config(&Host::new(variables.into(), "/".into()));
         let found: Vec<_> = parse_config(config.as_bytes());
-        let found: Vec<_> = found.iter().map(|found| (found.key.as_str(), found.value.as_slice())).collect();
+        let found: Vec<_> =
+            found.iter().map(|found| (found.key.as_str(), found.value.as_slice())).collect();
         assert_eq!(found, [("clean", &b"tools/\"x\"\n"[..]), ("path", b"/conf")]);
     }
 }

@@ -35,16 +35,26 @@ const REBASE_FILES: [&str; 9] = [
 /// Files of a sequence of picks or reverts that decide which commits git checks out.
 const SEQUENCER_FILES: [&str; 3] = ["head", "opts", "todo"];
 /// Directories in which git looks for a reference by its short name (gitrevisions(7)).
-const REFERENCE_DIRECTORIES: [&str; 5] = ["", "refs/", "refs/tags/", "refs/heads/", "refs/remotes/"];
+const REFERENCE_DIRECTORIES: [&str; 5] =
+    ["", "refs/", "refs/tags/", "refs/heads/", "refs/remotes/"];
 /// Maximum number of references that the list of a sequence names; real lists name fewer.
 const MAX_NAMES: usize = 1 << 12;
 
 impl GitSearch<'_> {
     /// Visits a rebase or a sequence in progress, and the stash of a merge.
-    pub(super) fn sequences(&mut self, gitdir: &Path, repository: &KnownRepository, worktree: &Path) {
+    pub(super) fn sequences(
+        &mut self,
+        gitdir: &Path,
+        repository: &KnownRepository,
+        worktree: &Path,
+    ) {
         let [stash, rebase, sequencer, patches] =
-            ["MERGE_AUTOSTASH", "rebase-merge", "sequencer", "rebase-apply"].map(|name| gitdir.join(name));
-        if [&stash, &rebase, &sequencer, &patches].iter().all(|path| !self.deciders.files.has_name(path)) {
+            ["MERGE_AUTOSTASH", "rebase-merge", "sequencer", "rebase-apply"]
+                .map(|name| gitdir.join(name));
+        if [&stash, &rebase, &sequencer, &patches]
+            .iter()
+            .all(|path| !self.deciders.files.has_name(path))
+        {
             return;
         }
         self.has_sequence = true;
@@ -81,21 +91,34 @@ impl GitSearch<'_> {
             if entries.len() > MAX_PATCHES {
                 self.deciders.note(&patches, PathState::Unknown);
             } else {
-                self.note_sequence(&patches, entries.iter().map(|(name, _)| Path::new(name)), start);
+                self.note_sequence(
+                    &patches,
+                    entries.iter().map(|(name, _)| Path::new(name)),
+                    start,
+                );
             }
         }
     }
 
     /// Returns the state from which git continues. Git merges each commit with the one that is
     /// checked out, so if a file there was renamed to the name of a hook, git writes the hook.
-    pub(super) fn sequence_start(&mut self, gitdir: &Path, repository: &KnownRepository) -> Vec<u8> {
+    pub(super) fn sequence_start(
+        &mut self,
+        gitdir: &Path,
+        repository: &KnownRepository,
+    ) -> Vec<u8> {
         let mut start = self.read_sequence_file(&gitdir.join("HEAD")).unwrap_or_default();
-        if let Some(branch) = start.strip_prefix(b"ref:").map(|branch| branch.trim_ascii().to_vec()) {
+        if let Some(branch) = start.strip_prefix(b"ref:").map(|branch| branch.trim_ascii().to_vec())
+        {
             let loose = self.read_sequence_file(&repository.common.join(path_from(&branch)));
-            start.extend(loose.unwrap_or_else(|| self.packed_reference(&repository.common, &branch)));
+            start.extend(
+                loose.unwrap_or_else(|| self.packed_reference(&repository.common, &branch)),
+            );
         }
         // A commit in this file has no parents, so all of its files count as changes.
-        start.extend(self.read_sequence_file(&repository.common.join("shallow")).unwrap_or_default());
+        start.extend(
+            self.read_sequence_file(&repository.common.join("shallow")).unwrap_or_default(),
+        );
         let mut index = Some(gitdir.join("index"));
         // The file that a split index refers to is not split itself.
         for _ in 0..2 {
@@ -125,13 +148,19 @@ impl GitSearch<'_> {
             return None;
         }
         let mut found = Vec::new();
-        let mut add = |name: &[u8], content: &[u8]| found.extend([name, b"\0", content, b"\0"].concat());
+        let mut add =
+            |name: &[u8], content: &[u8]| found.extend([name, b"\0", content, b"\0"].concat());
         for (path, content) in self.loose_references(&gitdir.join("refs/rewritten"))? {
             add(path.as_os_str().as_bytes(), &content);
         }
-        let is_hash = |word: &[u8]| word.len() == 2 * repository.hash_length && word.iter().all(u8::is_ascii_hexdigit);
-        let names: BTreeSet<&[u8]> =
-            lists.iter().flat_map(|list| named_commits(list)).filter(|word| !is_hash(word)).collect();
+        let is_hash = |word: &[u8]| {
+            word.len() == 2 * repository.hash_length && word.iter().all(u8::is_ascii_hexdigit)
+        };
+        let names: BTreeSet<&[u8]> = lists
+            .iter()
+            .flat_map(|list| named_commits(list))
+            .filter(|word| !is_hash(word))
+            .collect();
         if names.len() > MAX_NAMES {
             return None;
         }
@@ -143,27 +172,34 @@ impl GitSearch<'_> {
             if name.contains(&b':') || name.windows(2).any(|pair| pair == b"@{") {
                 return None;
             }
-            pending.extend(REFERENCE_DIRECTORIES.map(|directory| [directory.as_bytes(), name].concat()));
+            pending.extend(
+                REFERENCE_DIRECTORIES.map(|directory| [directory.as_bytes(), name].concat()),
+            );
             pending.push([b"refs/remotes/", name, b"/HEAD"].concat());
         }
         let mut looked_for: BTreeSet<Vec<u8>> = BTreeSet::new();
         while let Some(name) = pending.pop() {
-            let is_plain = path_from(&name).components().all(|part| matches!(part, Component::Normal(_)));
+            let is_plain =
+                path_from(&name).components().all(|part| matches!(part, Component::Normal(_)));
             if !is_plain || name.contains(&0) || !looked_for.insert(name.clone()) {
                 continue;
             }
             for directory in BTreeSet::from([gitdir, &repository.common]) {
-                let content = self.read_sequence_file(&directory.join(path_from(&name))).unwrap_or_default();
+                let content =
+                    self.read_sequence_file(&directory.join(path_from(&name))).unwrap_or_default();
                 let is_object = content.get(..2 * repository.hash_length).is_some_and(is_hash);
                 let target = content.strip_prefix(b"ref:").map(<[u8]>::trim_ascii);
                 if is_object || target.is_some() {
                     add(&name, &content);
                 }
-                pending.extend(target.map(<[u8]>::to_vec).filter(|_| looked_for.len() < 8 * MAX_NAMES));
+                pending.extend(
+                    target.map(<[u8]>::to_vec).filter(|_| looked_for.len() < 8 * MAX_NAMES),
+                );
             }
         }
         let packed = self.deciders.resolve(&repository.common.join("packed-refs"));
-        let packed = packed.and_then(|found| self.deciders.read(&found.path, MAX_PACKED_REFERENCES));
+        let packed =
+            packed.and_then(|found| self.deciders.read(&found.path, MAX_PACKED_REFERENCES));
         for line in packed.iter().flat_map(|packed| packed.split(|byte| *byte == b'\n')) {
             let name = line.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
             if name.starts_with(b"refs/rewritten/") || looked_for.contains(name) {
@@ -175,16 +211,23 @@ impl GitSearch<'_> {
 
     fn packed_reference(&mut self, common: &Path, name: &[u8]) -> Vec<u8> {
         let found = self.deciders.resolve(&common.join("packed-refs"));
-        let content = found.and_then(|found| self.deciders.read(&found.path, MAX_PACKED_REFERENCES));
+        let content =
+            found.and_then(|found| self.deciders.read(&found.path, MAX_PACKED_REFERENCES));
         let content = content.unwrap_or_default();
         let mut lines = content.split(|byte| *byte == b'\n');
-        let line = lines.find(|line| line.strip_suffix(name).is_some_and(|start| start.ends_with(b" ")));
+        let line =
+            lines.find(|line| line.strip_suffix(name).is_some_and(|start| start.ends_with(b" ")));
         line.unwrap_or_default().to_vec()
     }
 
     /// Records the content of files in the directory of a sequence, and `start`, the state from
     /// which the sequence continues. A sequence without such a state cannot be judged.
-    fn note_sequence<'n>(&mut self, directory: &Path, names: impl IntoIterator<Item = &'n Path>, start: Option<&[u8]>) {
+    fn note_sequence<'n>(
+        &mut self,
+        directory: &Path,
+        names: impl IntoIterator<Item = &'n Path>,
+        start: Option<&[u8]>,
+    ) {
         let Some(found) = self.deciders.resolve(directory) else { return };
         let Some(start) = start else { return self.deciders.note(&found.path, PathState::Unknown) };
         let mut content = Vec::new();
@@ -232,7 +275,9 @@ fn named_commits(todo: &[u8]) -> impl Iterator<Item = &[u8]> {
     todo.split(|byte| *byte == b'\n').flat_map(|line| {
         let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
         let count = match words.next().unwrap_or(b"#") {
-            b"exec" | b"x" | b"label" | b"l" | b"break" | b"b" | b"noop" | b"update-ref" | b"u" => 0,
+            b"exec" | b"x" | b"label" | b"l" | b"break" | b"b" | b"noop" | b"update-ref" | b"u" => {
+                0
+            }
             b"merge" | b"m" => usize::MAX,
             command if command.starts_with(b"#") => 0,
             _ => 1,
@@ -249,7 +294,8 @@ mod tests {
     #[test]
     fn each_commit_in_a_list_is_known_by_the_name_that_the_list_gives_it() {
         let check = |todo: &str, expected: &[&str]| {
-            let names = named_commits(todo.as_bytes()).map(|name| String::from_utf8_lossy(name).into_owned());
+            let names = named_commits(todo.as_bytes())
+                .map(|name| String::from_utf8_lossy(name).into_owned());
             assert_eq!(names.collect::<Vec<_>>(), expected, "{todo}");
         };
         check("pick 12ab the subject\n\trevert 34 x\nfixup -C 56 y\n", &["12ab", "34", "56"]);

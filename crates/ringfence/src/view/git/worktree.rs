@@ -16,7 +16,10 @@ use crate::view::deciders::path_from;
 use crate::{Host, untrusted};
 
 /// Returns the repository outside a workspace of which the workspace is a worktree.
-pub(in crate::view) fn shared_repository(workspace: &Path, distrusted: &DistrustedLinks) -> Option<PathBuf> {
+pub(in crate::view) fn shared_repository(
+    workspace: &Path,
+    distrusted: &DistrustedLinks,
+) -> Option<PathBuf> {
     let link = workspace.join(".git");
     let named = untrusted::read(&link, MAX_PATH).ok()?;
     let named = workspace.join(path_from(parse_gitfile(named.as_bytes())?));
@@ -31,7 +34,8 @@ pub(in crate::view) fn shared_repository(workspace: &Path, distrusted: &Distrust
         return None;
     }
     let common = untrusted::read(&worktree.join("commondir"), MAX_PATH).ok()?;
-    let repository = fs_err::canonicalize(worktree.join(path_from(trim_line(common.as_bytes())))).ok()?;
+    let repository =
+        fs_err::canonicalize(worktree.join(path_from(trim_line(common.as_bytes())))).ok()?;
     let holds_worktree = worktree.parent() == Some(&repository.join("worktrees"));
     let is_repository = ["objects", "refs"].iter().all(|part| repository.join(part).is_dir());
     if !holds_worktree || !is_repository {
@@ -66,7 +70,8 @@ impl DistrustedLinks {
     pub(in crate::view) fn remember(&self, path: &Path) {
         let Some(mark) = self.mark_of(path) else { return };
         let written = mark.parent().map_or(Ok(()), fs_err::create_dir_all);
-        let written = written.and_then(|()| fs_err::write(&mark, path.as_os_str().as_encoded_bytes()));
+        let written =
+            written.and_then(|()| fs_err::write(&mark, path.as_os_str().as_encoded_bytes()));
         if let Err(error) = written {
             tracing::warn!(path = %path.display(), %error, "cannot remember that a sandbox made this link");
         }
@@ -78,7 +83,8 @@ impl DistrustedLinks {
 
     fn mark_of(&self, path: &Path) -> Option<PathBuf> {
         let stat = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        let name = format!("{:x}-{:x}-{}-{}", stat.st_dev, stat.st_ino, stat.st_ctime, stat.st_ctime_nsec);
+        let name =
+            format!("{:x}-{:x}-{}-{}", stat.st_dev, stat.st_ino, stat.st_ctime, stat.st_ctime_nsec);
         Some(self.directory.as_ref()?.join(name))
     }
 }
@@ -156,7 +162,8 @@ mod tests {
         let own = repository.join("worktrees/tree");
         for path in [own.join("commondir"), own.join("gitdir"), tree.join(".git")] {
             fs_err::remove_file(&path).unwrap();
-            rustix::fs::mknodat(CWD, &path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+            rustix::fs::mknodat(CWD, &path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0)
+                .unwrap();
             assert_eq!(shared(&tree), None);
         }
     }

@@ -44,7 +44,9 @@ impl Place {
     }
 
     fn guarded(&self, hide: &[&'static str]) -> Guarded {
-        let policy = hide.iter().fold(Policy::default(), |policy, path| policy.hide(PathGlob::literal(path)));
+        let policy = hide
+            .iter()
+            .fold(Policy::default(), |policy, path| policy.hide(PathGlob::literal(path)));
         self.find(&policy)
     }
 
@@ -100,7 +102,9 @@ fn hooks_and_configuration_are_protected_unasked_and_their_directory_stays() {
 fn what_lies_in_a_guarded_directory_needs_no_guard_of_its_own() {
     let place = Place::new(&["ws/.git/config", "ws/.git/worktrees/x/commondir"]);
     assert_eq!(place.steps(&place.guarded(&[".git", ".git/config"]), &[]), ["hide /work/.git"]);
-    let policy = Policy::default().protect(PathGlob::literal(".git")).protect(PathGlob::literal(".git/config"));
+    let policy = Policy::default()
+        .protect(PathGlob::literal(".git"))
+        .protect(PathGlob::literal(".git/config"));
     let guarded = place.find(&policy);
     assert_eq!(place.steps(&guarded, &[]), ["protect /work/.git"]);
 }
@@ -123,7 +127,10 @@ fn guarded_paths_are_guarded_wherever_else_they_are_shown() {
     };
     check(&[], &[]);
     check(&[("", Access::Read)], &["hide ws/.env"]);
-    check(&[("", Access::Write)], &["pin ws", "pin ws/.git", "protect ws/.git/config", "hide ws/.env"]);
+    check(
+        &[("", Access::Write)],
+        &["pin ws", "pin ws/.git", "protect ws/.git/config", "hide ws/.env"],
+    );
     check(&[("ws/.git", Access::Write)], &["protect ws/.git/config"]);
     check(&[("ws/.env", Access::Read)], &["hide ws/.env"]);
 }
@@ -349,7 +356,11 @@ fn a_sequence_that_would_go_on_from_another_state_is_reported() {
     let place = repository();
     let guarded = place.guarded(&[]);
     place.write("ws/.git/HEAD", "2\n");
-    assert_eq!(guarded.planted(), [] as [&str; 0], "without a sequence, a checkout is nothing to report");
+    assert_eq!(
+        guarded.planted(),
+        [] as [&str; 0],
+        "without a sequence, a checkout is nothing to report"
+    );
 }
 
 #[test]
@@ -430,10 +441,13 @@ fn removed_links_that_would_fill_their_list_are_remembered_by_target() {
     let place = Place::new(&["ws/store/abc", "ws/conf/x"]);
     symlink("../store/abc", place.path("ws/conf/prod.key")).unwrap();
     let policy = Policy::default().hide("conf/*.key".parse().unwrap());
-    let is_guarded = || place.steps(&place.find(&policy), &[]).contains(&"hide /work/store/abc".to_owned());
+    let is_guarded =
+        || place.steps(&place.find(&policy), &[]).contains(&"hide /work/store/abc".to_owned());
     for _ in 0..2 {
         let text = "./".repeat(1950) + "../store/abc";
-        (0..400).for_each(|number| symlink(&text, place.path(&format!("ws/conf/{number}.key"))).unwrap());
+        (0..400).for_each(|number| {
+            symlink(&text, place.path(&format!("ws/conf/{number}.key"))).unwrap()
+        });
         let guarded = place.find(&policy);
         fs_err::remove_dir_all(place.path("ws/conf")).unwrap();
         fs_err::create_dir(place.path("ws/conf")).unwrap();
@@ -459,7 +473,10 @@ fn more_guarded_files_or_links_than_can_be_mounted_are_refused() {
     let error = place.try_find(&pattern("**/.env")).unwrap_err();
     assert!(matches!(error, ViewError::TooManyPaths { .. }), "{error}");
     let both = pattern("**/.env").hide(PathGlob::literal("b"));
-    assert_eq!(place.steps(&place.find(&both), &[]), ["pin /work/a", "hide /work/a/.env", "hide /work/b"]);
+    assert_eq!(
+        place.steps(&place.find(&both), &[]),
+        ["pin /work/a", "hide /work/a/.env", "hide /work/b"]
+    );
 
     let place = Place::new(&["ws/real/x"]);
     (0..200).for_each(|number| place.write(&format!("ws/real/{number}.env"), ""));
@@ -500,9 +517,18 @@ fn a_link_to_a_script_and_a_submodule_are_reported_when_they_are_gone() {
 
 #[test]
 fn a_module_inside_a_known_one_is_reported() {
-    let files =
-        |module: &str| ["HEAD", "config", "objects/x", "refs/x"].map(|file| format!("ws/.git/modules/{module}/{file}"));
-    for module in ["sub/foo", "sub/one/two/foo", "sub/logs/foo", "sub/refs/heads/foo", "sub/modules/foo", "other"] {
+    let files = |module: &str| {
+        ["HEAD", "config", "objects/x", "refs/x"]
+            .map(|file| format!("ws/.git/modules/{module}/{file}"))
+    };
+    for module in [
+        "sub/foo",
+        "sub/one/two/foo",
+        "sub/logs/foo",
+        "sub/refs/heads/foo",
+        "sub/modules/foo",
+        "other",
+    ] {
         let place = repository();
         let guarded = place.guarded(&[]);
         files(module).iter().for_each(|file| place.write(file, ""));
@@ -563,7 +589,10 @@ fn repositories_that_lead_to_each_other_in_a_long_chain_are_all_found() {
     assert_eq!(guarded.planted(), ["many/r1000/.git/config"]);
     let config = "[include]\n\tpath = inc0\n";
     place.write("ws/.git/config", config);
-    assert!(place.try_find(&Policy::default()).is_err(), "git refuses such a chain, and a later one may not");
+    assert!(
+        place.try_find(&Policy::default()).is_err(),
+        "git refuses such a chain, and a later one may not"
+    );
 }
 
 #[test]
@@ -589,10 +618,15 @@ fn a_repository_that_the_environment_names_is_guarded() {
     (0..40).for_each(|number| place.write(&format!("ws/0{number}/x"), ""));
     place.write("ws/a/b/cfg/config", "[core]\n\tfsmonitor = ./x.sh\n");
     place.write("ws/work/x.sh", "");
-    let variables = [("GIT_DIR", "a/b/cfg"), ("GIT_WORK_TREE", "work"), ("GIT_COMMON_DIR", "a/b/common")];
+    let variables =
+        [("GIT_DIR", "a/b/cfg"), ("GIT_WORK_TREE", "work"), ("GIT_COMMON_DIR", "a/b/common")];
     let guarded = place.find_with(&Policy::default(), &variables).unwrap();
     let steps = place.steps(&guarded, &[]);
-    for step in ["protect /work/a/b/cfg/config", "protect /work/work/x.sh", "protect /work/a/b/common/hooks"] {
+    for step in [
+        "protect /work/a/b/cfg/config",
+        "protect /work/work/x.sh",
+        "protect /work/a/b/common/hooks",
+    ] {
         assert!(steps.contains(&step.to_owned()), "{step} is not in {steps:?}");
     }
     let guarded = place.find_with(&Policy::default(), &[("GIT_INDEX_FILE", "a/b/index")]).unwrap();
@@ -614,15 +648,27 @@ fn repositories_above_and_in_other_writable_trees_are_guarded() {
     let policy = Policy::default().write(place.path("other")).write(place.path("two/tree"));
     let host = Host::new([("HOME".into(), place.path("home").into())].into(), place.path("ws"));
     workspace.granted = Grants::on(&host).grant_paths(&policy, &host, &workspace).unwrap();
-    let guarded = Guarded::find(&policy.with_defaults(), &workspace, &host, &Locations::default(), &[]).unwrap();
+    let guarded =
+        Guarded::find(&policy.with_defaults(), &workspace, &host, &Locations::default(), &[])
+            .unwrap();
     for path in ["ws/inner/deep/conf", "other/one/.git/config", "two/tree/hooks"] {
-        assert!(guarded.protected.contains(&place.path(path)), "{path} is not in {:?}", guarded.protected);
+        assert!(
+            guarded.protected.contains(&place.path(path)),
+            "{path} is not in {:?}",
+            guarded.protected
+        );
     }
 }
 
 #[test]
 fn scripts_behind_links_in_hook_directories_are_protected() {
-    let place = Place::new(&["ws/.husky/_/h", "ws/tmpl/hooks/h", "ws/tools/one", "ws/tools/two", "ws/tools/three"]);
+    let place = Place::new(&[
+        "ws/.husky/_/h",
+        "ws/tmpl/hooks/h",
+        "ws/tools/one",
+        "ws/tools/two",
+        "ws/tools/three",
+    ]);
     place.write("ws/.git/config", "[core]\n\thooksPath = .husky/_\n[init]\n\ttemplateDir = tmpl\n");
     for (link, text) in [
         (".husky/_/pre-commit", "../../tools/one"),
@@ -632,7 +678,8 @@ fn scripts_behind_links_in_hook_directories_are_protected() {
         symlink(text, place.path("ws").join(link)).unwrap();
     }
     let steps = place.steps(&place.guarded(&[]), &[]);
-    for step in ["protect /work/tools/one", "protect /work/tools/two", "protect /work/tools/three"] {
+    for step in ["protect /work/tools/one", "protect /work/tools/two", "protect /work/tools/three"]
+    {
         assert!(steps.contains(&step.to_owned()), "{step} is not in {steps:?}");
     }
 }
@@ -646,9 +693,24 @@ fn files_that_an_interpreter_finds_beside_a_script_are_guarded() {
         ("sh tools/clean", "tools/clean", python, "tools/json/__init__.py"),
         ("python3 -m tools.clean", "tools/clean.py", "", "tools/__pycache__/clean.cpython-311.pyc"),
         ("python3 -m tools", "tools/__main__.py", "", "tools/__pycache__/__main__.cpython-311.pyc"),
-        (".venv/bin/python -m strip", ".venv/pyvenv.cfg", "", ".venv/lib/python3.11/site-packages/x.pth"),
-        (".venv/bin/python -m strip", ".venv/pyvenv.cfg", "", ".venv/lib/python3.11/site-packages/strip.py"),
-        (".venv/bin/python x", ".venv/pyvenv.cfg", "", ".venv/lib/python3.11/site-packages/sitecustomize.py"),
+        (
+            ".venv/bin/python -m strip",
+            ".venv/pyvenv.cfg",
+            "",
+            ".venv/lib/python3.11/site-packages/x.pth",
+        ),
+        (
+            ".venv/bin/python -m strip",
+            ".venv/pyvenv.cfg",
+            "",
+            ".venv/lib/python3.11/site-packages/strip.py",
+        ),
+        (
+            ".venv/bin/python x",
+            ".venv/pyvenv.cfg",
+            "",
+            ".venv/lib/python3.11/site-packages/sitecustomize.py",
+        ),
     ];
     for (command, file, text, added) in cases {
         let place = Place::new(&["ws/.git/HEAD"]);
@@ -664,7 +726,10 @@ fn files_that_an_interpreter_finds_beside_a_script_are_guarded() {
 #[test]
 fn a_script_that_is_named_without_its_end_is_protected() {
     let place = Place::new(&["ws/tools/clean.js", "ws/tools/other.js"]);
-    place.write("ws/.git/config", "[filter \"x\"]\n\tclean = node tools/clean\n\tsmudge = sh tools/other\n");
+    place.write(
+        "ws/.git/config",
+        "[filter \"x\"]\n\tclean = node tools/clean\n\tsmudge = sh tools/other\n",
+    );
     let steps = place.steps(&place.guarded(&[]), &[]);
     assert!(steps.contains(&"protect /work/tools/clean.js".to_owned()), "{steps:?}");
     assert!(!steps.contains(&"protect /work/tools/other.js".to_owned()), "{steps:?}");
@@ -683,7 +748,8 @@ fn modules_beside_a_script_that_a_hook_leads_to_are_reported() {
 
 #[test]
 fn arguments_of_an_alias_are_no_files() {
-    let place = Place::new(&["ws/build", "ws/lint.py", "ws/tools/run", "ws/tools/Makefile", "ws/clean"]);
+    let place =
+        Place::new(&["ws/build", "ws/lint.py", "ws/tools/run", "ws/tools/Makefile", "ws/clean"]);
     let config = "[alias]\n\ta = !make build -C tools && lint.py && tools/run\n[filter \"x\"]\n\tclean = sh clean\n";
     place.write("ws/.git/config", config);
     let steps = place.steps(&place.guarded(&[]), &[]);
@@ -756,8 +822,11 @@ fn hooks_that_the_configuration_names_are_protected_or_watched() {
 
 #[test]
 fn other_names_of_guarded_files_are_guarded() {
-    let place = Place::new(&["ws/.git/config", "ws/.git/hooks/pre-commit", "ws/.env", "ws/a/plain"]);
-    for (file, name) in [(".git/config", "one"), (".git/hooks/pre-commit", "a/two"), (".env", "three")] {
+    let place =
+        Place::new(&["ws/.git/config", "ws/.git/hooks/pre-commit", "ws/.env", "ws/a/plain"]);
+    for (file, name) in
+        [(".git/config", "one"), (".git/hooks/pre-commit", "a/two"), (".env", "three")]
+    {
         fs_err::hard_link(place.path("ws").join(file), place.path("ws").join(name)).unwrap();
     }
     let steps = place.steps(&place.guarded(&[".env"]), &[]);

@@ -18,7 +18,11 @@ async fn is_told_in_part(context: &Context, code: &str, name: &str, end: &str) {
     let error = raised(context, code).await;
     assert_eq!(error.name, name, "{code}");
     for text in [&error.value, &error.traceback] {
-        assert!(text.len() < 1 << 20 && text.contains(" characters left out]\n"), "{code}: {}", text.len());
+        assert!(
+            text.len() < 1 << 20 && text.contains(" characters left out]\n"),
+            "{code}: {}",
+            text.len()
+        );
     }
     assert!(error.traceback.trim_end().ends_with(end), "{code}");
 }
@@ -28,9 +32,16 @@ fn an_error_of_python_that_is_too_long_is_told_in_part() {
     require!(user_namespaces, binary, python3);
     in_python(async |context| {
         run(context, "x = 7").await;
-        is_told_in_part(context, &format!("raise ValueError('y' * {LONG} + 'z')"), "ValueError", "yz").await;
+        is_told_in_part(
+            context,
+            &format!("raise ValueError('y' * {LONG} + 'z')"),
+            "ValueError",
+            "yz",
+        )
+        .await;
         is_told_in_part(context, &format!("open('y' * {LONG})"), "OSError", "y'").await;
-        let named = raised(context, &format!("raise type('E' * {LONG}, (Exception,), {{}})('no')")).await;
+        let named =
+            raised(context, &format!("raise type('E' * {LONG}, (Exception,), {{}})('no')")).await;
         assert!(named.name.len() < 1 << 20 && named.value == "no");
         assert_eq!(value(context, "x").await, "7");
     });
@@ -55,7 +66,10 @@ fn an_error_of_python_that_fails_when_it_is_told_ends_its_cell() {
         let endless = "class E(Exception):\n def __str__(self):\n  n = E.n = getattr(E, 'n', 0) + 1\n  print(1)\n  \
                        while n < 2: pass\n  return 'found'\nraise E";
         let error = interrupted(context, endless).await;
-        assert_eq!((error.name.as_str(), error.value.as_str()), ("E", "<an error that cannot be told>"));
+        assert_eq!(
+            (error.name.as_str(), error.value.as_str()),
+            ("E", "<an error that cannot be told>")
+        );
         assert!(error.traceback.ends_with("E: found\n"), "{error:?}");
         assert_eq!(value(context, "1").await, "1");
     });
@@ -77,10 +91,17 @@ fn a_form_of_python_that_cannot_be_read_is_left_out() {
             let outcome = run(context, &format!("Rich({wrong})")).await;
             assert!(outcome.error.is_none() && outcome.left.is_nothing(), "{wrong}: {outcome:?}");
             let forms = [("text/plain", json!("plain")), ("text/html", json!("<b>"))];
-            assert_eq!(outcome.results[0].formats, forms.map(|(kind, form)| (kind.to_owned(), form)).into(), "{wrong}");
+            assert_eq!(
+                outcome.results[0].formats,
+                forms.map(|(kind, form)| (kind.to_owned(), form)).into(),
+                "{wrong}"
+            );
         }
         let right = run(context, "Rich({'a': [10 ** 30, True, 1.5, None]})").await;
-        assert_eq!(right.results[0].formats["application/json"], json!({"a": [1e30, true, 1.5, null]}));
+        assert_eq!(
+            right.results[0].formats["application/json"],
+            json!({"a": [1e30, true, 1.5, null]})
+        );
     });
 }
 
@@ -90,8 +111,7 @@ fn a_result_that_the_host_cannot_read_is_counted() {
     in_python(async |context| {
         let forge = "import gc\nhost = next(o for o in gc.get_objects() if type(o).__name__ == 'Host')\nx = 7";
         run(context, forge).await;
-        let forged =
-            "host.send(host.output, b'{\"type\":\"result\",\"is_main_result\":false,\"formats\":{\"x\":1e999}}')\nx";
+        let forged = "host.send(host.output, b'{\"type\":\"result\",\"is_main_result\":false,\"formats\":{\"x\":1e999}}')\nx";
         let outcome = run(context, forged).await;
         assert_eq!((outcome.left.results, outcome.results.len()), (1, 1), "{outcome:?}");
         assert_eq!(value(context, "x").await, "7");
@@ -102,8 +122,11 @@ fn a_result_that_the_host_cannot_read_is_counted() {
 fn an_error_is_told_however_much_was_shown_before_it() {
     require!(user_namespaces, binary, python3);
     in_python(async |context| {
-        let outcome =
-            run(context, "for _ in range(9): display('z' * (10 << 20))\nraise ValueError('w' * (10 << 20))").await;
+        let outcome = run(
+            context,
+            "for _ in range(9): display('z' * (10 << 20))\nraise ValueError('w' * (10 << 20))",
+        )
+        .await;
         assert_eq!((outcome.results.len(), outcome.left.results), (6, 3));
         assert_eq!(outcome.error.map(|error| error.name).as_deref(), Some("ValueError"));
         // Fewer than 200 bytes are left for this error.
@@ -127,7 +150,11 @@ fn a_context_keeps_the_descriptors_that_it_needs() {
             let outcome = run(context, &format!("{code}\nNone")).await;
             assert_eq!(outcome.error, None, "{code}");
             assert_eq!(value(context, "x").await, "7", "after {code}");
-            assert_eq!(run(context, "print('said')\n!echo heard").await.stdout, "said\nheard\n", "after {code}");
+            assert_eq!(
+                run(context, "print('said')\n!echo heard").await.stdout,
+                "said\nheard\n",
+                "after {code}"
+            );
         }
         // Programs do not inherit the descriptors, and a process that the code forks may close
         // them.
@@ -135,7 +162,11 @@ fn a_context_keeps_the_descriptors_that_it_needs() {
         let forked = "if os.fork() == 0:\n os.closerange(3, os.sysconf('SC_OPEN_MAX'))\n \
                       print(max(map(int, os.listdir('/proc/self/fd'))) < 10)\n os._exit(0)\nos.wait()[1]";
         let outcome = run(context, forked).await;
-        assert_eq!((outcome.stdout.as_str(), outcome.results[0].text()), ("True\n", Some("0")), "{outcome:?}");
+        assert_eq!(
+            (outcome.stdout.as_str(), outcome.results[0].text()),
+            ("True\n", Some("0")),
+            "{outcome:?}"
+        );
     });
 }
 
@@ -151,7 +182,11 @@ fn streams_that_code_closed_work_in_the_next_cell() {
         ] {
             assert_eq!(run(context, code).await.error, None, "{code}");
             let outcome = run(context, "print('out'); print('err', file=sys.stderr); 5").await;
-            assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str()), ("out\n", "err\n"), "after {code}");
+            assert_eq!(
+                (outcome.stdout.as_str(), outcome.stderr.as_str()),
+                ("out\n", "err\n"),
+                "after {code}"
+            );
             assert_eq!(outcome.results[0].text(), Some("5"), "after {code}");
         }
         assert_eq!(value(context, "sys.stdout.close(); 6").await, "6");
@@ -160,7 +195,10 @@ fn streams_that_code_closed_work_in_the_next_cell() {
                    sys.stdout, before = Own(), sys.stdout";
         run(context, own).await;
         assert_eq!(run(context, "print('kept')").await.stdout, "");
-        assert_eq!(value(context, "own, sys.stdout = sys.stdout, before; own.said").await, r"'kept\n'");
+        assert_eq!(
+            value(context, "own, sys.stdout = sys.stdout, before; own.said").await,
+            r"'kept\n'"
+        );
     });
 }
 
@@ -168,8 +206,7 @@ fn streams_that_code_closed_work_in_the_next_cell() {
 fn what_a_fork_of_a_cell_wrote_is_heard() {
     require!(user_namespaces, binary, python3);
     in_python(async |context| {
-        let code =
-            "import os\nchild = os.fork()\nif child == 0: print('child', end='')\nelse: os.waitpid(child, 0)\nNone";
+        let code = "import os\nchild = os.fork()\nif child == 0: print('child', end='')\nelse: os.waitpid(child, 0)\nNone";
         let outcome = run(context, code).await;
         assert_eq!((outcome.stdout.as_str(), outcome.error), ("child", None));
     });
@@ -183,8 +220,12 @@ fn lines_of_python_end_where_python_ends_them() {
             let outcome = run(context, &format!("x = 'a{character}b'\n!echo hi\nlen(x)")).await;
             assert_eq!((outcome.stdout.as_str(), &outcome.error), ("hi\n", &None), "{character:?}");
             assert_eq!(outcome.results[0].text(), Some("3"), "{character:?}");
-            let error = raised(context, &format!("x = 'a{character}b'\nraise ValueError  # here")).await;
-            assert!(error.traceback.contains("line 2, in <module>\n    raise ValueError  # here\n"), "{error:?}");
+            let error =
+                raised(context, &format!("x = 'a{character}b'\nraise ValueError  # here")).await;
+            assert!(
+                error.traceback.contains("line 2, in <module>\n    raise ValueError  # here\n"),
+                "{error:?}"
+            );
         }
         assert_eq!(run(context, "!echo one\r\n!echo two\r\nNone").await.stdout, "one\ntwo\n");
     });
@@ -198,7 +239,8 @@ fn a_semicolon_hides_a_value_and_one_in_a_comment_does_not() {
         for shown in ["x # trailing;", "x\n# trailing;", "(x)", "('é',\n x)[1]"] {
             assert_eq!(value(context, shown).await, "'é'", "{shown}");
         }
-        for hidden in ["x;", "x ; # trailing", "x;\n\n# trailing\n", "('é',\n x);", "'é' + x;  "] {
+        for hidden in ["x;", "x ; # trailing", "x;\n\n# trailing\n", "('é',\n x);", "'é' + x;  "]
+        {
             assert_eq!(value(context, hidden).await, "", "{hidden}");
         }
     });
@@ -210,7 +252,8 @@ fn errors_and_values_of_javascript_that_cannot_be_told_cost_no_state() {
     behind(Policy::default(), async |sandbox| {
         let context = sandbox.contexts().create("javascript", None).await.unwrap();
         run(&context, "const kept = 7").await;
-        is_told_in_part(&context, &format!("throw new Error('x'.repeat({LONG}))"), "Error", ")").await;
+        is_told_in_part(&context, &format!("throw new Error('x'.repeat({LONG}))"), "Error", ")")
+            .await;
         for (thrown, told) in [
             ("Object.create(null)", "[Object: null prototype] {}"),
             ("{ get message() { throw 1 } }", "{ message: [Getter] }"),
@@ -236,11 +279,22 @@ fn errors_and_values_of_javascript_that_cannot_be_told_cost_no_state() {
             let outcome = run(&context, &code).await;
             assert!(outcome.error.is_none() && outcome.left.is_nothing(), "{wrong}: {outcome:?}");
             let forms = [("text/plain", json!("p")), ("text/html", json!("\u{fffd}"))];
-            assert_eq!(outcome.results[0].formats, forms.map(|(kind, form)| (kind.to_owned(), form)).into(), "{wrong}");
+            assert_eq!(
+                outcome.results[0].formats,
+                forms.map(|(kind, form)| (kind.to_owned(), form)).into(),
+                "{wrong}"
+            );
         }
-        let long =
-            run(&context, "({ [Symbol.for('Jupyter.display')]: () => ({ 'text/html': 'y'.repeat(40 << 20) }) })").await;
-        assert!(long.stderr.contains("too long to be shown") && long.error.is_none(), "{:?}", long.stderr);
+        let long = run(
+            &context,
+            "({ [Symbol.for('Jupyter.display')]: () => ({ 'text/html': 'y'.repeat(40 << 20) }) })",
+        )
+        .await;
+        assert!(
+            long.stderr.contains("too long to be shown") && long.error.is_none(),
+            "{:?}",
+            long.stderr
+        );
         assert_eq!(value(&context, "kept").await, "7");
     });
 }
@@ -263,7 +317,8 @@ fn what_fails_in_a_shell_that_ends_at_failures_ends_the_cell() {
             assert_eq!((error.name.as_str(), error.value.as_str()), ("ExitCode", status), "{code}");
             assert_eq!(outcome.stdout, said, "{code}");
         }
-        let outcome = run(&context, "false || echo or; if false; then :; fi; ! true; echo \"$x\"").await;
+        let outcome =
+            run(&context, "false || echo or; if false; then :; fi; ! true; echo \"$x\"").await;
         assert_eq!((outcome.stdout.as_str(), outcome.error), ("or\n7\n", None));
         assert_eq!(interrupted(&context, "echo 1; sleep 600").await.value, "130");
         let outcome = run(&context, "set +e; false; echo went on").await;
@@ -323,7 +378,9 @@ fn a_cell_of_javascript_waits_for_whatever_it_awaits() {
         ] {
             assert_eq!(value(&context, code).await, expected, "{code}");
         }
-        for code in ["await Promise.reject(undefined)", "await Promise.reject(0)", "await 0; throw ''"] {
+        for code in
+            ["await Promise.reject(undefined)", "await Promise.reject(0)", "await 0; throw ''"]
+        {
             raised(&context, code).await;
         }
     });

@@ -25,7 +25,8 @@ impl Stays {
     fn new() -> Stays {
         let home = place();
         let (engine, runtime) = (engine(home.path()), runtime());
-        let sandbox = runtime.block_on(engine.start(Spec::new(Policy::default()).name("one"))).unwrap();
+        let sandbox =
+            runtime.block_on(engine.start(Spec::new(Policy::default()).name("one"))).unwrap();
         Stays { home, engine, runtime, sandbox }
     }
 
@@ -58,7 +59,9 @@ impl Stays {
 }
 
 fn listed(sandbox: &Sandbox) -> Vec<[String; 3]> {
-    let told = |context: &Context| [context.id(), context.language(), context.directory()].map(str::to_owned);
+    let told = |context: &Context| {
+        [context.id(), context.language(), context.directory()].map(str::to_owned)
+    };
     sandbox.contexts().list().iter().map(told).collect()
 }
 
@@ -95,10 +98,16 @@ fn contexts_go_on_for_the_next_process() {
     for round in 2..4 {
         stays.keeper(async |sandbox| {
             assert_eq!(listed(sandbox), before);
-            let [python, bash, javascript, other] = &sandbox.contexts().list()[..] else { panic!("{before:?}") };
+            let [python, bash, javascript, other] = &sandbox.contexts().list()[..] else {
+                panic!("{before:?}")
+            };
             assert_eq!(sandbox.contexts().usual("python").await.unwrap().id(), python.id());
             let outcome = run(python, "x").await;
-            assert_eq!((outcome.results[0].text(), outcome.count), (Some("41"), round), "{outcome:?}");
+            assert_eq!(
+                (outcome.results[0].text(), outcome.count),
+                (Some("41"), round),
+                "{outcome:?}"
+            );
             assert_eq!(run(bash, "echo $x $PWD").await.stdout, "42 /\n");
             assert_eq!(value(javascript, "x").await, "43");
             assert_eq!(value(other, "x").await, "44");
@@ -106,8 +115,13 @@ fn contexts_go_on_for_the_next_process() {
         });
     }
     stays.keeper(async |sandbox| {
-        let [python, bash, javascript, other] = &sandbox.contexts().list()[..] else { panic!("{before:?}") };
-        assert_eq!(interrupted(python, "print(1)\nwhile True: pass").await.name, "KeyboardInterrupt");
+        let [python, bash, javascript, other] = &sandbox.contexts().list()[..] else {
+            panic!("{before:?}")
+        };
+        assert_eq!(
+            interrupted(python, "print(1)\nwhile True: pass").await.name,
+            "KeyboardInterrupt"
+        );
         assert_eq!(interrupted(bash, "echo 1; sleep 600").await.value, "130");
         other.restart().await.unwrap();
         assert_eq!(raised(other, "x").await.name, "NameError");
@@ -138,7 +152,10 @@ fn a_cell_that_nobody_listens_to_any_more_is_interrupted_and_what_it_said_is_gon
     for (language, cells, check, result) in [
         (
             "python",
-            ["x = 1; print(1)\nwhile True: print('y' * 9999)", "print(1)\nwhile True: display('y' * 99999)"],
+            [
+                "x = 1; print(1)\nwhile True: print('y' * 9999)",
+                "print(1)\nwhile True: display('y' * 99999)",
+            ],
             "print(x)",
             "1\n",
         ),
@@ -155,12 +172,17 @@ fn a_cell_that_nobody_listens_to_any_more_is_interrupted_and_what_it_said_is_gon
     ] {
         let stays = Stays::new();
         stays.keeper(async |sandbox| {
-            leave_running(&sandbox.contexts().create(language, None).await.unwrap(), cells[0]).await;
+            leave_running(&sandbox.contexts().create(language, None).await.unwrap(), cells[0])
+                .await;
         });
         stays.keeper(async |sandbox| leave_running(&only(sandbox), cells[1]).await);
         stays.keeper(async |sandbox| {
             let outcome = run(&only(sandbox), check).await;
-            assert_eq!((outcome.stdout.as_str(), outcome.count, &outcome.error), (result, 3, &None), "{outcome:?}");
+            assert_eq!(
+                (outcome.stdout.as_str(), outcome.count, &outcome.error),
+                (result, 3, &None),
+                "{outcome:?}"
+            );
             assert!(outcome.results.is_empty() && outcome.stderr.is_empty(), "{outcome:?}");
         });
         stays.end();
@@ -174,7 +196,11 @@ fn what_a_context_started_goes_on_with_it() {
     let marker = format!("77{}", std::process::id());
     stays.keeper(async |sandbox| {
         let context = sandbox.contexts().create("python", None).await.unwrap();
-        run(&context, &format!("import subprocess\nchild = subprocess.Popen(['sleep', '{marker}'])")).await;
+        run(
+            &context,
+            &format!("import subprocess\nchild = subprocess.Popen(['sleep', '{marker}'])"),
+        )
+        .await;
         assert!(eventually(|| is_running(&marker)));
     });
     stays.keeper(async |sandbox| {
@@ -189,8 +215,7 @@ fn what_a_context_started_goes_on_with_it() {
 fn a_cell_that_does_not_end_ends_its_context() {
     require!(user_namespaces, binary, python3);
     let stays = Stays::new();
-    let stubborn =
-        "import time\nprint(1)\nwhile True:\n try:\n  while True: time.sleep(1)\n except KeyboardInterrupt: pass";
+    let stubborn = "import time\nprint(1)\nwhile True:\n try:\n  while True: time.sleep(1)\n except KeyboardInterrupt: pass";
     stays.keeper(async |sandbox| {
         leave_running(&sandbox.contexts().create("python", None).await.unwrap(), stubborn).await;
     });
@@ -223,7 +248,10 @@ fn a_cell_that_was_told_in_part_is_never_run() {
     stays.keeper(async |sandbox| {
         let context = only(sandbox);
         let error = try_run(&context, "1").await.unwrap_err();
-        assert!(matches!(&error, ContextError::Ended { how, .. } if how.contains("half of a cell")), "{error:?}");
+        assert!(
+            matches!(&error, ContextError::Ended { how, .. } if how.contains("half of a cell")),
+            "{error:?}"
+        );
         context.restart().await.unwrap();
         assert_eq!(value(&context, "import os; os.path.exists('half')").await, "False");
         assert_eq!(running(sandbox).await, 1);
@@ -235,7 +263,9 @@ fn a_cell_that_was_told_in_part_is_never_run() {
 fn a_context_whose_process_ended_meanwhile_says_so() {
     require!(user_namespaces, binary, python3);
     let stays = Stays::new();
-    stays.keeper(async |sandbox| run(&sandbox.contexts().usual("python").await.unwrap(), "x = 1").await);
+    stays.keeper(async |sandbox| {
+        run(&sandbox.contexts().usual("python").await.unwrap(), "x = 1").await
+    });
     stays.process(async |sandbox| {
         let pid = sandbox.session().processes().await.unwrap()[0].pid;
         let mut execution = sandbox.session().reconnect(pid).await.unwrap();
@@ -243,7 +273,12 @@ fn a_context_whose_process_ended_meanwhile_says_so() {
         assert!(execution.next().await.is_none());
         // A process with the same id, or the same tag, is not the context.
         let tag = format!("ringfence-context-{pid}");
-        sandbox.session().exec(&Exec::new("sleep").argument("600").tag(tag)).await.unwrap().detach();
+        sandbox
+            .session()
+            .exec(&Exec::new("sleep").argument("600").tag(tag))
+            .await
+            .unwrap()
+            .detach();
         sandbox.session().exec(&Exec::new("sleep").argument("600")).await.unwrap().detach();
     });
     stays.keeper(async |sandbox| {
@@ -277,7 +312,10 @@ fn contexts_belong_to_one_process_at_a_time() {
         // The process that keeps its own contexts does not take those of another, either.
         let third = Sandbox::attach(&stays.engine.settings().host, "one").await.unwrap();
         assert!(matches!(third.contexts().keep().await, Err(ContextError::Held { .. })));
-        assert_eq!((value(&only(sandbox), "x").await.as_str(), value(&own, "x").await.as_str()), ("1", "2"));
+        assert_eq!(
+            (value(&only(sandbox), "x").await.as_str(), value(&own, "x").await.as_str()),
+            ("1", "2")
+        );
         assert_eq!(running(sandbox).await, 2);
         // Contexts that no process keeps end with their handle.
         drop((own, other));

@@ -97,8 +97,11 @@ struct Outcome {
 
 impl Outcome {
     fn read(line: &str) -> Outcome {
-        let value: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
-        let text = |key: &str| value[key].as_str().unwrap_or_else(|| panic!("no {key} in {line}")).to_owned();
+        let value: Value =
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        let text = |key: &str| {
+            value[key].as_str().unwrap_or_else(|| panic!("no {key} in {line}")).to_owned()
+        };
         let nowhere = value["nowhere"].as_array().into_iter().flatten();
         Outcome {
             name: text("name"),
@@ -125,8 +128,11 @@ impl Outcome {
 
     /// Returns a description of the failure if the attempt did not get through.
     fn held_up(&self, arrivals: &[Arrival]) -> Option<String> {
-        let is_through = self.observed == "through" && (self.nowhere.is_empty() || !self.arrived(arrivals).is_empty());
-        (!is_through).then(|| format!("{}: {}, and arrived at {:?}", self.name, self.observed, self.arrived(arrivals)))
+        let is_through = self.observed == "through"
+            && (self.nowhere.is_empty() || !self.arrived(arrivals).is_empty());
+        (!is_through).then(|| {
+            format!("{}: {}, and arrived at {:?}", self.name, self.observed, self.arrived(arrivals))
+        })
     }
 
     /// Returns a description of the failure if the attempt was not denied as it should be.
@@ -134,9 +140,12 @@ impl Outcome {
         let arrived = self.arrived(arrivals);
         // If no server may see the token, its absence is decisive. The reason only counts if it can
         // be known.
-        let is_denied = arrived.is_empty() && (self.is_expected || reasons == Reasons::Any && !self.nowhere.is_empty());
+        let is_denied = arrived.is_empty()
+            && (self.is_expected || reasons == Reasons::Any && !self.nowhere.is_empty());
         let Outcome { name, observed, expected, .. } = self;
-        (!is_denied).then(|| format!("{name}: {observed} instead of {expected}, and arrived at {arrived:?}"))
+        (!is_denied).then(|| {
+            format!("{name}: {observed} instead of {expected}, and arrived at {arrived:?}")
+        })
     }
 }
 
@@ -179,7 +188,8 @@ fn make(command: &mut Command, words: &[&str]) -> Run {
     for (name, value) in World::shared().variables() {
         command.arg("--env").arg(format!("{name}={value}"));
     }
-    let output = command.args(["--json", "--", "python3", "-B", "run.py", &mark]).args(words).output();
+    let output =
+        command.args(["--json", "--", "python3", "-B", "run.py", &mark]).args(words).output();
     let output = output.expect("ringfence can be started");
     let result: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
@@ -211,7 +221,8 @@ fn control() -> &'static BTreeSet<String> {
         }
         let run = make(&mut command, &[]);
         let arrivals = run.arrivals();
-        let held_up: Vec<String> = run.made().filter_map(|outcome| outcome.held_up(&arrivals)).collect();
+        let held_up: Vec<String> =
+            run.made().filter_map(|outcome| outcome.held_up(&arrivals)).collect();
         assert!(held_up.is_empty(), "these prove nothing:\n{}", held_up.join("\n"));
         run.made().map(|outcome| outcome.name.clone()).collect()
     })
@@ -228,7 +239,8 @@ fn sandboxed(stage: Stage, place: &Place, flags: &[&[&str]], words: &[&str]) -> 
 fn denied(stage: Stage, flags: &'static [&'static str]) -> Arc<Run> {
     type Known = BTreeMap<(Stage, &'static [&'static str]), Arc<OnceLock<Arc<Run>>>>;
     static KNOWN: Mutex<Known> = Mutex::new(BTreeMap::new());
-    let slot = Arc::clone(KNOWN.lock().expect("no holder panics").entry((stage, flags)).or_default());
+    let slot =
+        Arc::clone(KNOWN.lock().expect("no holder panics").entry((stage, flags)).or_default());
     let run = || Arc::new(sandboxed(stage, &place(stage.caller), &[STRICT, flags], &[]));
     Arc::clone(slot.get_or_init(run))
 }
@@ -246,8 +258,13 @@ fn holds(stage: Stage, flags: &'static [&'static str], reasons: Reasons) {
         denied.made().filter_map(|outcome| outcome.let_through(&arrivals, reasons)).collect();
     assert!(let_through.is_empty(), "on {stage:?}\n{}", let_through.join("\n"));
     let arrivals = allowed.arrivals();
-    let held_up: Vec<String> = allowed.made().filter_map(|outcome| outcome.held_up(&arrivals)).collect();
-    assert!(allowed.made().count() > 0 && held_up.is_empty(), "on {stage:?}, with a rule\n{}", held_up.join("\n"));
+    let held_up: Vec<String> =
+        allowed.made().filter_map(|outcome| outcome.held_up(&arrivals)).collect();
+    assert!(
+        allowed.made().count() > 0 && held_up.is_empty(),
+        "on {stage:?}, with a rule\n{}",
+        held_up.join("\n")
+    );
 }
 
 /// Returns the outcomes of the attempts on some rings, for the documentation.
@@ -263,7 +280,8 @@ pub(crate) fn documented(rings: &[Ring]) -> Bypasses {
             let is_taken = corpus().iter().any(|attempt| attempt.name == outcome.name);
             assert!(!is_taken, "{} is the name of another attempt", outcome.name);
             let is_proved = outcome.was_made() && control().contains(&outcome.name);
-            let is_held = is_proved.then(|| outcome.let_through(&arrivals, Reasons::Named).is_none());
+            let is_held =
+                is_proved.then(|| outcome.let_through(&arrivals, Reasons::Named).is_none());
             bypasses.add(&outcome.name, &outcome.what, *ring, is_held);
         }
     }

@@ -67,11 +67,19 @@ fn place(stage: Stage) -> Place {
 /// Runs `ringfence up` with a workspace that does not contain the home.
 fn up_with(kept: &Kept<'_>, flags: &[&str]) -> Output {
     let mut command = kept.prepare_up(flags);
-    command.arg("--workspace").arg(kept.place.path().join("workspace")).output().expect("ringfence can be started")
+    command
+        .arg("--workspace")
+        .arg(kept.place.path().join("workspace"))
+        .output()
+        .expect("ringfence can be started")
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("it can be made").block_on(future)
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("it can be made")
+        .block_on(future)
 }
 
 impl<'a> Up<'a> {
@@ -101,18 +109,29 @@ impl<'a> Up<'a> {
     /// Returns the result of fetching a page of a host.
     fn fetch(&self, way: &str, host: &str) -> String {
         let page = format!("http://{host}/");
-        said(&self.kept.ringfence(&["exec", &self.kept.name, "--", "python3", "-c", FETCH, way, &page]))
+        said(&self.kept.ringfence(&[
+            "exec",
+            &self.kept.name,
+            "--",
+            "python3",
+            "-c",
+            FETCH,
+            way,
+            &page,
+        ]))
     }
 
     /// Returns the manifest of the sandbox, as `ringfence inspect` prints it.
     fn manifest(&self) -> Value {
         let output = self.kept.ringfence(&["inspect", &self.kept.name, "--json"]);
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", said(&output)))
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", said(&output)))
     }
 
     /// Returns the target and the reason of each denial in the log of the sandbox.
     fn denials(&self) -> Vec<(String, String)> {
-        let output = self.kept.ringfence(&["egress", "log", "--sandbox", &self.kept.name, "--json"]);
+        let output =
+            self.kept.ringfence(&["egress", "log", "--sandbox", &self.kept.name, "--json"]);
         let entries: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let entries = entries.as_array().expect("it is a list").iter().map(|entry| &entry["event"]);
@@ -121,7 +140,8 @@ impl<'a> Up<'a> {
 
     /// Starts a program in the sandbox that holds a connection open.
     fn talk(&self, way: &str) -> Talking {
-        let mut command = self.kept.command(&["exec", &self.kept.name, "--", "python3", "-c", TALK, way]);
+        let mut command =
+            self.kept.command(&["exec", &self.kept.name, "--", "python3", "-c", TALK, way]);
         let process = command.stdout(Stdio::null()).spawn().expect("it can be started");
         let talking = Talking { process, place: self.kept.place.path().join("workspace") };
         talking.wait_for("open");
@@ -180,24 +200,38 @@ fn another_list_holds_at_once(stage: Stage, like: &Egress, way: &str, denied: &s
     assert_eq!(up.fetch(way, "good.test"), denied, "{stage:?}");
     assert_eq!(up.fetch(way, "evil.test"), REACHED, "{stage:?}");
     let (target, reason) = up.denials().pop().expect("it is told of");
-    assert!(target.starts_with("good.test") && reason == "unlisted", "{stage:?}: {target} {reason}");
+    assert!(
+        target.starts_with("good.test") && reason == "unlisted",
+        "{stage:?}: {target} {reason}"
+    );
     let told = up.manifest();
     assert_eq!(told["policy"]["network"]["allow"], serde_json::json!(["evil.test"]), "{stage:?}");
     assert_ne!(told["policy_sha256"], first["policy_sha256"], "{stage:?}");
     let result = block_on(up.sandbox.execute("true", None)).expect("it is up");
     assert_eq!(told["policy_sha256"], result.meta.policy_sha256, "{stage:?}");
     let again = said(&up_with(&up.kept, &flags));
-    assert!(again.contains("what it may reach was changed since it was started"), "{stage:?}: {again}");
+    assert!(
+        again.contains("what it may reach was changed since it was started"),
+        "{stage:?}: {again}"
+    );
 
-    up.set(Egress { allow: parsed(&["good.test", "evil.test"]), deny: parsed(&["evil.test"]), ..like.clone() })
-        .expect("it has a gate");
+    up.set(Egress {
+        allow: parsed(&["good.test", "evil.test"]),
+        deny: parsed(&["evil.test"]),
+        ..like.clone()
+    })
+    .expect("it has a gate");
     assert_eq!(up.fetch(way, "evil.test"), denied, "{stage:?}");
     assert_eq!(up.denials().pop().expect("it is told of").1, "listed", "{stage:?}");
 
     up.allow(like, &["good.test"]);
     assert_eq!(up.fetch(way, "good.test"), REACHED, "{stage:?}");
     let last = up.manifest();
-    assert_eq!((&last["policy_sha256"], &last["policy"]), (&first["policy_sha256"], &first["policy"]), "{stage:?}");
+    assert_eq!(
+        (&last["policy_sha256"], &last["policy"]),
+        (&first["policy_sha256"], &first["policy"]),
+        "{stage:?}"
+    );
 }
 
 #[track_caller]
@@ -252,13 +286,19 @@ fn what_is_fixed_at_the_start_is_not_changed() {
     assert!(matches!(&refused, ChangeError::NoGate { network: "closed", .. }), "{refused:?}");
     assert!(refused.hints()[0].contains("--replace --allow HOST"), "{:?}", refused.hints());
     let open = Up::new(NATIVE, &place, &["--net", "open"]);
-    assert!(matches!(open.set(Egress::default()), Err(ChangeError::NoGate { network: "open", .. })));
+    assert!(matches!(
+        open.set(Egress::default()),
+        Err(ChangeError::NoGate { network: "open", .. })
+    ));
     let some = Up::new(NATIVE, &place, &["--allow", "good.test"]);
     some.set(Egress::default()).expect("it has a gate");
     assert!(matches!(some.set(transparent()), Err(ChangeError::Fixed { key: "transparent", .. })));
     let observed = Egress { observe: true, ..Egress::default() };
     assert!(matches!(some.set(observed), Err(ChangeError::Fixed { key: "observe", .. })));
-    let long = Egress { allow: vec!["a-rather-long-name.example.org".parse().unwrap(); 20_000], ..Egress::default() };
+    let long = Egress {
+        allow: vec!["a-rather-long-name.example.org".parse().unwrap(); 20_000],
+        ..Egress::default()
+    };
     assert!(matches!(some.set(long), Err(ChangeError::TooLong { .. })));
 }
 

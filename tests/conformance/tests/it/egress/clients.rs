@@ -52,19 +52,27 @@ impl Client {
         let world = World::shared();
         let stage = Stage { ring: Ring::Native, caller: Caller::Root };
         let place = Place::on_the_host_of(world, stage.caller);
-        fs_err::copy(world.authority(), place.path().join("authority.pem")).expect("the place is ours");
+        fs_err::copy(world.authority(), place.path().join("authority.pem"))
+            .expect("the place is ours");
         for (name, content) in &self.files {
             let path = place.path().join(name);
             fs_err::write(&path, content).expect("the place is ours");
-            fs_err::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("it is ours");
+            fs_err::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+                .expect("it is ours");
         }
         let mut command = stage.ringfence("run", &place);
         if let Some(path) = &self.path {
             command.env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", path.display()));
         }
-        command.args(["--allow", allowed]).args(self.flags).arg("--env").arg(format!("HOST={host}"));
+        command
+            .args(["--allow", allowed])
+            .args(self.flags)
+            .arg("--env")
+            .arg(format!("HOST={host}"));
         for name in TRUST {
-            command.arg("--env").arg(format!("{name}={}", place.path().join("authority.pem").display()));
+            command
+                .arg("--env")
+                .arg(format!("{name}={}", place.path().join("authority.pem").display()));
         }
         command.args(["--", "sh", "-ec", self.script]).output().expect("ringfence can be started")
     }
@@ -81,9 +89,16 @@ impl Client {
         let denied = host();
         let output = self.run(&denied, "good.test");
         let said = self::said(&output);
-        assert!(!output.status.success() && said.contains(self.complaint), "{}: {said}", output.status);
+        assert!(
+            !output.status.success() && said.contains(self.complaint),
+            "{}: {said}",
+            output.status
+        );
 
-        assert!(World::shared().places_of(&allowed).contains("files"), "it came from somewhere else");
+        assert!(
+            World::shared().places_of(&allowed).contains("files"),
+            "it came from somewhere else"
+        );
         assert_eq!(World::shared().places_of(&denied), BTreeSet::new(), "it got through");
     }
 }
@@ -95,7 +110,11 @@ fn host() -> String {
 }
 
 fn said(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 /// Returns the directory of a program on the PATH of the tests.
@@ -109,7 +128,10 @@ fn stock() {
     static STOCKED: OnceLock<()> = OnceLock::new();
     STOCKED.get_or_init(|| {
         let mut command = Command::new("python3");
-        let output = command.args(["-c", include_str!("clients/stock.py")]).arg(World::shared().files()).output();
+        let output = command
+            .args(["-c", include_str!("clients/stock.py")])
+            .arg(World::shared().files())
+            .output();
         let output = output.expect("python3 can be started");
         assert!(output.status.success(), "{}", said(&output));
     });

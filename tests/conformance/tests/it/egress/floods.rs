@@ -32,9 +32,10 @@ const FLOOD: &str = "8000";
 /// Runs a command that has the proxy deny some hosts, and returns the denials of its result.
 #[track_caller]
 fn denials(kept: &Kept<'_>, words: &[&str]) -> Vec<String> {
-    let output = kept.ringfence(&[&["exec", &kept.name, "--json", "--", "python3", "-c", ASK], words].concat());
-    let result: Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", said(&output)));
+    let output = kept
+        .ringfence(&[&["exec", &kept.name, "--json", "--", "python3", "-c", ASK], words].concat());
+    let result: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", said(&output)));
     assert_eq!(result["exit_code"], 0, "{:?}: {result}", kept.stage);
     let denials = result["meta"]["denials"].as_array().expect("it is a list").iter();
     denials.map(|denial| denial["what"].as_str().expect("it is text").to_owned()).collect()
@@ -46,19 +47,27 @@ fn check(ring: Ring) {
         let place = with_workspace(Place::on_the_host_of(World::shared(), stage.caller));
         let kept = Kept::new(stage, &place);
         let mut command = kept.prepare_up(&["--allow", "good.test", "--workspace"]);
-        let output = command.arg(place.path().join("workspace")).output().expect("ringfence can be started");
+        let output =
+            command.arg(place.path().join("workspace")).output().expect("ringfence can be started");
         assert!(output.status.success(), "{stage:?}: {}", said(&output));
-        let flood = format!("{}.evil.test", ["x".repeat(60), "y".repeat(60), "z".repeat(60)].join("."));
+        let flood =
+            format!("{}.evil.test", ["x".repeat(60), "y".repeat(60), "z".repeat(60)].join("."));
 
         let told = denials(&kept, &["1", "first.evil.test", FLOOD, &flood, "1", "last.evil.test"]);
         assert!(told[0].starts_with("first.evil.test:80: "), "{stage:?}: {told:?}");
         let rest = told.last().expect("there are some");
-        assert!(rest.starts_with("7902 more"), "{stage:?}: 100 of 8002 are told one by one: {rest}");
+        assert!(
+            rest.starts_with("7902 more"),
+            "{stage:?}: 100 of 8002 are told one by one: {rest}"
+        );
         // The log has been rotated by now, and the denials of the next command must be reported
         // like those of the first.
         let told = denials(&kept, &["2", "next.evil.test"]);
         assert_eq!(told.len(), 2, "{stage:?}: {told:?}");
-        assert!(told.iter().all(|what| what.starts_with("next.evil.test:80: ")), "{stage:?}: {told:?}");
+        assert!(
+            told.iter().all(|what| what.starts_with("next.evil.test:80: ")),
+            "{stage:?}: {told:?}"
+        );
 
         let output = kept.ringfence(&["egress", "log", "--sandbox", &kept.name, "--json"]);
         let listed = String::from_utf8_lossy(&output.stdout);
@@ -77,7 +86,10 @@ fn log_lengths(directory: &std::path::Path) -> Vec<u64> {
     let entries = fs_err::read_dir(directory).into_iter().flatten().flatten();
     let lengths = entries.flat_map(|entry| match entry.file_type() {
         Ok(kind) if kind.is_dir() => log_lengths(&entry.path()),
-        Ok(kind) if kind.is_file() && entry.file_name().to_string_lossy().starts_with("egress.jsonl") => {
+        Ok(kind)
+            if kind.is_file()
+                && entry.file_name().to_string_lossy().starts_with("egress.jsonl") =>
+        {
             entry.metadata().map(|file| file.len()).into_iter().collect()
         }
         _ => Vec::new(),

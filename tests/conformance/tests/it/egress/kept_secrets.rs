@@ -53,7 +53,9 @@ fn found(text: &str, directory: &Path, names: &[&str]) -> Vec<PathBuf> {
         }
     }
     let processes = fs_err::read_dir("/proc").into_iter().flatten().flatten();
-    files.extend(processes.flat_map(|process| names.iter().map(move |name| process.path().join(name))));
+    files.extend(
+        processes.flat_map(|process| names.iter().map(move |name| process.path().join(name))),
+    );
     let has_it = |path: &PathBuf| {
         let content = fs_err::read(path).unwrap_or_default(); // the process may have ended
         content.windows(text.len()).any(|part| part == text.as_bytes())
@@ -67,10 +69,13 @@ fn found(text: &str, directory: &Path, names: &[&str]) -> Vec<PathBuf> {
 fn check_search(kept: &Kept<'_>) {
     fs_err::write(kept.place.path().join("workspace/planted"), PLANTED).expect("the place is ours");
     let script = r#"KEY=$2 python3 -c "$0" "$1"; true"#;
-    let words = ["exec", &kept.name, "--", "sh", "-c", script, SEARCH, &backwards(PLANTED), PLANTED];
+    let words =
+        ["exec", &kept.name, "--", "sh", "-c", script, SEARCH, &backwards(PLANTED), PLANTED];
     let seen = said(&kept.ringfence(&words));
     for place in ["/planted\n", "/environ\n", "/cmdline\n", "/mem\n"] {
-        let found = seen.split_inclusive('\n').any(|line| line.starts_with("found in ") && line.ends_with(place));
+        let found = seen
+            .split_inclusive('\n')
+            .any(|line| line.starts_with("found in ") && line.ends_with(place));
         assert!(found, "{:?}: {place}: {seen}", kept.stage);
     }
 }
@@ -99,9 +104,14 @@ fn check_outside(case: &Case, kept: &Kept<'_>) {
     }
     // A secret from a variable is in the environment of the caller and of the processes that the
     // caller started.
-    let names: &[&str] = if case.origin == Origin::File { &["cmdline", "environ"] } else { &["cmdline"] };
+    let names: &[&str] =
+        if case.origin == Origin::File { &["cmdline", "environ"] } else { &["cmdline"] };
     assert_eq!(found(secret, &kept.home, names), [] as [PathBuf; 0], "{case:?}");
-    assert_eq!(found("PRIVATE KEY", &kept.home, &[]), [] as [PathBuf; 0], "{case:?}: its authority's is in memory");
+    assert_eq!(
+        found("PRIVATE KEY", &kept.home, &[]),
+        [] as [PathBuf; 0],
+        "{case:?}: its authority's is in memory"
+    );
     for left in ["config.toml", "egress.jsonl", ".json"] {
         let told = found(host, &kept.home, &[]);
         let is_told = told.iter().any(|path| path.to_string_lossy().ends_with(left));
@@ -126,7 +136,11 @@ fn check(ring: Ring) {
 
             let stopped = kept.ringfence(&["stop", &kept.name]);
             assert!(stopped.status.success(), "{case:?}: {}", said(&stopped));
-            assert_eq!(found(&case.secret, &kept.home, &["cmdline", "environ"]), [] as [PathBuf; 0], "{case:?}");
+            assert_eq!(
+                found(&case.secret, &kept.home, &["cmdline", "environ"]),
+                [] as [PathBuf; 0],
+                "{case:?}"
+            );
         }
     }
 }
@@ -189,11 +203,15 @@ fn a_proxy_beside_a_container_is_given_no_secret() {
     let output = ask(&case, &kept, &["--proxy"]);
     let told = said(&output);
     assert_eq!(output.status.code(), Some(2), "{told}");
-    assert!(told.contains("is not given credentials") && told.contains("leave `--proxy` out"), "{told}");
+    assert!(
+        told.contains("is not given credentials") && told.contains("leave `--proxy` out"),
+        "{told}"
+    );
     let engine = stage.ring.engine().expect("the test requires it");
     assert_eq!(engine.labelled(&format!("dev.ringfence.name={}", kept.name)), Ok(Vec::new()));
 
     let mut command = kept.prepare_up(&["--proxy", "--allow", &case.other, "--workspace"]);
-    let output = command.arg(place.path().join("workspace")).output().expect("ringfence can be started");
+    let output =
+        command.arg(place.path().join("workspace")).output().expect("ringfence can be started");
     assert!(output.status.success(), "for other hosts there is one: {}", said(&output));
 }

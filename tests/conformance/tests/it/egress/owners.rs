@@ -46,7 +46,11 @@ fn token(name: &str) -> String {
 }
 
 fn said(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 /// Returns the number of arrivals so far that contain a text.
@@ -89,8 +93,12 @@ fn nothing_leaves_after_a_kill(stage: Stage, name: &str) {
     let (place, token) = (Place::on_the_host_of(World::shared(), stage.caller), token(name));
     let mut command = stage.ringfence("run", &place);
     command.args(["--allow", "good.test", "--", "python3", "-c", RESTLESS, &token]);
-    let mut ringfence = Ended(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it can be started"));
-    wait_until("the sandbox has reached the allowed host", || count(&format!("{token}-asked-3")) > 0);
+    let mut ringfence = Ended(
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it can be started"),
+    );
+    wait_until("the sandbox has reached the allowed host", || {
+        count(&format!("{token}-asked-3")) > 0
+    });
     ringfence.0.kill().expect("it is ours");
     ringfence.0.wait().expect("it is ours");
     nothing_leaves(&token);
@@ -128,7 +136,12 @@ impl Kept {
     fn up(name: &'static str, flags: &[&str]) -> Kept {
         let home = tempfile::tempdir().expect("a temporary directory can be made");
         let kept = Kept { place: Place::on_the_host_of(World::shared(), Caller::Root), home, name };
-        let output = NATIVE.ringfence("up", &kept.place).arg(name).args(flags).env("HOME", kept.home()).output();
+        let output = NATIVE
+            .ringfence("up", &kept.place)
+            .arg(name)
+            .args(flags)
+            .env("HOME", kept.home())
+            .output();
         let output = output.expect("ringfence can be started");
         assert!(output.status.success(), "{}", said(&output));
         kept
@@ -149,9 +162,12 @@ impl Kept {
 
     fn owner(&self) -> rustix::process::Pid {
         let output = self.ringfence(&["inspect", self.name, "--json"]);
-        let manifest: Value =
-            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", said(&output)));
-        let owner = manifest["owner"]["pid"].as_i64().and_then(|id| i32::try_from(id).ok()).expect("it has an owner");
+        let manifest: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", said(&output)));
+        let owner = manifest["owner"]["pid"]
+            .as_i64()
+            .and_then(|id| i32::try_from(id).ok())
+            .expect("it has an owner");
         rustix::process::Pid::from_raw(owner).expect("it is a process")
     }
 
@@ -185,9 +201,15 @@ fn nothing_leaves_a_sandbox_that_stays_after_its_monitor_is_killed() {
     require!(root, binary, python3, own_network, user_namespaces);
     let (kept, token) = (Kept::up("restless", &["--allow", "good.test"]), token("monitor"));
     let mut command = NATIVE.command(binary(), &kept.place);
-    command.args(["exec", kept.name, "--", "python3", "-c", RESTLESS, &token]).env("HOME", kept.home());
-    let _exec = Ended(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it can be started"));
-    wait_until("the sandbox has reached the allowed host", || count(&format!("{token}-asked-3")) > 0);
+    command
+        .args(["exec", kept.name, "--", "python3", "-c", RESTLESS, &token])
+        .env("HOME", kept.home());
+    let _exec = Ended(
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it can be started"),
+    );
+    wait_until("the sandbox has reached the allowed host", || {
+        count(&format!("{token}-asked-3")) > 0
+    });
     rustix::process::kill_process(kept.owner(), rustix::process::Signal::KILL).expect("it is ours");
     nothing_leaves(&token);
 }
@@ -224,16 +246,23 @@ fn a_sandbox_does_not_reach_the_proxy_of_another() {
     assert!(!sockets.is_empty(), "there is something to reach");
     let place = Place::on_the_host_of(World::shared(), Caller::Root);
     let others = token("others");
-    let words =
-        [&["python3", "-c", NEIGHBOUR, &others], sockets.iter().map(String::as_str).collect::<Vec<_>>().as_slice()]
-            .concat();
+    let words = [
+        &["python3", "-c", NEIGHBOUR, &others],
+        sockets.iter().map(String::as_str).collect::<Vec<_>>().as_slice(),
+    ]
+    .concat();
     let variable = format!("NEIGHBOUR={proxy}");
     let mut command = NATIVE.ringfence("run", &place);
-    let output = command.args(["--allow", "good.test", "--env", &variable, "--"]).args(&words).output();
+    let output =
+        command.args(["--allow", "good.test", "--env", &variable, "--"]).args(&words).output();
     let said = said(&output.expect("ringfence can be started"));
-    let expected = format!("{}HTTP Error 403: Forbidden\n", "No such file or directory\n".repeat(sockets.len()));
+    let expected = format!(
+        "{}HTTP Error 403: Forbidden\n",
+        "No such file or directory\n".repeat(sockets.len())
+    );
     assert_eq!(said, expected);
-    let outside = NATIVE.command(words[0], &place).args(&words[1..]).env("NEIGHBOUR", &proxy).output();
+    let outside =
+        NATIVE.command(words[0], &place).args(&words[1..]).env("NEIGHBOUR", &proxy).output();
     let outside = self::said(&outside.expect("python3 can be started"));
     assert!(outside.starts_with(&"connected\n".repeat(sockets.len())), "they are there: {outside}");
 

@@ -26,7 +26,11 @@ fn run(stage: Stage, flags: &[&str], variables: &[(&str, &str)], words: &[&str])
 }
 
 fn said(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 fn host(name: &str) -> String {
@@ -39,14 +43,18 @@ fn a_denial_in_the_result_names_the_rule_that_allows_it() {
     let host = host("denied");
     let fetch = ["python3", "-c", FETCH, &format!("http://{host}/")];
     let output = run(NATIVE, &["--json", "--allow", "good.test"], &[], &fetch);
-    let result: Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", said(&output)));
+    let result: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", said(&output)));
     assert_eq!(result["stdout"], "HTTP Error 403: Forbidden\n", "{result}");
     let denials = result["meta"]["denials"].as_array().expect("it is a list");
     let denial = &denials[0];
     assert_eq!((&denial["clause"], denials.len()), (&Value::from("egress"), 1), "{result}");
-    assert!(denial["what"].as_str().is_some_and(|what| what.starts_with(&format!("{host}:80: "))), "{result}");
-    let line = denial["allow"].as_str().unwrap_or_else(|| panic!("nothing would allow it: {result}"));
+    assert!(
+        denial["what"].as_str().is_some_and(|what| what.starts_with(&format!("{host}:80: "))),
+        "{result}"
+    );
+    let line =
+        denial["allow"].as_str().unwrap_or_else(|| panic!("nothing would allow it: {result}"));
     let rule = line.split('"').nth(1).expect("a rule is quoted");
     assert_eq!(line, format!("allow = [\"{rule}\"]"));
     assert_eq!(World::shared().places_of(&host), BTreeSet::new());
@@ -59,9 +67,11 @@ fn a_denial_in_the_result_names_the_rule_that_allows_it() {
 #[test]
 fn an_empty_list_lets_nothing_out() {
     require!(root, binary, python3, own_network, user_namespaces);
-    let output = run(NATIVE, &["--net", "allow"], &[], &["python3", "-c", FETCH, "http://good.test/"]);
+    let output =
+        run(NATIVE, &["--net", "allow"], &[], &["python3", "-c", FETCH, "http://good.test/"]);
     assert_eq!(said(&output), "HTTP Error 403: Forbidden\n");
-    let output = run(NATIVE, &["--allow", "good.test"], &[], &["python3", "-c", FETCH, "http://good.test/"]);
+    let output =
+        run(NATIVE, &["--allow", "good.test"], &[], &["python3", "-c", FETCH, "http://good.test/"]);
     assert_eq!(said(&output), "200\n");
 }
 
@@ -121,7 +131,9 @@ fn the_hosts_own_proxy_is_used_and_its_credentials_stay_outside() {
     let upstream = "http://somebody:as-good-as-a-key@127.0.0.1:3128";
     let variables = [("HTTP_PROXY", upstream), ("HTTPS_PROXY", upstream), ("http_proxy", upstream)];
     let (allowed, denied) = (host("upstream"), host("beyond"));
-    let script = format!("{VARIABLES}; python3 -c \"$0\" http://{allowed}/; python3 -c \"$0\" http://{denied}/");
+    let script = format!(
+        "{VARIABLES}; python3 -c \"$0\" http://{allowed}/; python3 -c \"$0\" http://{denied}/"
+    );
     let output = run(NATIVE, &["--allow", &allowed], &variables, &["sh", "-c", &script, FETCH]);
     let said = said(&output);
     assert!(said.ends_with("200\nHTTP Error 403: Forbidden\n"), "{said}");
@@ -139,19 +151,29 @@ fn what_was_observed_is_what_a_policy_is_suggested_for() {
     let (host, private) = (host("observed"), "http://10.9.8.7/");
     let fetch = |flags: &[&str], address: &str| {
         let mut command = NATIVE.ringfence("run", &place);
-        let output =
-            command.args(flags).args(["--", "python3", "-c", FETCH, address]).env("HOME", home.path()).output();
+        let output = command
+            .args(flags)
+            .args(["--", "python3", "-c", FETCH, address])
+            .env("HOME", home.path())
+            .output();
         said(&output.expect("ringfence can be started"))
     };
     let address = format!("http://{host}/");
     assert_eq!(fetch(&["--allow", "good.test"], &address), "HTTP Error 403: Forbidden\n");
     assert_eq!(fetch(&["--observe"], &address), "200\n");
-    assert_eq!(fetch(&["--observe"], private), "HTTP Error 403: Forbidden\n", "an address needs a rule of its own");
+    assert_eq!(
+        fetch(&["--observe"], private),
+        "HTTP Error 403: Forbidden\n",
+        "an address needs a rule of its own"
+    );
     let mut suggest = NATIVE.command(binary(), &place);
     let output = suggest.args(["egress", "suggest"]).env("HOME", home.path()).output();
     let suggested = said(&output.expect("ringfence can be started"));
     let rule = format!("{host}:80");
-    assert!(suggested.contains(&format!("\"{rule}\"")) && !suggested.contains("10.9.8.7"), "{suggested}");
+    assert!(
+        suggested.contains(&format!("\"{rule}\"")) && !suggested.contains("10.9.8.7"),
+        "{suggested}"
+    );
     assert_eq!(fetch(&["--allow", &rule], &address), "200\n");
 }
 

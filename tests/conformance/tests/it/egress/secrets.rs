@@ -54,10 +54,17 @@ pub(super) struct Case {
 
 impl Case {
     pub(super) fn new(stage: Stage, origin: Origin, name: &str) -> Case {
-        let mark = format!("{:05x}{name}{origin:?}{:?}{:?}", std::process::id(), stage.ring, stage.caller);
+        let mark =
+            format!("{:05x}{name}{origin:?}{:?}{:?}", std::process::id(), stage.ring, stage.caller);
         let mark = mark.to_lowercase();
         let host = |kind: &str| format!("{kind}{mark}.evil.test");
-        Case { stage, origin, host: host("own"), other: host("other"), secret: format!("s3cret-{mark}") }
+        Case {
+            stage,
+            origin,
+            host: host("own"),
+            other: host("other"),
+            secret: format!("s3cret-{mark}"),
+        }
     }
 
     /// Writes settings with a credential for the host below `home`. If the secret comes from a
@@ -70,16 +77,19 @@ impl Case {
             Origin::File => {
                 let file = place.path().join("secret");
                 fs_err::write(&file, &self.secret).expect("the place is ours");
-                fs_err::set_permissions(&file, PermissionsExt::from_mode(0o600)).expect("it is ours");
+                fs_err::set_permissions(&file, PermissionsExt::from_mode(0o600))
+                    .expect("it is ours");
                 let owner = fs_err::metadata(place.path()).expect("it is there");
                 chown(&file, Some(owner.uid()), Some(owner.gid())).expect("it is given by root");
                 format!("file = '{}'", file.display())
             }
         };
-        let credential = format!("[[credentials]]\nhost = '{}'\n{origin}\nplaceholder = 'API_KEY'\n", self.host);
+        let credential =
+            format!("[[credentials]]\nhost = '{}'\n{origin}\nplaceholder = 'API_KEY'\n", self.host);
         let records = home.join("records");
         let audit = format!("[audit]\nstore = 'always'\ndir = '{}'\n", records.display());
-        fs_err::write(settings.join("config.toml"), audit + &credential).expect("the place is ours");
+        fs_err::write(settings.join("config.toml"), audit + &credential)
+            .expect("the place is ours");
         fs_err::copy(World::shared().authority(), authority(place)).expect("the place is ours");
     }
 
@@ -90,10 +100,14 @@ impl Case {
         if self.origin == Origin::Variable {
             command.env("API_KEY", &self.secret);
         }
-        let redirect: String =
-            format!("https://{other}/redirected").bytes().map(|byte| format!("{byte:02x}")).collect();
+        let redirect: String = format!("https://{other}/redirected")
+            .bytes()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         command.args(["--allow", host, "--allow", other]);
-        for variable in [format!("HOST={host}"), format!("OTHER={other}"), format!("REDIRECT={redirect}")] {
+        for variable in
+            [format!("HOST={host}"), format!("OTHER={other}"), format!("REDIRECT={redirect}")]
+        {
             command.args(["--env", &variable]);
         }
     }
@@ -109,17 +123,23 @@ impl Case {
         let Case { stage, secret, .. } = self;
         let said = said(output);
         assert!(!said.contains(secret), "{self:?}: it was told: {said}");
-        let result: serde_json::Value =
-            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{self:?}: {error}: {said}"));
+        let result: serde_json::Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{self:?}: {error}: {said}"));
         // In a container the files are those of an image, so that only variables lead to the
         // bundle, and the first process is the guest. Elsewhere the first process may be a copy of
         // a process of the host.
         let is_container = stage.ring.engine().is_some();
         let [bundle, first] = if is_container { [" 60", "open"] } else { ["ok 0", "closed"] };
         let echoes = "400 200\n".repeat(4);
-        let expected = format!("ok\n200\nok\nok\n403\n{echoes}{bundle}\n{first}\nlooked at many\n{PLACEHOLDER}\n");
+        let expected = format!(
+            "ok\n200\nok\nok\n403\n{echoes}{bundle}\n{first}\nlooked at many\n{PLACEHOLDER}\n"
+        );
         assert_eq!(result["stdout"], expected, "{self:?}: {said}");
-        assert_eq!(self.shown(), Shown { secret: if is_container { 3 } else { 4 }, placeholder: 2 }, "{self:?}");
+        assert_eq!(
+            self.shown(),
+            Shown { secret: if is_container { 3 } else { 4 }, placeholder: 2 },
+            "{self:?}"
+        );
     }
 
     /// Returns how often the host got the secret and the other host got the placeholder. Fails if
@@ -128,7 +148,11 @@ impl Case {
     pub(super) fn shown(&self) -> Shown {
         let Case { host, other, secret, .. } = self;
         let heard = |[host, part]: [&str; 2]| {
-            World::shared().arrivals(host).iter().filter(|arrival| arrival.data.contains(part)).count()
+            World::shared()
+                .arrivals(host)
+                .iter()
+                .filter(|arrival| arrival.data.contains(part))
+                .count()
         };
         assert_eq!(heard([host, "placeholder"]), 0, "{self:?}");
         assert_eq!(heard([other, secret]), 0, "{self:?}");
@@ -168,7 +192,11 @@ pub(super) fn backwards(secret: &str) -> String {
 }
 
 fn said(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 /// Runs the script on the host of a world, with a credential in the settings of the caller.
@@ -231,7 +259,9 @@ fn a_secret_that_cannot_be_had_is_an_error_before_anything_runs() {
     let (said, host) = (said(&output), &case.host);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(
-        said.contains(&format!("cannot get the secret for `{host}` from variable API_KEY: it is not set")),
+        said.contains(&format!(
+            "cannot get the secret for `{host}` from variable API_KEY: it is not set"
+        )),
         "{said}"
     );
     assert!(said.contains("export API_KEY"), "{said}");

@@ -64,31 +64,49 @@ const UPDATE_AND_COMMIT: &str = "git submodule update; git commit --allow-empty 
 const OVER_FILES: [(&str, &str, &str); 11] = [
     ("relative-hooks", "git -C w/sub config core.hooksPath .githooks", UPDATE),
     ("absolute-hooks", "git -C w/sub config core.hooksPath '@W@/sub/.githooks'", UPDATE),
-    ("included-file", "git -C w/sub config include.path ../../../sub/.gitconfig", UPDATE_AND_STATUS),
-    ("linked-hook", "ln -s ../../../../sub/tools/clean w/.git/modules/sub/hooks/post-checkout", UPDATE),
+    (
+        "included-file",
+        "git -C w/sub config include.path ../../../sub/.gitconfig",
+        UPDATE_AND_STATUS,
+    ),
+    (
+        "linked-hook",
+        "ln -s ../../../../sub/tools/clean w/.git/modules/sub/hooks/post-checkout",
+        UPDATE,
+    ),
     ("word", filter!("sh clean"), UPDATE_AND_STATUS),
     ("word-of-missing-script", filter!("sh later"), UPDATE_AND_STATUS),
     ("hooks-of-superproject", "git -C w config core.hooksPath sub/.githooks", UPDATE_AND_COMMIT),
-    ("missing-hooks-of-superproject", "git -C w config core.hooksPath sub/.other", UPDATE_AND_COMMIT),
+    (
+        "missing-hooks-of-superproject",
+        "git -C w config core.hooksPath sub/.other",
+        UPDATE_AND_COMMIT,
+    ),
     ("missing-hooks-of-user", "git config --global core.hooksPath '@W@/sub/.other'", UPDATE),
     (
         "link-to-hooks-of-superproject",
         "mkdir w/hooks; : > w/hooks/x; git -C w config core.hooksPath sub/linked",
         UPDATE_AND_COMMIT,
     ),
-    ("filter-of-superproject", "git -C w config core.fsmonitor \"sh '@W@/sub/tools/clean'\"", UPDATE_AND_STATUS),
+    (
+        "filter-of-superproject",
+        "git -C w config core.fsmonitor \"sh '@W@/sub/tools/clean'\"",
+        UPDATE_AND_STATUS,
+    ),
 ];
 
 /// Returns all vectors of this module.
 pub(super) fn vectors() -> Vec<Vector> {
     let mut vectors = Vec::new();
-    let mut add = |scope: Scope, name: &'static str, gitdir: &str, put: &str, host: &'static str| {
-        let setting = Setting { name, config: "", extra: "", host };
-        let mut vector = compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
-        vector.prepare = format!("{TRACKED}{}", vector.prepare);
-        vector.add_to_last_run(&format!("export GIT_DIR=\"{gitdir}\"{OTHER_COMMIT}{put}\n"));
-        vectors.push(vector);
-    };
+    let mut add =
+        |scope: Scope, name: &'static str, gitdir: &str, put: &str, host: &'static str| {
+            let setting = Setting { name, config: "", extra: "", host };
+            let mut vector =
+                compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+            vector.prepare = format!("{TRACKED}{}", vector.prepare);
+            vector.add_to_last_run(&format!("export GIT_DIR=\"{gitdir}\"{OTHER_COMMIT}{put}\n"));
+            vectors.push(vector);
+        };
     let scope = Scope { name: "checkout", template: "super-sub", file: "sub", ..Scope::PLAIN };
     for (name, prepare, host) in OVER_FILES {
         let put = "git update-index --cacheinfo 160000,$commit,sub";
@@ -110,7 +128,8 @@ pub(super) fn vectors() -> Vec<Vector> {
         file: "../w/.git/index",
         ..scope
     };
-    let put = "GIT_DIR='@S@/w/.git' GIT_WORK_TREE=\"$W\" git update-index --cacheinfo 160000,$commit,sub";
+    let put =
+        "GIT_DIR='@S@/w/.git' GIT_WORK_TREE=\"$W\" git update-index --cacheinfo 160000,$commit,sub";
     add(main, "main-worktree", "@S@/w/.git/modules/sub", put, UPDATE);
     vectors
 }

@@ -143,13 +143,27 @@ git update-index --add --cacheinfo "160000,$new,$path"
 
 /// Returns all vectors of this module.
 pub(super) fn vectors() -> Vec<Vector> {
-    let setting =
-        Setting { name: "fsmonitor", config: "", extra: PLANT_REPOSITORY, host: "git status; git diff; git fetch" };
+    let setting = Setting {
+        name: "fsmonitor",
+        config: "",
+        extra: PLANT_REPOSITORY,
+        host: "git status; git diff; git fetch",
+    };
     let mut vectors = Vec::new();
     for (name, prepare, program) in INDEXES {
-        let scope = Scope { name: "index", prepare, file: ".git/index", leads: &["zz/new"], ..Scope::PLAIN };
-        let mut vector = compose(&scope, &setting, Payload::Whole(""), &Trick::scripted(name, None, ""));
-        vector.add_to_last_run(&here_document(".evil/index.py", &format!("{INDEX_TOOLS}{program}\n")));
+        let scope = Scope {
+            name: "index",
+            prepare,
+            file: ".git/index",
+            leads: &["zz/new"],
+            ..Scope::PLAIN
+        };
+        let mut vector =
+            compose(&scope, &setting, Payload::Whole(""), &Trick::scripted(name, None, ""));
+        vector.add_to_last_run(&here_document(
+            ".evil/index.py",
+            &format!("{INDEX_TOOLS}{program}\n"),
+        ));
         vector.add_to_last_run("python3 .evil/index.py \"$new\"\n");
         vectors.push(vector);
     }
@@ -161,13 +175,19 @@ pub(super) fn vectors() -> Vec<Vector> {
         file: "zz/new",
         ..Scope::PLAIN
     };
-    let mut vector = compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+    let mut vector =
+        compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
     let program = "path = b'../w/zz/new'
 write(index(2, [whole(0o160000, new, path)] + files), 'worktrees/tree/index')\n";
     vector.add_to_last_run(&here_document(".evil/index.py", &format!("{INDEX_TOOLS}{program}")));
     vector.add_to_last_run("python3 .evil/index.py \"$new\"\n");
     vectors.push(vector);
     let scope = Scope { name: "index", file: ".git/index", leads: &["zz"], ..Scope::PLAIN };
-    vectors.push(compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("long-path", None, LONG_PATH)));
+    vectors.push(compose(
+        &scope,
+        &setting,
+        Payload::Whole(""),
+        &Trick::scripted("long-path", None, LONG_PATH),
+    ));
     vectors
 }

@@ -209,7 +209,12 @@ pub(super) fn vectors() -> Vec<Vector> {
             "other-head",
             rebase,
             ".git/rebase-merge",
-            [RENAMED, "\ngit update-ref --no-deref HEAD $(git commit-tree -p HEAD -m x $(git write-tree))", "", ""],
+            [
+                RENAMED,
+                "\ngit update-ref --no-deref HEAD $(git commit-tree -p HEAD -m x $(git write-tree))",
+                "",
+                "",
+            ],
             proceed,
         ),
         ("other-index", rebase, ".git/rebase-merge", [RENAMED, "", "", ""], proceed),
@@ -227,7 +232,8 @@ pub(super) fn vectors() -> Vec<Vector> {
     for (name, scope, file, scripts, host) in cases {
         let scope = Scope { name: "meaning", file, ..scope };
         let setting = Setting { name, config: "", extra: "", host };
-        let mut vector = compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+        let mut vector =
+            compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
         vector.add_to_last_run(&format!("{SET_UP}{}\n", scripts.concat()));
         vectors.push(vector);
     }
@@ -260,16 +266,29 @@ fn sequences() -> Vec<Vector> {
             [head, OTHER_COMMIT, "\necho $other > .git/rebase-merge/squash-onto"],
             proceed,
         ),
-        ("named-branch", REBASE_OF_ROOT, rebase, [head, OTHER_COMMIT, "\necho $other > .git/refs/heads/side"], proceed),
+        (
+            "named-branch",
+            REBASE_OF_ROOT,
+            rebase,
+            [head, OTHER_COMMIT, "\necho $other > .git/refs/heads/side"],
+            proceed,
+        ),
         ("abbreviated-commit", PICKS, sequencer, [picked, OTHER_COMMIT, abbreviated], pick),
         ("resolution", REBASE_OF_HOOK, resolutions, [RESOLUTION, "", ""], resolve),
-        ("resolution-in-directory", REBASE_OF_HOOK, resolutions, [RESOLUTION, existing, ""], resolve),
+        (
+            "resolution-in-directory",
+            REBASE_OF_HOOK,
+            resolutions,
+            [RESOLUTION, existing, ""],
+            resolve,
+        ),
     ];
     let mut vectors = Vec::new();
     for (name, prepare, file, scripts, host) in cases {
         let scope = Scope { name: "sequence", prepare, file, ..PLAIN };
         let setting = Setting { name, config: "", extra: "", host };
-        let mut vector = compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+        let mut vector =
+            compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
         if scripts[1] == existing {
             vector.prepare.push_str("mkdir w/.git/rr-cache\n");
         }
@@ -286,16 +305,26 @@ fn far_repositories() -> Vec<Vector> {
     for value in ["log", "diff"] {
         let name = format!("shown-{value}").leak();
         let setting = Setting { name, config: "", extra: "", host: "git log -p" };
-        let mut vector = compose(&shown, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+        let mut vector =
+            compose(&shown, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
         // Make the files beforehand, so that the run makes no new file in a directory that is
         // searched anyway.
-        vector.prepare.push_str("mkdir -p w/.evil/hooks; touch w/.evil/m w/.evil/config w/.evil/payload\n");
+        vector
+            .prepare
+            .push_str("mkdir -p w/.evil/hooks; touch w/.evil/m w/.evil/config w/.evil/payload\n");
         vector.prepare.push_str(&format!("git config --global diff.submodule {value}\n"));
         vector.add_to_last_run(&format!("{SET_UP}{SHOWN}\n"));
         vectors.push(vector);
     }
-    let scope = Scope { name: "meaning", template: "super-sub", prepare: MANY_DIRECTORIES, file: "z/new", ..PLAIN };
-    let setting = Setting { name: "finished", config: "", extra: "", host: "cd z/new && git status" };
+    let scope = Scope {
+        name: "meaning",
+        template: "super-sub",
+        prepare: MANY_DIRECTORIES,
+        file: "z/new",
+        ..PLAIN
+    };
+    let setting =
+        Setting { name: "finished", config: "", extra: "", host: "cd z/new && git status" };
     let first = format!("{SET_UP}{UNFINISHED}\n").leak();
     let trick = Trick::scripted("in-two-runs", Some(first), FINISHED);
     vectors.push(compose(&scope, &setting, Payload::Whole(""), &trick));

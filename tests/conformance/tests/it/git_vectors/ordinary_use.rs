@@ -96,7 +96,8 @@ git checkout -q main
 
 /// Rebase of a merge, which uses labels. The dates are fixed, because commits that are made again
 /// within the same second would be the same ones.
-const MERGES: &str = "export GIT_AUTHOR_DATE='1700000000 +0000' GIT_COMMITTER_DATE='1700000000 +0000'
+const MERGES: &str =
+    "export GIT_AUTHOR_DATE='1700000000 +0000' GIT_COMMITTER_DATE='1700000000 +0000'
 git checkout -q -b one
 echo 1 > one.txt; git add one.txt; git commit -q -m one
 git checkout -q main
@@ -114,8 +115,13 @@ struct Session {
     work: &'static [&'static str],
 }
 
-const SESSION: Session =
-    Session { name: "", template: "plain", workspace: "w", prepare: "", work: &[COMMITS, BRANCHES, STASHES] };
+const SESSION: Session = Session {
+    name: "",
+    template: "plain",
+    workspace: "w",
+    prepare: "",
+    work: &[COMMITS, BRANCHES, STASHES],
+};
 
 const SESSIONS: [Session; 16] = [
     Session { name: "repository", ..SESSION },
@@ -228,7 +234,10 @@ fn check_ordinary_use(stage: Stage) {
         let control = templates.copy_for(vector);
         let output = control.run_on_host(&vector.runs[0], vector);
         if !output.status.success() {
-            return Err(format!("fails without a sandbox, too: {}", String::from_utf8_lossy(&output.stderr)));
+            return Err(format!(
+                "fails without a sandbox, too: {}",
+                String::from_utf8_lossy(&output.stderr)
+            ));
         }
         let site = templates.copy_for(vector);
         let report = site.run_in_sandbox(&vector.runs[0], vector);
@@ -238,9 +247,12 @@ fn check_ordinary_use(stage: Stage) {
         if !report.planted.is_empty() {
             return Err(format!("reported as planted: {:?}", report.planted));
         }
-        let counts = [&control, &site].map(|site| site.run_on_host("git log --oneline --all | wc -l", vector).stdout);
+        let counts = [&control, &site]
+            .map(|site| site.run_on_host("git log --oneline --all | wc -l", vector).stdout);
         if counts[0] != counts[1] {
-            return Err(format!("the commits of the sandbox and of the control differ: {counts:?}"));
+            return Err(format!(
+                "the commits of the sandbox and of the control differ: {counts:?}"
+            ));
         }
         Ok(())
     });

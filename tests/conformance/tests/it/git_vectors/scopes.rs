@@ -121,7 +121,8 @@ pub(super) const CONFIGURATIONS: [Scope; 58] = [
     },
     Scope {
         name: "include-if-remote",
-        prepare: "mkdir w/conf; : > w/conf/inc
+        prepare:
+            "mkdir w/conf; : > w/conf/inc
                   git -C w config 'includeIf.hasconfig:remote.*.url:**/origin.git.path' ../conf/inc",
         ..INCLUDED
     },
@@ -188,7 +189,12 @@ pub(super) const CONFIGURATIONS: [Scope; 58] = [
         file_exists: false,
         ..ABOVE
     },
-    Scope { name: "submodule", file: ".git/modules/sub/config", git_directory: ".git/modules/sub", ..SUBMODULE },
+    Scope {
+        name: "submodule",
+        file: ".git/modules/sub/config",
+        git_directory: ".git/modules/sub",
+        ..SUBMODULE
+    },
     Scope {
         name: "submodule-two-parts",
         template: "super-two-parts",
@@ -241,7 +247,12 @@ pub(super) const CONFIGURATIONS: [Scope; 58] = [
         git_directory: "sub/.git",
         ..SUBMODULE
     },
-    Scope { name: "worktree", file: "../main/.git/config", git_directory: "../main/.git", ..WORKTREE },
+    Scope {
+        name: "worktree",
+        file: "../main/.git/config",
+        git_directory: "../main/.git",
+        ..WORKTREE
+    },
     Scope {
         name: "worktree-include",
         prepare: "mv w main; git -C main worktree add -q ../tree; mkdir -p main/.git/info tree/conf
@@ -347,7 +358,8 @@ pub(super) const CONFIGURATIONS: [Scope; 58] = [
     },
     Scope {
         name: "worktree-of-others",
-        prepare: "mv w main; git -C main worktree add -q ../tree; git -C main worktree add -q ../other
+        prepare:
+            "mv w main; git -C main worktree add -q ../tree; git -C main worktree add -q ../other
                   git -C main config extensions.worktreeConfig true
                   : > main/.git/worktrees/other/config.worktree",
         directory: "../other",
@@ -427,14 +439,23 @@ pub(super) const SPELLINGS: [(&str, &str); 14] = [
         "{ printf '\\357\\273\\277[include]\n\tpath = ../conf/inc\n'; cat w/.git/config; } > c
          mv c w/.git/config",
     ),
-    ("first-of-two", "git -C w config --add include.path ../conf/inc; git -C w config --add include.path ../none"),
-    ("not-text", "printf '[x]\n\ty = \\377\\376\n[include]\n\tpath = ../conf/inc\n' >> w/.git/config"),
+    (
+        "first-of-two",
+        "git -C w config --add include.path ../conf/inc; git -C w config --add include.path ../none",
+    ),
+    (
+        "not-text",
+        "printf '[x]\n\ty = \\377\\376\n[include]\n\tpath = ../conf/inc\n' >> w/.git/config",
+    ),
     (
         "after-a-long-file",
         "{ yes '# a comment that is long' | head -n 20000; printf '[include]\npath = ../conf/inc\n'; } \
          >> w/.git/config",
     ),
-    ("condition-with-bracket", "printf '[includeIf \"gitdir:**/[.]git\"]\n\tpath = ../conf/inc\n' >> w/.git/config"),
+    (
+        "condition-with-bracket",
+        "printf '[includeIf \"gitdir:**/[.]git\"]\n\tpath = ../conf/inc\n' >> w/.git/config",
+    ),
     (
         "deeply-nested",
         "git -C w config include.path '@S@/1'

@@ -1,10 +1,13 @@
 //! Scripts in the workspace that the user's configuration names and that the sandbox rewrites.
 
-use super::vector::{MARKER, PLAIN as PLAIN_TRICK, Payload, Scope, Setting, TRICKS, Vector, compose};
+use super::vector::{
+    MARKER, PLAIN as PLAIN_TRICK, Payload, Scope, Setting, TRICKS, Vector, compose,
+};
 
 const NONE: Setting = Setting { name: "", config: "", extra: "", host: "" };
 /// Script of the user in the workspace, which some configuration names.
-const SCRIPT: Scope = Scope { file: "tools/x.sh", git_directory: ".git", prepare: "", ..Scope::PLAIN };
+const SCRIPT: Scope =
+    Scope { file: "tools/x.sh", git_directory: ".git", prepare: "", ..Scope::PLAIN };
 
 macro_rules! with_script {
     ($command:literal) => {
@@ -27,22 +30,56 @@ const SCRIPTS: [(&str, &str, &str); 49] = [
         STATUS,
     ),
     ("clean", with_script!("git -C w config filter.own.clean tools/x.sh"), STATUS),
-    ("clean-argument", with_script!("git -C w config filter.own.clean 'tools/x.sh --file %f'"), STATUS),
+    (
+        "clean-argument",
+        with_script!("git -C w config filter.own.clean 'tools/x.sh --file %f'"),
+        STATUS,
+    ),
     ("clean-sh", with_script!("git -C w config filter.own.clean 'sh tools/x.sh'"), STATUS),
-    ("clean-quoted", with_script!("git -C w config filter.own.clean \"sh 'tools/x.sh' %f\""), STATUS),
+    (
+        "clean-quoted",
+        with_script!("git -C w config filter.own.clean \"sh 'tools/x.sh' %f\""),
+        STATUS,
+    ),
     ("clean-variable", with_script!("git -C w config filter.own.clean 'A=1 ./tools/x.sh'"), STATUS),
     ("clean-joined", with_script!("git -C w config filter.own.clean 'true && tools/x.sh'"), STATUS),
-    ("clean-unspaced", with_script!("git -C w config filter.own.clean 'true;tools/x.sh;true'"), STATUS),
-    ("clean-shell-words", with_script!("git -C w config filter.own.clean \"sh -c 'exec tools/x.sh'\""), STATUS),
-    ("clean-directory-first", with_script!("git -C w config filter.own.clean 'cd tools && ./x.sh'"), STATUS),
+    (
+        "clean-unspaced",
+        with_script!("git -C w config filter.own.clean 'true;tools/x.sh;true'"),
+        STATUS,
+    ),
+    (
+        "clean-shell-words",
+        with_script!("git -C w config filter.own.clean \"sh -c 'exec tools/x.sh'\""),
+        STATUS,
+    ),
+    (
+        "clean-directory-first",
+        with_script!("git -C w config filter.own.clean 'cd tools && ./x.sh'"),
+        STATUS,
+    ),
     ("clean-sourced", with_script!("git -C w config filter.own.clean '. ./tools/x.sh'"), STATUS),
     ("clean-input", with_script!("git -C w config filter.own.clean 'sh < tools/x.sh'"), STATUS),
-    ("clean-input-unspaced", with_script!("git -C w config filter.own.clean 'sh <tools/x.sh'"), STATUS),
-    ("clean-option", with_script!("git -C w config filter.own.clean 'env --split-string=tools/x.sh'"), STATUS),
-    ("clean-working-directory", with_script!("git -C w config filter.own.clean '$PWD/tools/x.sh'"), STATUS),
+    (
+        "clean-input-unspaced",
+        with_script!("git -C w config filter.own.clean 'sh <tools/x.sh'"),
+        STATUS,
+    ),
+    (
+        "clean-option",
+        with_script!("git -C w config filter.own.clean 'env --split-string=tools/x.sh'"),
+        STATUS,
+    ),
+    (
+        "clean-working-directory",
+        with_script!("git -C w config filter.own.clean '$PWD/tools/x.sh'"),
+        STATUS,
+    ),
     (
         "clean-top-level",
-        with_script!("git -C w config filter.own.clean '\"$(git rev-parse --show-toplevel)\"/tools/x.sh'"),
+        with_script!(
+            "git -C w config filter.own.clean '\"$(git rev-parse --show-toplevel)\"/tools/x.sh'"
+        ),
         STATUS,
     ),
     (
@@ -53,8 +90,16 @@ const SCRIPTS: [(&str, &str, &str); 49] = [
         ),
         STATUS,
     ),
-    ("clean-home", with_script!("git -C w config filter.own.clean '\"$HOME/../w/tools/x.sh\"'"), STATUS),
-    ("clean-home-braces", with_script!("git -C w config filter.own.clean '${HOME}/../w/tools/x.sh %f'"), STATUS),
+    (
+        "clean-home",
+        with_script!("git -C w config filter.own.clean '\"$HOME/../w/tools/x.sh\"'"),
+        STATUS,
+    ),
+    (
+        "clean-home-braces",
+        with_script!("git -C w config filter.own.clean '${HOME}/../w/tools/x.sh %f'"),
+        STATUS,
+    ),
     (
         "clean-home-alternative",
         with_script!("git -C w config filter.own.clean 'sh \"${HOME:-/}\"/../w/tools/x.sh'"),
@@ -62,19 +107,37 @@ const SCRIPTS: [(&str, &str, &str); 49] = [
     ),
     (
         "clean-git-directory",
-        with_script!("git -C w config filter.own.clean '\"$(git rev-parse --git-dir)\"/../tools/x.sh'"),
+        with_script!(
+            "git -C w config filter.own.clean '\"$(git rev-parse --git-dir)\"/../tools/x.sh'"
+        ),
         STATUS,
     ),
-    ("clean-attached-option", with_script!("git -C w config filter.own.clean 'env -Stools/x.sh'"), STATUS),
+    (
+        "clean-attached-option",
+        with_script!("git -C w config filter.own.clean 'env -Stools/x.sh'"),
+        STATUS,
+    ),
     ("clean-glob", with_script!("git -C w config filter.own.clean 'sh tools/[a-x].s?'"), STATUS),
-    ("clean-glob-of-directory", with_script!("git -C w config filter.own.clean 'exec t*/x.sh'"), STATUS),
+    (
+        "clean-glob-of-directory",
+        with_script!("git -C w config filter.own.clean 'exec t*/x.sh'"),
+        STATUS,
+    ),
     ("process", with_script!("git -C w config filter.own.process tools/x.sh"), STATUS),
     ("smudge", with_script!("git -C w config filter.own.smudge tools/x.sh"), "git checkout HEAD~1"),
     ("textconv", with_script!("git -C w config diff.own.textconv tools/x.sh"), DIFF),
-    ("textconv-in-log", with_script!("git -C w config diff.own.textconv 'sh tools/x.sh'"), "git log -p"),
+    (
+        "textconv-in-log",
+        with_script!("git -C w config diff.own.textconv 'sh tools/x.sh'"),
+        "git log -p",
+    ),
     ("diff-command", with_script!("git -C w config diff.own.command tools/x.sh"), DIFF),
     ("diff-external", with_script!("git -C w config diff.external ./tools/x.sh"), DIFF),
-    ("merge-driver", with_script!("git -C w config merge.own.driver 'tools/x.sh %O %A %B'"), "git merge side"),
+    (
+        "merge-driver",
+        with_script!("git -C w config merge.own.driver 'tools/x.sh %O %A %B'"),
+        "git merge side",
+    ),
     ("alias", with_script!("git -C w config alias.ci '!tools/x.sh'"), "git ci"),
     ("alias-sh", with_script!("git -C w config alias.ci '!sh tools/x.sh'"), "git ci"),
     (
@@ -85,7 +148,11 @@ const SCRIPTS: [(&str, &str, &str); 49] = [
         ),
         "git fetch",
     ),
-    ("gpg", with_script!("git -C w config gpg.program tools/x.sh; git -C w config commit.gpgSign true"), COMMIT),
+    (
+        "gpg",
+        with_script!("git -C w config gpg.program tools/x.sh; git -C w config commit.gpgSign true"),
+        COMMIT,
+    ),
     ("editor", with_script!("git -C w config core.editor tools/x.sh"), "git commit --amend"),
     (
         "credential",
@@ -95,21 +162,41 @@ const SCRIPTS: [(&str, &str, &str); 49] = [
         ),
         "git fetch",
     ),
-    ("upload-pack", with_script!("git -C w config remote.origin.uploadpack '@W@/tools/x.sh'"), "git fetch"),
+    (
+        "upload-pack",
+        with_script!("git -C w config remote.origin.uploadpack '@W@/tools/x.sh'"),
+        "git fetch",
+    ),
     (
         "included-clean",
-        with_script!("git -C w config include.path '@S@/c'; git config --file c filter.own.clean tools/x.sh"),
+        with_script!(
+            "git -C w config include.path '@S@/c'; git config --file c filter.own.clean tools/x.sh"
+        ),
         STATUS,
     ),
     (
         "included-in-workspace-clean",
-        with_script!("git -C w config include.path ../c; git config --file w/c filter.own.clean tools/x.sh"),
+        with_script!(
+            "git -C w config include.path ../c; git config --file w/c filter.own.clean tools/x.sh"
+        ),
         STATUS,
     ),
     ("global-clean", with_script!("git config --global filter.own.clean tools/x.sh"), STATUS),
-    ("global-fsmonitor", with_script!("git config --global core.fsmonitor '@W@/tools/x.sh'"), STATUS),
-    ("global-textconv", with_script!("git config --global diff.own.textconv '~/../w/tools/x.sh'"), DIFF),
-    ("system-clean", with_script!("git config --file system.gitconfig filter.own.clean tools/x.sh"), STATUS),
+    (
+        "global-fsmonitor",
+        with_script!("git config --global core.fsmonitor '@W@/tools/x.sh'"),
+        STATUS,
+    ),
+    (
+        "global-textconv",
+        with_script!("git config --global diff.own.textconv '~/../w/tools/x.sh'"),
+        DIFF,
+    ),
+    (
+        "system-clean",
+        with_script!("git config --file system.gitconfig filter.own.clean tools/x.sh"),
+        STATUS,
+    ),
     (
         "worktree-config-clean",
         with_script!(
@@ -318,7 +405,8 @@ pub(super) fn vectors() -> Vec<Vector> {
         let setting = Setting { name: "clean", host, ..NONE };
         let tricks = TRICKS.iter().filter(|trick| trick.fits(scope)).step_by(3);
         let all = [PLAIN_TRICK].into_iter().chain(tricks.copied());
-        let content = if scope.file.ends_with(".py") { Payload::Whole(PYTHON_MARKER) } else { content };
+        let content =
+            if scope.file.ends_with(".py") { Payload::Whole(PYTHON_MARKER) } else { content };
         vectors.extend(all.map(|trick| compose(scope, &setting, content, &trick)));
     }
     vectors

@@ -14,7 +14,8 @@ const COMMIT: &str = "echo more >> file.txt; git commit -a -m more";
 const NONE: Setting = Setting { name: "", config: "", extra: "", host: STATUS };
 
 /// Setting that is tried with every trick.
-pub(super) const FSMONITOR: Setting = Setting { name: "fsmonitor", config: "[core]\n\tfsmonitor = @M@\n", ..NONE };
+pub(super) const FSMONITOR: Setting =
+    Setting { name: "fsmonitor", config: "[core]\n\tfsmonitor = @M@\n", ..NONE };
 
 /// Settings that are tried in every scope.
 pub(super) const MAIN: [Setting; 4] = [
@@ -24,8 +25,18 @@ pub(super) const MAIN: [Setting; 4] = [
         extra: "cp .evil/m .evil/hooks/pre-commit",
         host: COMMIT,
     },
-    Setting { name: "filter-clean", config: "[filter \"evil\"]\n\tclean = @M@\n", extra: ATTRIBUTES, host: STATUS },
-    Setting { name: "textconv", config: "[diff \"evil\"]\n\ttextconv = @M@\n", extra: ATTRIBUTES, host: DIFF },
+    Setting {
+        name: "filter-clean",
+        config: "[filter \"evil\"]\n\tclean = @M@\n",
+        extra: ATTRIBUTES,
+        host: STATUS,
+    },
+    Setting {
+        name: "textconv",
+        config: "[diff \"evil\"]\n\ttextconv = @M@\n",
+        extra: ATTRIBUTES,
+        host: DIFF,
+    },
     Setting {
         name: "include",
         config: "[include]\n\tpath = @W@/.evil/config.more\n",
@@ -36,7 +47,11 @@ pub(super) const MAIN: [Setting; 4] = [
 
 /// Settings that are tried in a repository's own configuration and a few other scopes.
 pub(super) const MORE: [Setting; 36] = [
-    Setting { name: "fsmonitor-relative", config: "[core]\nfsmonitor = @W@/.evil/../.evil/m", ..NONE },
+    Setting {
+        name: "fsmonitor-relative",
+        config: "[core]\nfsmonitor = @W@/.evil/../.evil/m",
+        ..NONE
+    },
     Setting { name: "fsmonitor-words", config: "[CORE] FsMonitor = \"@M@ one\" ; two", ..NONE },
     Setting {
         name: "editor",
@@ -44,8 +59,18 @@ pub(super) const MORE: [Setting; 36] = [
         host: "echo more >> file.txt; git commit -a",
         ..NONE
     },
-    Setting { name: "editor-of-amend", config: "[core]\n\teditor = @M@\n", host: "git commit --amend", ..NONE },
-    Setting { name: "sequence-editor", config: "[sequence]\n\teditor = @M@\n", host: "git rebase -i HEAD~1", ..NONE },
+    Setting {
+        name: "editor-of-amend",
+        config: "[core]\n\teditor = @M@\n",
+        host: "git commit --amend",
+        ..NONE
+    },
+    Setting {
+        name: "sequence-editor",
+        config: "[sequence]\n\teditor = @M@\n",
+        host: "git rebase -i HEAD~1",
+        ..NONE
+    },
     Setting {
         name: "pager",
         config: "[core]\n\tpager = @M@\n",
@@ -98,7 +123,12 @@ pub(super) const MORE: [Setting; 36] = [
         host: "git fetch",
     },
     Setting { name: "diff-external", config: "[diff]\n\texternal = @M@\n", host: DIFF, ..NONE },
-    Setting { name: "diff-command", config: "[diff \"evil\"]\n\tcommand = @M@\n", extra: ATTRIBUTES, host: DIFF },
+    Setting {
+        name: "diff-command",
+        config: "[diff \"evil\"]\n\tcommand = @M@\n",
+        extra: ATTRIBUTES,
+        host: DIFF,
+    },
     Setting {
         name: "textconv-in-log",
         config: "[diff \"evil\"]\n\ttextconv = @M@\n\tcachetextconv = false\n",
@@ -111,7 +141,12 @@ pub(super) const MORE: [Setting; 36] = [
         extra: ATTRIBUTES,
         host: "git checkout HEAD~1; git checkout -f HEAD~1 -- file.txt",
     },
-    Setting { name: "filter-process", config: "[filter \"evil\"]\n\tprocess = @M@\n", extra: ATTRIBUTES, host: STATUS },
+    Setting {
+        name: "filter-process",
+        config: "[filter \"evil\"]\n\tprocess = @M@\n",
+        extra: ATTRIBUTES,
+        host: STATUS,
+    },
     Setting {
         name: "attributes-file",
         config: "[core]\n\tattributesFile = @W@/.evil/attributes\n[filter \"evil\"]\n\tclean = @M@\n",
@@ -177,7 +212,12 @@ gpgsig -----BEGIN PGP SIGNATURE-----\
         host: "git fetch",
         ..NONE
     },
-    Setting { name: "upload-pack", config: "[remote \"origin\"]\n\tuploadpack = @M@\n", host: "git fetch", ..NONE },
+    Setting {
+        name: "upload-pack",
+        config: "[remote \"origin\"]\n\tuploadpack = @M@\n",
+        host: "git fetch",
+        ..NONE
+    },
     Setting {
         name: "promisor",
         config: "[extensions]\n\tpartialClone = origin\n\
@@ -256,8 +296,12 @@ pub(super) const OF_CLONES: [Setting; 2] = [
 ];
 
 /// Setting that git takes only from the user's and the system's configuration.
-pub(super) const PACK_OBJECTS_HOOK: Setting =
-    Setting { name: "pack-objects-hook", config: "[uploadpack]\n\tpackObjectsHook = @M@\n", host: "git fetch", ..NONE };
+pub(super) const PACK_OBJECTS_HOOK: Setting = Setting {
+    name: "pack-objects-hook",
+    config: "[uploadpack]\n\tpackObjectsHook = @M@\n",
+    host: "git fetch",
+    ..NONE
+};
 
 /// Hook that is tried with every trick.
 pub(super) const PRE_COMMIT: Setting = Setting { name: "pre-commit", host: COMMIT, ..NONE };
@@ -271,7 +315,11 @@ pub(super) const HOOKS: [Setting; 11] = [
     Setting { name: "post-merge", host: "git reset --hard HEAD~1; git merge ORIG_HEAD", ..NONE },
     Setting { name: "post-rewrite", host: "git commit --amend --no-edit --allow-empty", ..NONE },
     Setting { name: "pre-rebase", host: "git rebase --force-rebase HEAD~1", ..NONE },
-    Setting { name: "pre-merge-commit", host: "git merge --no-ff -X ours -m merge origin/side", ..NONE },
+    Setting {
+        name: "pre-merge-commit",
+        host: "git merge --no-ff -X ours -m merge origin/side",
+        ..NONE
+    },
     Setting { name: "reference-transaction", host: "git fetch", ..NONE },
     Setting { name: "post-index-change", host: "touch file.txt; git status", ..NONE },
     Setting {

@@ -103,7 +103,8 @@ pub(super) struct Site {
 
 impl Templates {
     pub(super) fn build(stage: Stage) -> Templates {
-        let templates = Templates { stage, place: Place::of(stage.caller), port: serve_unauthorized() };
+        let templates =
+            Templates { stage, place: Place::of(stage.caller), port: serve_unauthorized() };
         let mut shell = stage.command("sh", &templates.place);
         succeed(shell.args(["-c", BUILD_TEMPLATES]), "building the templates");
         templates

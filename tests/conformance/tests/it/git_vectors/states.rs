@@ -1,7 +1,9 @@
 //! Files that tell git what to do next: lists of a rebase, pointers to repositories, and planted
 //! repositories.
 
-use super::vector::{PLAIN as PLAIN_TRICK, Payload, Scope, Setting, TRICKS, Trick, Vector, compose};
+use super::vector::{
+    PLAIN as PLAIN_TRICK, Payload, Scope, Setting, TRICKS, Trick, Vector, compose,
+};
 
 const PLAIN: Scope = Scope::PLAIN;
 const NONE: Setting = Setting { name: "", config: "", extra: "", host: "" };
@@ -52,7 +54,13 @@ macro_rules! plant_rebase {
 /// `.evil/repo`.
 pub(super) const POINTERS: [(Scope, &str); 17] = [
     (
-        Scope { name: "submodule-pointer", template: "super-sub", directory: "sub", file: "sub/.git", ..PLAIN },
+        Scope {
+            name: "submodule-pointer",
+            template: "super-sub",
+            directory: "sub",
+            file: "sub/.git",
+            ..PLAIN
+        },
         "gitdir: ../.evil/repo",
     ),
     (
@@ -76,7 +84,13 @@ pub(super) const POINTERS: [(Scope, &str); 17] = [
         "gitdir: @W@/.evil/repo",
     ),
     (
-        Scope { name: "submodule-as-workspace", template: "super-sub", workspace: "w/sub", file: ".git", ..PLAIN },
+        Scope {
+            name: "submodule-as-workspace",
+            template: "super-sub",
+            workspace: "w/sub",
+            file: ".git",
+            ..PLAIN
+        },
         "gitdir: .evil/repo",
     ),
     (
@@ -131,7 +145,13 @@ pub(super) const POINTERS: [(Scope, &str); 17] = [
         "gitdir: .evil/repo",
     ),
     (
-        Scope { name: "pointer-in-subdirectory", directory: "src", file: "src/.git", file_exists: false, ..PLAIN },
+        Scope {
+            name: "pointer-in-subdirectory",
+            directory: "src",
+            file: "src/.git",
+            file_exists: false,
+            ..PLAIN
+        },
         "gitdir: ../.evil/repo",
     ),
     (
@@ -145,7 +165,13 @@ pub(super) const POINTERS: [(Scope, &str); 17] = [
         "gitdir: ../../../.evil/repo",
     ),
     (
-        Scope { name: "pointer-in-empty-workspace", template: "empty", file: ".git", file_exists: false, ..PLAIN },
+        Scope {
+            name: "pointer-in-empty-workspace",
+            template: "empty",
+            file: ".git",
+            file_exists: false,
+            ..PLAIN
+        },
         "gitdir: .evil/repo",
     ),
     (
@@ -171,7 +197,10 @@ pub(super) const POINTERS: [(Scope, &str); 17] = [
         },
         "gitdir: ../.evil/repo",
     ),
-    (Scope { name: "common-directory", file: ".git/commondir", file_exists: false, ..PLAIN }, "../.evil/repo"),
+    (
+        Scope { name: "common-directory", file: ".git/commondir", file_exists: false, ..PLAIN },
+        "../.evil/repo",
+    ),
     (
         Scope {
             name: "common-directory-of-submodule",
@@ -197,11 +226,19 @@ pub(super) const POINTERS: [(Scope, &str); 17] = [
 
 /// Settings of the repositories that pointers lead to.
 pub(super) const OF_POINTERS: [Setting; 3] = [
-    Setting { name: "fsmonitor", config: "[core]\n\tfsmonitor = @M@\n", extra: make_repository!(), host: USE },
+    Setting {
+        name: "fsmonitor",
+        config: "[core]\n\tfsmonitor = @M@\n",
+        extra: make_repository!(),
+        host: USE,
+    },
     Setting {
         name: "hooks",
         config: "",
-        extra: concat!(make_repository!(), "mkdir -p .evil/repo/hooks; cp .evil/m .evil/repo/hooks/pre-commit"),
+        extra: concat!(
+            make_repository!(),
+            "mkdir -p .evil/repo/hooks; cp .evil/m .evil/repo/hooks/pre-commit"
+        ),
         host: USE,
     },
     Setting {
@@ -251,14 +288,24 @@ fn bare_repositories() -> Vec<Vector> {
             let trick = Trick::scripted(name, None, "");
             let mut vector = compose(&scope, setting, Payload::Whole(""), &trick);
             vector.add_to_last_run(&format!("{}{}{script}\n", make_bare("."), hooks(".")));
-            vector.effective.extend(["config", "objects", "refs", "hooks", ".git/HEAD"].map(String::from));
+            vector
+                .effective
+                .extend(["config", "objects", "refs", "hooks", ".git/HEAD"].map(String::from));
             vectors.push(vector);
         }
         // Git finds its directory through a file, or in a directory other than the root.
         for (scope, script) in [
-            (Scope { name: "bare-submodule", template: "super-sub", directory: "sub", ..PLAIN }, "rm -f sub/.git"),
             (
-                Scope { name: "bare-submodule-workspace", template: "super-sub", workspace: "w/sub", ..PLAIN },
+                Scope { name: "bare-submodule", template: "super-sub", directory: "sub", ..PLAIN },
+                "rm -f sub/.git",
+            ),
+            (
+                Scope {
+                    name: "bare-submodule-workspace",
+                    template: "super-sub",
+                    workspace: "w/sub",
+                    ..PLAIN
+                },
                 "rm -f .git",
             ),
             (
@@ -280,31 +327,48 @@ fn bare_repositories() -> Vec<Vector> {
                 "rm -f wt/.git",
             ),
             (
-                Scope { name: "bare-among-several", template: "several", directory: "one", ..PLAIN },
+                Scope {
+                    name: "bare-among-several",
+                    template: "several",
+                    directory: "one",
+                    ..PLAIN
+                },
                 "mv one/.git/HEAD one/.git/HEAD.away",
             ),
             (Scope { name: "bare-above-several", template: "several", ..PLAIN }, ""),
         ] {
             let name = scope.directory;
-            let mut vector = compose(&scope, setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+            let mut vector =
+                compose(&scope, setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
             vector.add_to_last_run(&format!("{}{}{script}\n", make_bare(name), hooks(name)));
-            vector.effective =
-                ["HEAD", "config", "objects", "refs", "hooks", ".git"].map(|file| format!("{name}/{file}")).into();
+            vector.effective = ["HEAD", "config", "objects", "refs", "hooks", ".git"]
+                .map(|file| format!("{name}/{file}"))
+                .into();
             vectors.push(vector);
         }
         for (name, scope) in [
             ("src", Scope { directory: "src", ..PLAIN }),
             ("src/deep/er", Scope { directory: "src/deep/er", ..PLAIN }),
             (".", Scope { name: "empty", template: "empty", ..PLAIN }),
-            (".", Scope { name: "below-repository", workspace: "top/ws", prepare: "mv w top; mkdir top/ws", ..PLAIN }),
+            (
+                ".",
+                Scope {
+                    name: "below-repository",
+                    workspace: "top/ws",
+                    prepare: "mv w top; mkdir top/ws",
+                    ..PLAIN
+                },
+            ),
             ("sub", Scope { template: "uninitialised", directory: "sub", ..PLAIN }),
         ] {
             let title = if scope.name.is_empty() { name } else { scope.name };
-            let mut vector = compose(&scope, setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+            let mut vector =
+                compose(&scope, setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
             vector.id = format!("bare-in-{}/{}/plain", title.replace('/', "-"), setting.name);
             vector.add_to_last_run(&format!("{}{}", make_bare(name), hooks(name)));
-            vector.effective =
-                ["HEAD", "config", "objects", "refs", "hooks"].map(|file| format!("{name}/{file}")).into();
+            vector.effective = ["HEAD", "config", "objects", "refs", "hooks"]
+                .map(|file| format!("{name}/{file}"))
+                .into();
             vectors.push(vector);
         }
     }
@@ -315,7 +379,8 @@ fn bare_repositories() -> Vec<Vector> {
 fn planted_repositories() -> Vec<Vector> {
     // Fields: name, template, directory of the host's git, script after `.evil/repo` is made,
     // effective reports.
-    type Planted = (&'static str, &'static str, &'static str, &'static str, &'static [&'static str]);
+    type Planted =
+        (&'static str, &'static str, &'static str, &'static str, &'static [&'static str]);
     let planted: [Planted; 16] = [
         ("directory-in-subdirectory", "plain", "src", "cp -r .evil/repo src/.git", &["src/.git"]),
         ("link-in-subdirectory", "plain", "src", "ln -s ../.evil/repo src/.git", &["src/.git"]),
@@ -326,7 +391,13 @@ fn planted_repositories() -> Vec<Vector> {
             "cp -r .evil/repo src/deep/er/.git",
             &["src/deep/er/.git"],
         ),
-        ("directory-inside-submodule", "super-sub", "sub/src", "cp -r .evil/repo sub/src/.git", &["sub/src/.git"]),
+        (
+            "directory-inside-submodule",
+            "super-sub",
+            "sub/src",
+            "cp -r .evil/repo sub/src/.git",
+            &["sub/src/.git"],
+        ),
         (
             "directory-behind-many",
             "plain",
@@ -338,8 +409,20 @@ fn planted_repositories() -> Vec<Vector> {
         ("link-in-empty-workspace", "empty", ".", "ln -s .evil/repo .git", &[".git"]),
         ("directory-renewed", "plain", ".", "mv .git .git.old; cp -r .evil/repo .git", &[".git"]),
         ("directory-linked", "plain", ".", "mv .git .git.old; ln -s .evil/repo .git", &[".git"]),
-        ("submodule-gets-directory", "super-sub", "sub", "rm -f sub/.git; cp -r .evil/repo sub/.git", &["sub/.git"]),
-        ("submodule-gets-link", "super-sub", "sub", "rm -f sub/.git; ln -s ../.evil/repo sub/.git", &["sub/.git"]),
+        (
+            "submodule-gets-directory",
+            "super-sub",
+            "sub",
+            "rm -f sub/.git; cp -r .evil/repo sub/.git",
+            &["sub/.git"],
+        ),
+        (
+            "submodule-gets-link",
+            "super-sub",
+            "sub",
+            "rm -f sub/.git; ln -s ../.evil/repo sub/.git",
+            &["sub/.git"],
+        ),
         (
             "submodule-renewed",
             "super-sub",
@@ -369,7 +452,13 @@ fn planted_repositories() -> Vec<Vector> {
              ln -s ../.evil/modules .git/modules",
             &[".git/modules"],
         ),
-        ("uninitialised-submodule-gets-directory", "uninitialised", "sub", "cp -r .evil/repo sub/.git", &["sub/.git"]),
+        (
+            "uninitialised-submodule-gets-directory",
+            "uninitialised",
+            "sub",
+            "cp -r .evil/repo sub/.git",
+            &["sub/.git"],
+        ),
     ];
     let mut vectors = Vec::new();
     for (name, template, directory, script, effective) in planted {
@@ -388,22 +477,35 @@ fn planted_repositories() -> Vec<Vector> {
 /// submodule update`.
 fn gitlinks() -> Vec<Vector> {
     let fsmonitor = &OF_POINTERS[0];
-    let add = |path: &str| format!("\ngit update-index --add --cacheinfo \"160000,$(git rev-parse HEAD),{path}\"\n");
+    let add = |path: &str| {
+        format!("\ngit update-index --add --cacheinfo \"160000,$(git rev-parse HEAD),{path}\"\n")
+    };
     let status = "git status; git diff; git commit -a -m more";
     let cases = [
         ("new", "mkdir new; cp -r .evil/repo new/.git", "new", status),
         ("new-pointer", "mkdir new; echo 'gitdir: ../.evil/repo' > new/.git", "new", status),
         ("new-link", "mkdir new; ln -s ../.evil/repo new/.git", "new", status),
         ("deep", "mkdir -p one/two/new; cp -r .evil/repo one/two/new/.git", "one/two/new", status),
-        ("existing-directory", "git rm -r -q --cached src; cp -r .evil/repo src/.git", "src", status),
-        ("new-and-update", "mkdir new; cp -r .evil/repo new/.git", "new", "git submodule update; git status"),
+        (
+            "existing-directory",
+            "git rm -r -q --cached src; cp -r .evil/repo src/.git",
+            "src",
+            status,
+        ),
+        (
+            "new-and-update",
+            "mkdir new; cp -r .evil/repo new/.git",
+            "new",
+            "git submodule update; git status",
+        ),
         ("hidden-name", "mkdir .new; cp -r .evil/repo .new/.git", ".new", status),
     ];
     let mut vectors = Vec::new();
     for (name, script, path, host) in cases {
         let scope = Scope { name: "gitlink", file: "new/.git", ..PLAIN };
         let setting = Setting { host, ..*fsmonitor };
-        let mut vector = compose(&scope, &setting, Payload::Whole(""), &Trick::scripted(name, None, script));
+        let mut vector =
+            compose(&scope, &setting, Payload::Whole(""), &Trick::scripted(name, None, script));
         vector.effective = vec![format!("{path}/.git")];
         if name.starts_with("of-a-commit") {
             vectors.push(vector);
@@ -434,7 +536,12 @@ fn gitlinks() -> Vec<Vector> {
         cp .evil/m .git/modules/new/hooks/post-checkout
         sed 's,bare = false,worktree = ../../../new,' .evil/repo/config > .git/modules/new/config"#;
     let setting = Setting { name: "hook", host: "git submodule update --init", ..OF_POINTERS[1] };
-    vectors.push(compose(&new_module, &setting, Payload::Whole(""), &Trick::scripted("plain", None, script)));
+    vectors.push(compose(
+        &new_module,
+        &setting,
+        Payload::Whole(""),
+        &Trick::scripted("plain", None, script),
+    ));
 
     let scope = Scope {
         name: "module-before-update",
@@ -446,12 +553,15 @@ fn gitlinks() -> Vec<Vector> {
     let place = "mkdir -p .git/modules; cp -r .evil/repo .git/modules/sub
         sed 's,bare = false,worktree = ../../../sub,' .evil/repo/config > .git/modules/sub/config";
     let update = "git submodule update --init; git -C sub status; git status";
-    for (name, more) in [("config", ""), ("hook", "cp .evil/m .git/modules/sub/hooks/post-checkout")] {
+    for (name, more) in
+        [("config", ""), ("hook", "cp .evil/m .git/modules/sub/hooks/post-checkout")]
+    {
         let setting = Setting { name, host: update, ..OF_POINTERS[1] };
         let config = if more.is_empty() { fsmonitor.config } else { "" };
         let setting = Setting { config, ..setting };
         let script = format!("{place}\n{more}");
-        let mut vector = compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+        let mut vector =
+            compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
         vector.add_to_last_run(&script);
         vectors.push(vector);
     }
@@ -593,13 +703,15 @@ pub(super) fn vectors() -> Vec<Vector> {
     let mut vectors = Vec::new();
     for (scope, text) in &POINTERS {
         let text = Payload::Whole(text);
-        vectors.extend(OF_POINTERS.iter().map(|setting| compose(scope, setting, text, &PLAIN_TRICK)));
+        vectors
+            .extend(OF_POINTERS.iter().map(|setting| compose(scope, setting, text, &PLAIN_TRICK)));
         let tricks = TRICKS.iter().filter(|trick| trick.fits(scope));
         vectors.extend(tricks.map(|trick| compose(scope, &OF_POINTERS[0], text, trick)));
     }
     for (scope, setting, text) in &REBASES {
         // Skip tricks on a long file, because they take long and show nothing more.
-        let tricks = TRICKS.iter().filter(|trick| trick.fits(scope) && !scope.name.ends_with("-long"));
+        let tricks =
+            TRICKS.iter().filter(|trick| trick.fits(scope) && !scope.name.ends_with("-long"));
         let all = [PLAIN_TRICK].into_iter().chain(tricks.copied());
         vectors.extend(all.map(|trick| compose(scope, setting, *text, &trick)));
     }

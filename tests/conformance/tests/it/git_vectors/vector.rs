@@ -161,7 +161,11 @@ const TRICK: Trick = Trick { share: 8, ..PLAIN };
 /// Every trick but the plain one.
 pub(super) const TRICKS: [Trick; 20] = [
     Trick { name: "delete-and-create", last: "build \"$P\"; rm -f \"$P\"; put", ..TRICK },
-    Trick { name: "rename-over", last: "mkdir -p \"$D\"; build \"$P\"; mv -f .evil/new \"$P\"", ..TRICK },
+    Trick {
+        name: "rename-over",
+        last: "mkdir -p \"$D\"; build \"$P\"; mv -f .evil/new \"$P\"",
+        ..TRICK
+    },
     Trick { name: "renew-parent", needs: Needs::Parent, last: "renew \"$D\"; put", ..TRICK },
     Trick { name: "renew-top", needs: Needs::Top, last: "renew \"$T\"; put", ..TRICK },
     Trick {
@@ -198,7 +202,11 @@ pub(super) const TRICKS: [Trick; 20] = [
         leads: &[".evil/other"],
         ..TRICK
     },
-    Trick { name: "hard-link-over", last: "mkdir -p \"$D\"; build \"$P\"; ln -f .evil/new \"$P\"", ..TRICK },
+    Trick {
+        name: "hard-link-over",
+        last: "mkdir -p \"$D\"; build \"$P\"; ln -f .evil/new \"$P\"",
+        ..TRICK
+    },
     Trick {
         name: "close-parent",
         needs: Needs::Parent,
@@ -276,7 +284,11 @@ pub(super) const TRICKS: [Trick; 20] = [
 
 impl Trick {
     /// Returns a trick that runs its own scripts instead of writing the scope's file.
-    pub(super) const fn scripted(name: &'static str, first: Option<&'static str>, last: &'static str) -> Trick {
+    pub(super) const fn scripted(
+        name: &'static str,
+        first: Option<&'static str>,
+        last: &'static str,
+    ) -> Trick {
         Trick { name, first, last, ..PLAIN }
     }
 
@@ -299,7 +311,12 @@ impl Trick {
 }
 
 /// Composes a vector of a scope, a setting, the content of the scope's file, and a trick.
-pub(super) fn compose(scope: &Scope, setting: &Setting, payload: Payload<'_>, trick: &Trick) -> Vector {
+pub(super) fn compose(
+    scope: &Scope,
+    setting: &Setting,
+    payload: Payload<'_>,
+    trick: &Trick,
+) -> Vector {
     let (mode, text) = match payload {
         Payload::Added(text) => ("add", text),
         Payload::Whole(text) => ("whole", text),
@@ -364,11 +381,13 @@ impl Vector {
 
     /// Returns true if the report `planted` names a path that reveals the attack.
     pub(super) fn is_reported_by(&self, planted: &[String], workspace: &Path) -> bool {
-        let planted: Vec<PathBuf> = planted.iter().map(|path| normalized(&workspace.join(path))).collect();
+        let planted: Vec<PathBuf> =
+            planted.iter().map(|path| normalized(&workspace.join(path))).collect();
         let leads_to = |effective: &String| {
             let effective = normalized(&workspace.join(effective));
-            let is_near =
-                |path: &PathBuf| path != workspace && effective.starts_with(path) || path.starts_with(&effective);
+            let is_near = |path: &PathBuf| {
+                path != workspace && effective.starts_with(path) || path.starts_with(&effective)
+            };
             planted.iter().any(is_near)
         };
         self.effective.iter().any(leads_to)

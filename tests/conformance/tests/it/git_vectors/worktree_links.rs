@@ -16,7 +16,8 @@ cp .git/HEAD .git/worktrees/forged/HEAD
 ";
 
 /// Script that writes into the repository of `w` from a sandbox of the other workspace.
-const USE: &str = "touch '@S@/w/.git/stolen' '@S@/w/.git/objects/stolen' '@S@/w/.git/refs/heads/stolen'\n";
+const USE: &str =
+    "touch '@S@/w/.git/stolen' '@S@/w/.git/objects/stolen' '@S@/w/.git/refs/heads/stolen'\n";
 
 /// Ways to forge a link. Each has a name, the user's preparation, the script of a sandbox of `w`,
 /// and the script of a later sandbox of `other`.
@@ -47,11 +48,21 @@ const WAYS: [(&str, &str, &str, &str); 6] = [
         FORGE,
         "rm -f .git; echo 'gitdir: @S@/w/.git/worktrees/forged' > .git\n",
     ),
-    ("other-links", "mkdir other", FORGE, "echo 'gitdir: @S@/w/.git/worktrees/forged' > pointer; ln -s pointer .git\n"),
+    (
+        "other-links",
+        "mkdir other",
+        FORGE,
+        "echo 'gitdir: @S@/w/.git/worktrees/forged' > pointer; ln -s pointer .git\n",
+    ),
 ];
 
 /// Composes the part of a way that happens in one workspace.
-fn part(name: &'static str, workspace: &'static str, prepare: &'static str, script: &str) -> Vector {
+fn part(
+    name: &'static str,
+    workspace: &'static str,
+    prepare: &'static str,
+    script: &str,
+) -> Vector {
     let scope = Scope { name, workspace, prepare, ..Scope::PLAIN };
     let setting = Setting { name: "forge", config: "", extra: "", host: "" };
     let mut vector = compose(&scope, &setting, Payload::Whole(""), &PLAIN);
@@ -61,9 +72,11 @@ fn part(name: &'static str, workspace: &'static str, prepare: &'static str, scri
 
 fn check_links(stage: Stage) {
     let templates = Templates::build(stage);
-    let ways: Vec<Vector> = WAYS.iter().map(|(name, prepare, forge, _)| part(name, "w", prepare, forge)).collect();
+    let ways: Vec<Vector> =
+        WAYS.iter().map(|(name, prepare, forge, _)| part(name, "w", prepare, forge)).collect();
     super::check_each(&ways, |forge| {
-        let is_this = |way: &&(&str, &str, &str, &str)| forge.id.starts_with(&format!("{}/", way.0));
+        let is_this =
+            |way: &&(&str, &str, &str, &str)| forge.id.starts_with(&format!("{}/", way.0));
         let way = WAYS.iter().find(is_this).expect("vectors are made of ways");
         let mut site = templates.copy_for(forge);
         let report = site.run_in_sandbox(&forge.runs[0], forge);

@@ -50,7 +50,8 @@ struct LinkVector {
     host: &'static str,
 }
 
-const HOOK: &str = "printf '#!/bin/sh\\n' > w/.git/hooks/pre-commit; chmod +x w/.git/hooks/pre-commit";
+const HOOK: &str =
+    "printf '#!/bin/sh\\n' > w/.git/hooks/pre-commit; chmod +x w/.git/hooks/pre-commit";
 /// Commit subject that a shell executes when it reads the subject in a line of a reflog.
 const SHELL_SUBJECT: &str = "; @M@ ;\n";
 
@@ -68,7 +69,12 @@ const LINKS: [LinkVector; 9] = [
         host: COMMIT,
     },
     LinkVector {
-        scope: Scope { name: "message-is-hook", file: ".git/COMMIT_EDITMSG", prepare: HOOK, ..PLAIN },
+        scope: Scope {
+            name: "message-is-hook",
+            file: ".git/COMMIT_EDITMSG",
+            prepare: HOOK,
+            ..PLAIN
+        },
         text: "hooks/pre-commit",
         message: "#!@M@\n",
         host: "echo x >> new.txt; git add new.txt; git commit --cleanup=verbatim
@@ -118,7 +124,12 @@ const LINKS: [LinkVector; 9] = [
         host: COMMIT,
     },
     LinkVector {
-        scope: Scope { name: "log-of-branch-is-hook", file: ".git/logs/refs/heads/main", prepare: HOOK, ..PLAIN },
+        scope: Scope {
+            name: "log-of-branch-is-hook",
+            file: ".git/logs/refs/heads/main",
+            prepare: HOOK,
+            ..PLAIN
+        },
         text: "../../../hooks/pre-commit",
         message: SHELL_SUBJECT,
         host: COMMIT,
@@ -217,9 +228,11 @@ fn sequences() -> Vec<Vector> {
     ];
     let compose_case = |(scope, script, host): (Scope, &str, &'static str)| {
         let setting = Setting { name: "tracked-hook", config: "", extra: "", host };
-        let is_new_rebase = scope.file.contains("rebase-merge") && scope.name != "rebase-of-the-user-pick";
+        let is_new_rebase =
+            scope.file.contains("rebase-merge") && scope.name != "rebase-of-the-user-pick";
         let plant = if is_new_rebase { PLANT_REBASE } else { "" };
-        let mut vector = compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+        let mut vector =
+            compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
         vector.add_to_last_run(&format!("{HOOKS_COMMIT}{plant}{script}\n"));
         vector
     };
@@ -240,7 +253,8 @@ fn modules() -> impl Iterator<Item = Vector> {
         let leads = &[".git/index", ".gitmodules"];
         let scope = Scope { name, template: "super-sub", file, leads, ..PLAIN };
         let setting = Setting { name: "hidden-module", config: "", extra: "", host: "git fetch" };
-        let mut vector = compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+        let mut vector =
+            compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
         vector.add_to_last_run(&format!(
             "git init -q --bare {file}; git -C {file} config remote.origin.url /x
              git -C {file} config remote.origin.uploadpack '@M@'
@@ -263,8 +277,10 @@ fn checked_out_hooks() -> Vector {
         prepare: "git -C w/sub config core.hooksPath .husky",
         ..PLAIN
     };
-    let setting = Setting { name: "tracked-hook", config: "", extra: "", host: "git submodule update" };
-    let mut vector = compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+    let setting =
+        Setting { name: "tracked-hook", config: "", extra: "", host: "git submodule update" };
+    let mut vector =
+        compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
     vector.add_to_last_run(&format!(
         "cp -r .evil sub/.evil; cd sub{HOOKS_COMMIT}rm -r .evil; cd ..
          git update-index --cacheinfo 160000,$C,sub\n"

@@ -46,14 +46,17 @@ fn watch(client: &Client<'_>, made: &Made) -> TcpStream {
 fn connections_on_which_nothing_happens_keep_nobody_out_and_those_of_use_stay() {
     require!(root, ordinary_user, binary, user_namespaces, ordinary_user_namespaces);
     let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let raised = rustix::process::Rlimit { current: descriptors.maximum, maximum: descriptors.maximum };
-    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).expect("it is this process's own");
+    let raised =
+        rustix::process::Rlimit { current: descriptors.maximum, maximum: descriptors.maximum };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised)
+        .expect("it is this process's own");
     against_each(|client, _| {
         let made = client.make();
         let mut watching = watch(client, &made);
         let never_spoke = take_all(client, |_| {});
         client.check("GET /sandboxes", "", 200);
-        let began_to_speak = take_all(client, |stream| stream.write_all(b"GET /sandb").expect("the server reads"));
+        let began_to_speak =
+            take_all(client, |stream| stream.write_all(b"GET /sandb").expect("the server reads"));
         client.check("GET /sandboxes", "", 200);
         drop((never_spoke, began_to_speak));
         // On its own, each of these connections could stay idle for minutes.
@@ -64,11 +67,13 @@ fn connections_on_which_nothing_happens_keep_nobody_out_and_those_of_use_stay() 
         client.check("GET /sandboxes", "", 200);
         drop(rest);
         let refused = b"POST /sandboxes HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n";
-        let owe_a_body = take_all(client, |stream| stream.write_all(refused).expect("the server reads"));
+        let owe_a_body =
+            take_all(client, |stream| stream.write_all(refused).expect("the server reads"));
         client.check("GET /sandboxes", "", 200);
         drop(owe_a_body);
         let file = b"GET /page/vendor/xterm.mjs HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
-        let take_no_answer = take_all(client, |stream| stream.write_all(file).expect("the server reads"));
+        let take_no_answer =
+            take_all(client, |stream| stream.write_all(file).expect("the server reads"));
         client.check("GET /sandboxes", "", 200);
         drop(take_no_answer);
         // The server did not mistake the stream of a waiting client for an idle connection.

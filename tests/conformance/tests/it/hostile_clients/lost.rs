@@ -21,7 +21,8 @@ const FEW: u32 = 36;
 
 /// Returns the ids of all sandboxes that a server lists.
 fn listed(client: &Client<'_>) -> Vec<String> {
-    let list: Value = serde_json::from_str(&client.check("GET /v2/sandboxes", "", 200)).expect("it is JSON");
+    let list: Value =
+        serde_json::from_str(&client.check("GET /v2/sandboxes", "", 200)).expect("it is JSON");
     let id = |one: &Value| one["sandboxID"].as_str().expect("it is text").to_owned();
     list.as_array().expect("it is a list").iter().map(id).collect()
 }
@@ -35,7 +36,12 @@ fn expect_all(server: &Served<'_>, made: &[Made]) {
     expected.sort();
     assert_eq!(found, expected);
     for made in made {
-        assert_eq!(client.guest(made, "GET /files?path=note", ""), (200, "kept".to_owned()), "{}", made.id);
+        assert_eq!(
+            client.guest(made, "GET /files?path=note", ""),
+            (200, "kept".to_owned()),
+            "{}",
+            made.id
+        );
         client.check(&format!("DELETE /sandboxes/{}", made.id), "", 204);
     }
 }
@@ -56,7 +62,9 @@ fn left_behind(keeper: &Keeper, count: usize) -> Vec<Made> {
 fn with_few_descriptors(keeper: &Keeper) -> Served<'_> {
     let serve = keeper.ringfence(&["serve", "--listen", "127.0.0.1:0"]);
     let mut few = Command::new("sh");
-    few.args(["-c", &format!("ulimit -n {FEW}; exec \"$@\""), "sh"]).arg(serve.get_program()).args(serve.get_args());
+    few.args(["-c", &format!("ulimit -n {FEW}; exec \"$@\""), "sh"])
+        .arg(serve.get_program())
+        .args(serve.get_args());
     few.env_clear().envs(keeper.variables()).current_dir(keeper.workspace());
     Served::run(keeper, few)
 }
@@ -89,7 +97,9 @@ fn set_descriptor_limit(server: &Served<'_>, limit: Rlimit) -> Rlimit {
 /// Opens a connection that the server has accepted, as its answer to a request shows.
 fn accepted(client: &Client<'_>) -> TcpStream {
     let mut stream = client.connect();
-    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x.localhost\r\n\r\n").expect("the server reads");
+    stream
+        .write_all(b"GET /healthz HTTP/1.1\r\nHost: x.localhost\r\n\r\n")
+        .expect("the server reads");
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
@@ -108,15 +118,28 @@ fn a_server_without_descriptors_says_which_sandbox_it_could_not_pause_or_end() {
     let server = Served::by(&keeper);
     let client = Client { server: &server, key: ANY.to_owned() };
     let id = &made[0].id;
-    let requests = [(format!("POST /sandboxes/{id}/pause"), "paused"), (format!("DELETE /sandboxes/{id}"), "ended")]
-        .map(|request| (request, accepted(&client)));
-    let former =
-        set_descriptor_limit(&server, Rlimit { current: Some(3), maximum: getrlimit(Resource::Nofile).maximum });
+    let requests = [
+        (format!("POST /sandboxes/{id}/pause"), "paused"),
+        (format!("DELETE /sandboxes/{id}"), "ended"),
+    ]
+    .map(|request| (request, accepted(&client)));
+    let former = set_descriptor_limit(
+        &server,
+        Rlimit { current: Some(3), maximum: getrlimit(Resource::Nofile).maximum },
+    );
     for ((line, undone), mut stream) in requests {
-        let head = format!("{line} HTTP/1.1\r\nHost: x.localhost\r\nX-API-KEY: {ANY}\r\nConnection: close\r\n");
-        stream.write_all(format!("{head}Content-Length: 0\r\n\r\n").as_bytes()).expect("the server reads");
+        let head = format!(
+            "{line} HTTP/1.1\r\nHost: x.localhost\r\nX-API-KEY: {ANY}\r\nConnection: close\r\n"
+        );
+        stream
+            .write_all(format!("{head}Content-Length: 0\r\n\r\n").as_bytes())
+            .expect("the server reads");
         let answer = super::read(stream);
-        assert!(answer.starts_with("HTTP/1.1 500") && answer.contains(&format!("could not be {undone}")), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 500")
+                && answer.contains(&format!("could not be {undone}")),
+            "{answer}"
+        );
     }
     set_descriptor_limit(&server, former);
     expect_all(&server, &made);
@@ -130,7 +153,8 @@ fn change_record(keeper: &Keeper, id: &str, from: &str, to: &str) -> Result<(), 
     let transaction = database.begin_write()?;
     {
         let mut table = transaction.open_table(TableDefinition::<&str, &[u8]>::new("sandboxes"))?;
-        let record = table.get(id)?.map(|record| String::from_utf8_lossy(record.value()).into_owned());
+        let record =
+            table.get(id)?.map(|record| String::from_utf8_lossy(record.value()).into_owned());
         let record = record.expect("it was made");
         assert!(record.contains(from), "{record}");
         table.insert(id, record.replace(from, to).as_bytes())?;
@@ -143,7 +167,9 @@ fn what_a_record_is_about_that_cannot_be_read_stays() {
     require!(root, binary, user_namespaces);
     let keeper = Keeper::on(Backend::Native);
     let made = left_behind(&keeper, 1);
-    let patch = |from: &str, to: &str| change_record(&keeper, &made[0].id, from, to).expect("no server has it open");
+    let patch = |from: &str, to: &str| {
+        change_record(&keeper, &made[0].id, from, to).expect("no server has it open")
+    };
     let (known, unknown) = (r#""at_end":"kill""#, r#""at_end":"sing""#);
     patch(known, unknown);
     let server = Served::by(&keeper);
@@ -179,7 +205,8 @@ fn a_sandbox_that_is_killed_by_a_client_that_hangs_up_is_gone_or_there_and_nothi
         for moment in 0..12 {
             let made = client.make();
             let line = format!("DELETE /sandboxes/{}", made.id);
-            let request = format!("{line} HTTP/1.1\r\nHost: x.localhost\r\nX-API-KEY: {ANY}\r\n\r\n");
+            let request =
+                format!("{line} HTTP/1.1\r\nHost: x.localhost\r\nX-API-KEY: {ANY}\r\n\r\n");
             let mut stream = client.connect();
             stream.write_all(request.as_bytes()).expect("the server reads");
             std::thread::sleep(Duration::from_millis(moment));
@@ -197,16 +224,20 @@ fn a_time_that_is_set_by_a_client_that_hangs_up_is_the_same_for_all() {
         let made = client.make();
         let end = |text: &str, name: &str| {
             let told: Value = serde_json::from_str(text).expect("it is JSON");
-            let end: jiff::Timestamp = told[name].as_str().expect("it is text").parse().expect("it is a time");
+            let end: jiff::Timestamp =
+                told[name].as_str().expect("it is text").parse().expect("it is a time");
             end.as_second()
         };
         let told = || end(&client.check(&format!("GET /sandboxes/{}", made.id), "", 200), "endAt");
-        let kept = || end(&keeper.expect(&mut keeper.ringfence(&["inspect", "--json", &made.id])), "ends");
+        let kept =
+            || end(&keeper.expect(&mut keeper.ringfence(&["inspect", "--json", &made.id])), "ends");
         assert!(kept() >= told(), "who keeps it does not end it before its server does");
         for seconds in 1000..1020 {
             let body = format!(r#"{{"timeout": {seconds}}}"#);
             let (id, length) = (&made.id, body.len());
-            let head = format!("POST /sandboxes/{id}/timeout HTTP/1.1\r\nHost: x.localhost\r\nX-API-KEY: {ANY}\r\n");
+            let head = format!(
+                "POST /sandboxes/{id}/timeout HTTP/1.1\r\nHost: x.localhost\r\nX-API-KEY: {ANY}\r\n"
+            );
             let request = format!("{head}Content-Length: {length}\r\n\r\n{body}");
             // The temporary connection is closed right after the write, so the client hangs up.
             client.connect().write_all(request.as_bytes()).expect("the server reads");
@@ -234,8 +265,10 @@ fn who_is_told_of_more_time_has_it() {
             }
             tried += 1;
             let told: Value = serde_json::from_str(&told).expect("it is JSON");
-            let ends: jiff::Timestamp = told["endAt"].as_str().expect("it is text").parse().expect("it is a time");
-            let left = Duration::try_from(ends.duration_since(jiff::Timestamp::now())).unwrap_or_default();
+            let ends: jiff::Timestamp =
+                told["endAt"].as_str().expect("it is text").parse().expect("it is a time");
+            let left =
+                Duration::try_from(ends.duration_since(jiff::Timestamp::now())).unwrap_or_default();
             std::thread::sleep(left + Duration::from_micros(400 * late));
             match client.request(&format!("POST {line}/timeout"), r#"{"timeout": 600}"#).0 {
                 204 => {
@@ -266,8 +299,11 @@ fn told(client: &Client<'_>, id: &str, field: &str) -> String {
 fn a_sandbox_that_cannot_be_paused_when_its_time_is_over_is_not_killed_for_that() {
     require!(root, binary, user_namespaces);
     against(|client, keeper| {
-        let answer =
-            client.check("POST /sandboxes", r#"{"templateID": "base", "timeout": 600, "autoPause": true}"#, 201);
+        let answer = client.check(
+            "POST /sandboxes",
+            r#"{"templateID": "base", "timeout": 600, "autoPause": true}"#,
+            201,
+        );
         client.server.note_sandboxes();
         let made: Value = serde_json::from_str(&answer).expect("it is JSON");
         let id = made["sandboxID"].as_str().expect("it is text");
@@ -335,7 +371,8 @@ fn a_server_that_is_killed_while_it_starts_sandboxes_leaves_none_to_the_next() {
     server.note_sandboxes();
     drop(server);
     // The monitors continue only after the next server has looked for existing sandboxes.
-    let monitors: Vec<Pid> = keeper.processes().iter().filter_map(|one| Pid::from_raw(one.id.cast_signed())).collect();
+    let monitors: Vec<Pid> =
+        keeper.processes().iter().filter_map(|one| Pid::from_raw(one.id.cast_signed())).collect();
     let tell_all = |signal| {
         for monitor in &monitors {
             let _ = kill_process(*monitor, signal); // the monitor may have ended

@@ -9,7 +9,8 @@ use crate::asks;
 /// Returns the hash of a sandbox's policy, as its page shows it.
 fn policy_of(client: &Client<'_>, id: &str) -> Value {
     let facts: Value =
-        serde_json::from_str(&client.check(&format!("GET /ringfence/sandboxes/{id}"), "", 200)).expect("it is JSON");
+        serde_json::from_str(&client.check(&format!("GET /ringfence/sandboxes/{id}"), "", 200))
+            .expect("it is JSON");
     facts["policySha256"].clone()
 }
 
@@ -31,7 +32,11 @@ fn settings_among_a_clients_files_do_not_decide_how_its_next_sandbox_is_started(
             let made = client.make();
             assert_eq!(client.guest(&made, "POST /files?path=note", "kept").0, 200);
             asks.shell(&(made.id.clone(), made.token.clone()), plant, &[]);
-            let saved = client.check(&format!("POST /sandboxes/{}/snapshots", made.id), r#"{"memory": false}"#, 201);
+            let saved = client.check(
+                &format!("POST /sandboxes/{}/snapshots", made.id),
+                r#"{"memory": false}"#,
+                201,
+            );
             let saved: Value = serde_json::from_str(&saved).expect("it is JSON");
             let snapshot = saved["snapshotID"].as_str().expect("it is text");
             let asked = json!({ "templateID": snapshot, "timeout": 300 }).to_string();
@@ -41,7 +46,11 @@ fn settings_among_a_clients_files_do_not_decide_how_its_next_sandbox_is_started(
             let child: Value = serde_json::from_str(&child).expect("it is JSON");
             let text = |name: &str| child[name].as_str().expect("it is text").to_owned();
             let child = Made { id: text("sandboxID"), token: text("envdAccessToken") };
-            assert_eq!(client.guest(&child, "GET /files?path=note", ""), (200, "kept".to_owned()), "{plant}");
+            assert_eq!(
+                client.guest(&child, "GET /files?path=note", ""),
+                (200, "kept".to_owned()),
+                "{plant}"
+            );
             assert_eq!(policy(&child), policy(&made), "{plant}");
             for id in [&made.id, &child.id] {
                 client.check(&format!("DELETE /sandboxes/{id}"), "", 204);

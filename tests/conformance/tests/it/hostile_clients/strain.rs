@@ -45,13 +45,23 @@ fn a_refusal_leaves_its_connection_of_use_however_much_was_sent() {
         let made = client.make();
         let mut stream = client.connect();
         let mut ask = |line: &str, headers: &str, length: usize| {
-            let head = format!("{line} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {length}\r\n{headers}\r\n");
-            stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&vec![b'x'; length])).expect("it is read");
+            let head = format!(
+                "{line} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {length}\r\n{headers}\r\n"
+            );
+            stream
+                .write_all(head.as_bytes())
+                .and_then(|()| stream.write_all(&vec![b'x'; length]))
+                .expect("it is read");
             answer_on(&mut stream)
         };
-        let (key, sandbox) = (format!("X-API-KEY: {ANY}\r\n"), format!("E2b-Sandbox-Id: {}\r\n", made.id));
+        let (key, sandbox) =
+            (format!("X-API-KEY: {ANY}\r\n"), format!("E2b-Sandbox-Id: {}\r\n", made.id));
         for length in [0, 10, 3 << 20] {
-            assert_eq!(ask("POST /files?path=x", "E2b-Sandbox-Id: gone\r\n", length), 502, "no sandbox");
+            assert_eq!(
+                ask("POST /files?path=x", "E2b-Sandbox-Id: gone\r\n", length),
+                502,
+                "no sandbox"
+            );
             assert_eq!(ask("POST /files?path=x", &sandbox, length), 401, "no token");
             assert_eq!(ask("POST /sandboxes", "", length), 401, "no key");
             assert_eq!(ask("POST /nowhere", &key, length), 404, "nothing there");
@@ -67,14 +77,16 @@ fn a_refusal_leaves_its_connection_of_use_however_much_was_sent() {
 fn who_shows_nothing_takes_none_of_an_owners_places_and_another_protocol_keeps_its_own() {
     require!(root, binary, user_namespaces, python3);
     let keeper = Keeper::on(Backend::Native);
-    let key = keeper.expect(&mut keeper.ringfence(&["keys", "create", "one"])).trim_end().to_owned();
+    let key =
+        keeper.expect(&mut keeper.ringfence(&["keys", "create", "one"])).trim_end().to_owned();
     let server = Served::by(&keeper);
     let client = Client { server: &server, key };
     let made = client.make();
     let sandbox = format!("E2b-Sandbox-Id: {}\r\n", made.id);
     let ask = |headers: &str| {
         let mut stream = client.connect();
-        let head = format!("GET /files?path=x HTTP/1.1\r\nHost: 127.0.0.1\r\n{sandbox}{headers}\r\n");
+        let head =
+            format!("GET /files?path=x HTTP/1.1\r\nHost: 127.0.0.1\r\n{sandbox}{headers}\r\n");
         stream.write_all(head.as_bytes()).expect("the server reads");
         let status = answer_on(&mut stream);
         (status, stream)
@@ -131,7 +143,11 @@ fn listener_inside(client: &Client<'_>, made: &Made) -> u16 {
     assert_eq!(client.guest(made, "POST /files?path=talk.py", program).0, 200);
     let client = &asks::Client::of(&client.server.url);
     let made = (made.id.clone(), made.token.clone());
-    client.shell(&made, "python3 talk.py > /dev/null 2>&1 & while ! test -e ready; do sleep 0.01; done", &[]);
+    client.shell(
+        &made,
+        "python3 talk.py > /dev/null 2>&1 & while ! test -e ready; do sleep 0.01; done",
+        &[],
+    );
     4000
 }
 
@@ -147,7 +163,10 @@ pub(super) fn answer_on(stream: &mut TcpStream) -> u16 {
     }
     let head = String::from_utf8(head).expect("it is text").to_lowercase();
     assert!(!head.contains("connection: close"), "{head}");
-    let length = head.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next()?.parse().ok());
+    let length = head
+        .split("content-length: ")
+        .nth(1)
+        .and_then(|rest| rest.split("\r\n").next()?.parse().ok());
     stream.read_exact(&mut vec![0; length.unwrap_or(0)]).expect("it is whole");
     status(&head.to_uppercase())
 }
@@ -167,7 +186,9 @@ fn a_head_that_trickles_in_is_not_waited_for_and_a_connection_may_rest() {
         let begun = Instant::now();
         let is_open = |trickling: &mut TcpStream| {
             trickling.write_all(b"x").is_ok()
-                && trickling.read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+                && trickling
+                    .read(&mut [0])
+                    .is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
         };
         while is_open(&mut trickling) {
             assert!(begun.elapsed() < Duration::from_secs(50), "it is waited for");
@@ -186,7 +207,11 @@ fn served_on_little(keeper: &Keeper) -> Served<'_> {
     let script = "mount -t tmpfs -o size=24m,mode=700 none \"$1\"; shift; exec \"$@\"";
     command.args(["--mount", "sh", "-ec", script, "sh"]).arg(keeper.home().join(".local"));
     command.arg(serve.get_program()).args(serve.get_args());
-    command.env_clear().envs(keeper.variables()).current_dir(keeper.workspace()).stdin(Stdio::null());
+    command
+        .env_clear()
+        .envs(keeper.variables())
+        .current_dir(keeper.workspace())
+        .stdin(Stdio::null());
     fs_err::create_dir_all(keeper.home().join(".local")).expect("the home is ours");
     Served::run(keeper, command)
 }
@@ -199,7 +224,8 @@ fn a_full_disk_is_told_of_and_nothing_is_lost_by_it() {
     let client = Client { server: &server, key: ANY.to_owned() };
     let made = client.make();
     let stay = r#"{"templateID": "base", "timeout": 4, "autoPause": true}"#;
-    let sleeper: Value = serde_json::from_str(&client.check("POST /sandboxes", stay, 201)).expect("it is JSON");
+    let sleeper: Value =
+        serde_json::from_str(&client.check("POST /sandboxes", stay, 201)).expect("it is JSON");
     let sleeper = sleeper["sandboxID"].as_str().expect("it is text");
     server.note_sandboxes();
     assert_eq!(client.guest(&made, "POST /files?path=note", "kept").0, 200);
@@ -208,17 +234,24 @@ fn a_full_disk_is_told_of_and_nothing_is_lost_by_it() {
     let mut file = fs_err::File::create(&filler).expect("there is room for one more");
     while file.write_all(&[0; 4096]).is_ok() {}
 
-    let (pause, timeout) =
-        (format!("POST /sandboxes/{}/pause", made.id), format!("POST /sandboxes/{}/timeout", made.id));
+    let (pause, timeout) = (
+        format!("POST /sandboxes/{}/pause", made.id),
+        format!("POST /sandboxes/{}/timeout", made.id),
+    );
     let wish = r#"{"templateID": "base"}"#;
-    for (line, body) in [("POST /sandboxes", wish), (&pause, "{}"), (&timeout, r#"{"timeout": 600}"#)] {
+    for (line, body) in
+        [("POST /sandboxes", wish), (&pause, "{}"), (&timeout, r#"{"timeout": 600}"#)]
+    {
         let told = client.check(line, body, 507);
         assert!(told.contains("the server's disk is full"), "{told}");
     }
     assert_eq!(client.guest(&made, "POST /files?path=other", "lost").0, 507);
     assert_eq!(client.guest(&made, "GET /files?path=note", ""), (200, "kept".to_owned()));
     let begun = Instant::now();
-    while !client.check(&format!("GET /sandboxes/{sleeper}"), "", 200).contains(r#""state":"paused""#) {
+    while !client
+        .check(&format!("GET /sandboxes/{sleeper}"), "", 200)
+        .contains(r#""state":"paused""#)
+    {
         assert!(begun.elapsed() < PATIENCE, "it is not brought to rest");
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -227,7 +260,8 @@ fn a_full_disk_is_told_of_and_nothing_is_lost_by_it() {
     fs_err::remove_file(filler).expect("it is ours");
     client.check(&timeout, r#"{"timeout": 600}"#, 204);
     client.check(&pause, "{}", 204);
-    let another: Value = serde_json::from_str(&client.check("POST /sandboxes", wish, 201)).expect("it is JSON");
+    let another: Value =
+        serde_json::from_str(&client.check("POST /sandboxes", wish, 201)).expect("it is JSON");
     server.note_sandboxes();
     client.check(&format!("POST /sandboxes/{sleeper}/resume"), "{}", 201);
     client.check(&format!("POST /sandboxes/{}/resume", made.id), "{}", 201);
@@ -236,7 +270,8 @@ fn a_full_disk_is_told_of_and_nothing_is_lost_by_it() {
         client.check(&format!("DELETE /sandboxes/{id}"), "", 204);
     }
     server.end();
-    fs_err::remove_dir(keeper.home().join(".local")).expect("its file system was the server's alone");
+    fs_err::remove_dir(keeper.home().join(".local"))
+        .expect("its file system was the server's alone");
     fs_err::remove_dir_all(keeper.workspace()).expect("it is ours");
     fs_err::remove_file(keeper.home().join("server.log")).expect("it is ours");
     keeper.expect_nothing_left();

@@ -63,9 +63,11 @@ struct Shown<'a> {
 
 /// Creates a context in a sandbox and returns its id.
 fn context(client: &asks::Client, made: &(String, String)) -> String {
-    let headers = route(49999, &made.0).into_iter().chain([("x-access-token".to_owned(), made.1.clone())]);
+    let headers =
+        route(49999, &made.0).into_iter().chain([("x-access-token".to_owned(), made.1.clone())]);
     let headers: Vec<(String, String)> = headers.collect();
-    let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let headers: Vec<(&str, &str)> =
+        headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let (status, answer) = client.ask("POST /contexts", &headers, b"{}");
     assert_eq!(status, 200, "{}", String::from_utf8_lossy(&answer));
     let answer: Value = serde_json::from_slice(&answer).expect("it is JSON");
@@ -91,12 +93,15 @@ fn every_route_of_a_sandbox_wants_a_token_but_for_those_that_are_everybodys() {
 
 #[track_caller]
 fn check_every_route(keeper: &Keeper) {
-    let key = |name: &str| keeper.expect(&mut keeper.ringfence(&["keys", "create", name])).trim_end().to_owned();
+    let key = |name: &str| {
+        keeper.expect(&mut keeper.ringfence(&["keys", "create", name])).trim_end().to_owned()
+    };
     let (one, other) = (key("one"), key("other"));
     let server = Served::by(keeper);
     let make = |key: &str| {
         let client = Client { server: &server, key: key.to_owned() };
-        let answer = client.check("POST /v2/sandboxes", r#"{"templateID": "base", "timeout": 300}"#, 201);
+        let answer =
+            client.check("POST /v2/sandboxes", r#"{"templateID": "base", "timeout": 300}"#, 201);
         server.note_sandboxes();
         let answer: Value = serde_json::from_str(&answer).expect("it is JSON");
         let text = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
@@ -109,9 +114,17 @@ fn check_every_route(keeper: &Keeper) {
     let all = [Proof::None, Proof::Token, Proof::AnyToken];
     let shown = [
         Shown { who: "nobody", headers: vec![], opens: &[Proof::None] },
-        Shown { who: "its owner's key alone", headers: vec![("x-api-key", &one)], opens: &[Proof::None] },
+        Shown {
+            who: "its owner's key alone",
+            headers: vec![("x-api-key", &one)],
+            opens: &[Proof::None],
+        },
         Shown { who: "another's key", headers: vec![("x-api-key", &other)], opens: &[Proof::None] },
-        Shown { who: "a wrong token", headers: vec![("x-access-token", &nothing)], opens: &[Proof::None] },
+        Shown {
+            who: "a wrong token",
+            headers: vec![("x-access-token", &nothing)],
+            opens: &[Proof::None],
+        },
         Shown {
             who: "another's token",
             headers: vec![("x-access-token", &strange_token), ("x-api-key", &other)],
@@ -127,7 +140,11 @@ fn check_every_route(keeper: &Keeper) {
             headers: vec![("e2b-traffic-access-token", &token)],
             opens: &[Proof::None],
         },
-        Shown { who: "the traffic token as token", headers: vec![("x-access-token", &traffic)], opens: &[Proof::None] },
+        Shown {
+            who: "the traffic token as token",
+            headers: vec![("x-access-token", &traffic)],
+            opens: &[Proof::None],
+        },
         Shown {
             who: "its traffic token and a wrong token",
             headers: vec![("e2b-traffic-access-token", &traffic), ("x-access-token", &nothing)],
@@ -153,7 +170,10 @@ fn check_every_route(keeper: &Keeper) {
             for by_host in [false, true] {
                 let named: Vec<(&str, &str)> = match by_host {
                     false => route.clone().chain(headers.iter().copied()).collect(),
-                    true => [("content-type", "application/json")].into_iter().chain(headers.iter().copied()).collect(),
+                    true => [("content-type", "application/json")]
+                        .into_iter()
+                        .chain(headers.iter().copied())
+                        .collect(),
                 };
                 let (status, answer) = match by_host {
                     false => client.ask(&line, &named, body.as_bytes()),
@@ -161,29 +181,48 @@ fn check_every_route(keeper: &Keeper) {
                 };
                 let is_open = !matches!(status, 401 | 403);
                 let told = String::from_utf8_lossy(&answer);
-                assert_eq!(is_open, opens.contains(&proof), "{port} {line}, by {who}: {status} {told}");
+                assert_eq!(
+                    is_open,
+                    opens.contains(&proof),
+                    "{port} {line}, by {who}: {status} {told}"
+                );
             }
         }
     }
     // A context that only its owner could change still exists.
     let kept = context(&client, &(id.clone(), token.clone()));
     let headers = route(49999, &id);
-    let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let headers: Vec<(&str, &str)> =
+        headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     for line in [format!("DELETE /contexts/{kept}"), format!("POST /contexts/{kept}/restart")] {
         assert_eq!(client.ask(&line, &headers, b"").0, 401);
     }
-    let (_, listed) =
-        client.ask("GET /contexts", &[&headers[..], &[("e2b-traffic-access-token", &traffic)]].concat(), b"");
+    let (_, listed) = client.ask(
+        "GET /contexts",
+        &[&headers[..], &[("e2b-traffic-access-token", &traffic)]].concat(),
+        b"",
+    );
     assert!(String::from_utf8_lossy(&listed).contains(&kept));
     for (id, key) in [(id, &one), (strange_id, &other)] {
-        Client { server: &server, key: key.clone() }.check(&format!("DELETE /sandboxes/{id}"), "", 204);
+        Client { server: &server, key: key.clone() }.check(
+            &format!("DELETE /sandboxes/{id}"),
+            "",
+            204,
+        );
     }
     server.end();
 }
 
-fn ask_by_host(server: &Served<'_>, line: &str, host: &str, headers: &[(&str, &str)], body: &str) -> (u16, Vec<u8>) {
+fn ask_by_host(
+    server: &Served<'_>,
+    line: &str,
+    host: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> (u16, Vec<u8>) {
     use std::io::Read;
-    let mut stream = std::net::TcpStream::connect(server.url.trim_start_matches("http://")).expect("it listens");
+    let mut stream =
+        std::net::TcpStream::connect(server.url.trim_start_matches("http://")).expect("it listens");
     stream.set_read_timeout(Some(crate::keeper::PATIENCE)).expect("it is a socket");
     let mut head = format!("{line} HTTP/1.0\r\nHost: {host}\r\nContent-Length: {}\r\n", body.len());
     headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
@@ -199,7 +238,8 @@ fn a_paused_sandbox_is_not_woken_by_who_shows_nothing() {
     require!(root, ordinary_user, binary, user_namespaces, ordinary_user_namespaces, python3);
     against_each(|client, _| {
         let asked = r#"{"templateID": "base", "timeout": 300, "autoPause": true, "autoResume": {"enabled": true}}"#;
-        let answer: Value = serde_json::from_str(&client.check("POST /sandboxes", asked, 201)).expect("it is JSON");
+        let answer: Value =
+            serde_json::from_str(&client.check("POST /sandboxes", asked, 201)).expect("it is JSON");
         client.server.note_sandboxes();
         let text = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
         let (id, traffic) = (text("sandboxID"), text("trafficAccessToken"));
@@ -208,7 +248,9 @@ fn a_paused_sandbox_is_not_woken_by_who_shows_nothing() {
             let headers = format!("E2b-Sandbox-Id: {id}\r\nE2b-Sandbox-Port: 49999\r\n{more}");
             client.request_with("GET /contexts", &headers, "").0
         };
-        let is_paused = || client.check(&format!("GET /sandboxes/{id}"), "", 200).contains(r#""state":"paused""#);
+        let is_paused = || {
+            client.check(&format!("GET /sandboxes/{id}"), "", 200).contains(r#""state":"paused""#)
+        };
         assert_eq!(contexts(""), 401);
         assert!(is_paused());
         assert_eq!(contexts(&format!("E2b-Traffic-Access-Token: {traffic}\r\n")), 200);

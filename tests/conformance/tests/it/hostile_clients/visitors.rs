@@ -50,10 +50,16 @@ impl HostsPage {
     /// Starts a service as the user of the server, because two users cannot share a port.
     fn serve(keeper: &Keeper, places: &[&str]) -> HostsPage {
         let mut command = keeper.command("python3");
-        command.args(["-c", PAGE, "the host's"]).args(places).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .args(["-c", PAGE, "the host's"])
+            .args(places)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut process = command.spawn().expect("the test requires it");
         let mut line = String::new();
-        BufReader::new(process.stdout.take().expect("it was asked for")).read_line(&mut line).expect("it is text");
+        BufReader::new(process.stdout.take().expect("it was asked for"))
+            .read_line(&mut line)
+            .expect("it is text");
         let page = HostsPage { process, port: line.trim_end().parse().expect("it says its port") };
         // These ports of a sandbox belong to its guest and its code interpreter.
         if [49983, 49999].contains(&page.port) { HostsPage::serve(keeper, places) } else { page }
@@ -75,7 +81,16 @@ fn visit(client: &Client<'_>, made: &Made, port: u16) -> (u16, String) {
 
 #[test]
 fn a_visitor_reaches_what_the_sandbox_listens_at_and_no_service_of_the_host() {
-    require!(root, ordinary_user, binary, user_namespaces, ordinary_user_namespaces, bwrap, python3, ipv6);
+    require!(
+        root,
+        ordinary_user,
+        binary,
+        user_namespaces,
+        ordinary_user_namespaces,
+        bwrap,
+        python3,
+        ipv6
+    );
     for keeper in [Backend::Native, Backend::Bwrap].into_iter().flat_map(Keeper::each_on) {
         let backend = keeper.backend;
         let policy = format!("backend = '{backend}'\n[network]\nmode = 'open'\n");
@@ -104,7 +119,13 @@ fn a_visitor_reaches_what_the_sandbox_listens_at_and_no_service_of_the_host() {
             let asks = asks::Client::of(&server.url);
             assert_eq!(client.guest(&made, "POST /files?path=page.py", PAGE).0, 200);
             let (status, told) = visit(&client, &made, host.port);
-            assert_eq!(status, 502, "the host's alone at {}: {told}\n{}", host.port, log_of(&keeper));
+            assert_eq!(
+                status,
+                502,
+                "the host's alone at {}: {told}\n{}",
+                host.port,
+                log_of(&keeper)
+            );
             let (address, flags) = own.split_once('/').unwrap_or((own, ""));
             let place = format!("{address}@{}/{flags}", host.port);
             let line = format!(
@@ -119,7 +140,9 @@ fn a_visitor_reaches_what_the_sandbox_listens_at_and_no_service_of_the_host() {
             for _ in 0..8 {
                 let (status, told) = visit(&client, &made, host.port);
                 match meets {
-                    true => assert_eq!((status, told), inside, "{hosts:?} {own}: {}", log_of(&keeper)),
+                    true => {
+                        assert_eq!((status, told), inside, "{hosts:?} {own}: {}", log_of(&keeper))
+                    }
                     false => assert_eq!(status, 502, "{hosts:?} {own}: {told}"),
                 }
             }

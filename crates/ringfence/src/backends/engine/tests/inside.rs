@@ -10,13 +10,23 @@ fn check_agent(scene: &Scene, inside: u32, outside: Owner) {
             .says("id -u; id -un; pwd; echo $HOME; echo x > made && touch $HOME/y /tmp/z; cat /proc/self/status")
             .await;
         let lines: Vec<&str> = said.lines().collect();
-        assert_eq!(lines[..4], [inside.to_string().as_str(), "sandbox", "/workspace", "/home/sandbox"], "{said}");
+        assert_eq!(
+            lines[..4],
+            [inside.to_string().as_str(), "sandbox", "/workspace", "/home/sandbox"],
+            "{said}"
+        );
         for field in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
-            assert!(lines.contains(&format!("{field}:\t0000000000000000").as_str()), "{field}: {said}");
+            assert!(
+                lines.contains(&format!("{field}:\t0000000000000000").as_str()),
+                "{field}: {said}"
+            );
         }
         assert!(lines.contains(&"NoNewPrivs:\t1") && lines.contains(&"Seccomp:\t2"), "{said}");
         assert_eq!(scene.owner_of("made"), (outside.user, outside.group));
-        assert!(!scene.run("echo x > /etc/x || echo x > /x").await.ended.ok(), "the root is read-only");
+        assert!(
+            !scene.run("echo x > /etc/x || echo x > /x").await.ended.ok(),
+            "the root is read-only"
+        );
         assert_eq!(scene.says("ls /sys/class/net").await, "lo");
         Box::new(instance).stop().await.unwrap();
         assert_left_nothing(scene).await;
@@ -98,7 +108,9 @@ fn check_guards(scene: &Scene) {
     block_on(async {
         let instance = scene.start(unguarded, agent(TINY)).await.unwrap();
         assert_eq!(
-            scene.says("cat .env; echo x > .git/hooks/h; rm .git/hooks/h; mv .git g && mv g .git").await,
+            scene
+                .says("cat .env; echo x > .git/hooks/h; rm .git/hooks/h; mv .git g && mv g .git")
+                .await,
             "SECRET"
         );
         Box::new(instance).stop().await.unwrap();
@@ -131,7 +143,9 @@ fn hidden_files_cannot_be_read_and_protected_ones_not_changed() {
 #[test]
 fn a_limit_that_an_engine_would_ignore_is_refused_unless_that_is_accepted() {
     require!(docker, podman, rootless_podman, ordinary_user, root);
-    for scene in [on_docker(ordinary(), ordinary()), on_podman(ordinary(), ordinary()), on_rootless_podman()] {
+    for scene in
+        [on_docker(ordinary(), ordinary()), on_podman(ordinary(), ordinary()), on_rootless_podman()]
+    {
         block_on(async {
             let lenient = scene.start(Policy::default(), agent(TINY)).await.unwrap();
             let limits = lenient.evidence();
@@ -145,7 +159,10 @@ fn a_limit_that_an_engine_would_ignore_is_refused_unless_that_is_accepted() {
                 }
                 Err(Failure::Ignored { .. }) => {
                     assert!(!(limits.memory && limits.cpus && limits.processes), "{limits:?}");
-                    assert!(block_on(scene.client()).is_rootless(), "an engine of root's limits what it is told");
+                    assert!(
+                        block_on(scene.client()).is_rootless(),
+                        "an engine of root's limits what it is told"
+                    );
                 }
                 Err(error) => panic!("{error}"),
             }

@@ -30,14 +30,17 @@ fn a_container_of_that_name_that_is_not_ours_is_left_alone_and_one_that_a_crash_
 #[test]
 fn a_sweep_removes_what_nobody_keeps_and_nothing_else() {
     require!(docker, podman, rootless_podman, ordinary_user);
-    for scene in [on_docker(ordinary(), ordinary()), on_podman(ordinary(), ordinary()), on_rootless_podman()] {
+    for scene in
+        [on_docker(ordinary(), ordinary()), on_podman(ordinary(), ordinary()), on_rootless_podman()]
+    {
         block_on(async {
             let client = scene.client().await;
             let sandbox = |name: &str| format!("{}-{name}", scene.place().name);
             let make = async |name: &str, state: &Path| {
                 let container = container_name(&sandbox(name));
-                let options =
-                    bollard::query_parameters::CreateContainerOptionsBuilder::default().name(&container).build();
+                let options = bollard::query_parameters::CreateContainerOptionsBuilder::default()
+                    .name(&container)
+                    .build();
                 let labels = [("state", state.display().to_string()), ("name", sandbox(name))];
                 let labels = labels.map(|(key, value)| (format!("{LABEL}{key}"), value)).into();
                 let body = bollard::models::ContainerCreateBody {
@@ -51,7 +54,10 @@ fn a_sweep_removes_what_nobody_keeps_and_nothing_else() {
             let exists = async |container: &str| {
                 client
                     .api
-                    .inspect_container(container, None::<bollard::query_parameters::InspectContainerOptions>)
+                    .inspect_container(
+                        container,
+                        None::<bollard::query_parameters::InspectContainerOptions>,
+                    )
                     .await
                     .is_ok()
             };
@@ -64,7 +70,10 @@ fn a_sweep_removes_what_nobody_keeps_and_nothing_else() {
             let kept = make("kept", &rooms).await;
             let others = make("others", Path::new("/of/somebody/else")).await;
             sweep::sweep(scene.flavour, &scene.host, &rooms).await;
-            assert_eq!([exists(&gone).await, exists(&kept).await, exists(&others).await], [false, true, true]);
+            assert_eq!(
+                [exists(&gone).await, exists(&kept).await, exists(&others).await],
+                [false, true, true]
+            );
             drop(lock);
             sweep::sweep(scene.flavour, &scene.host, &rooms).await;
             assert_eq!([exists(&kept).await, exists(&others).await], [false, true]);
@@ -80,11 +89,15 @@ fn what_would_hand_over_the_host_is_refused_by_name() {
     let refuse = |policy: Policy, spec: ContainerSpec| {
         block_on(scene.start(policy, spec)).map(drop).expect_err("must be refused").to_string()
     };
-    let with = |capability: &str| ContainerSpec { capabilities: vec![capability.to_owned()], ..agent(TINY) };
+    let with = |capability: &str| ContainerSpec {
+        capabilities: vec![capability.to_owned()],
+        ..agent(TINY)
+    };
     let error = refuse(Policy::default(), with("SYS_ADMIN"));
     assert!(error.starts_with("the capability `SYS_ADMIN` is not given to a container"), "{error}");
     let podman = on_podman(ROOT, ROOT);
-    let error = block_on(podman.start(Policy::default(), with("cap_setuid"))).map(drop).unwrap_err();
+    let error =
+        block_on(podman.start(Policy::default(), with("cap_setuid"))).map(drop).unwrap_err();
     assert!(matches!(error, Failure::CapabilityOfRoot { .. }), "{error}");
     let missing = refuse(Policy::default(), agent("localhost/no-such-image:latest"));
     assert_eq!(missing, "there is no image `localhost/no-such-image:latest`");
@@ -96,15 +109,33 @@ fn a_guest_that_does_not_come_up_is_told_with_its_last_words_and_leaves_nothing(
     require!(docker, podman, ordinary_user, root);
     for scene in [on_docker(ordinary(), ordinary()), on_podman(ordinary(), ordinary())] {
         let guest = scene.place().guest;
-        fs_err::write(&guest, "#!/bin/sh\nprintf 'cannot \\033[31mgo on\\n' >&2\nexit 3\n").unwrap();
+        fs_err::write(&guest, "#!/bin/sh\nprintf 'cannot \\033[31mgo on\\n' >&2\nexit 3\n")
+            .unwrap();
         // Same length as the real guest, so that ringfence does not install the real one again.
-        fs_err::OpenOptions::new().write(true).open(&guest).unwrap().set_len(crate::guest::LENGTH).unwrap();
+        fs_err::OpenOptions::new()
+            .write(true)
+            .open(&guest)
+            .unwrap()
+            .set_len(crate::guest::LENGTH)
+            .unwrap();
         block_on(async {
-            let error = scene.start(Policy::default(), agent(TINY)).await.map(drop).unwrap_err().to_string();
+            let error = scene
+                .start(Policy::default(), agent(TINY))
+                .await
+                .map(drop)
+                .unwrap_err()
+                .to_string();
             assert!(error.contains("ended at once; its last words: cannot [31mgo on"), "{error}");
             for _ in 0..200 {
                 let options = None::<bollard::query_parameters::InspectContainerOptions>;
-                if scene.client().await.api.inspect_container(&scene.place().container(), options).await.is_err() {
+                if scene
+                    .client()
+                    .await
+                    .api
+                    .inspect_container(&scene.place().container(), options)
+                    .await
+                    .is_err()
+                {
                     return;
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -162,9 +193,14 @@ fn an_image_is_built_from_a_containerfile_alone_and_a_build_that_fails_says_why(
             assert!(lines.iter().any(|line| line.contains("ENV BUILT")), "{lines:?}");
             let image = image::find(&client, &tag).await.unwrap().unwrap();
             assert!(image.id.starts_with("sha256:"), "{image:?}");
-            client.api.remove_image(&tag, None::<bollard::query_parameters::RemoveImageOptions>, None).await.unwrap();
+            client
+                .api
+                .remove_image(&tag, None::<bollard::query_parameters::RemoveImageOptions>, None)
+                .await
+                .unwrap();
             let bad = format!("FROM {TINY}\nNONSENSE\n");
-            let error = image::build(&client, &bad, &tag, &mut |_| {}).await.unwrap_err().to_string();
+            let error =
+                image::build(&client, &bad, &tag, &mut |_| {}).await.unwrap_err().to_string();
             assert!(error.to_lowercase().contains("nonsense"), "{error}");
         });
     }

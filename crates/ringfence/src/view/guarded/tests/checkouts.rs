@@ -42,9 +42,19 @@ fn another_commit_is_reported_where_any_deciding_file_lies_in_the_submodule() {
         ("home/.gitconfig", "[core]\n\thooksPath = @/.hooks\n", &["sub"], ""),
         ("ws/.git/config", "[core]\n\thooksPath = sub/hooks\n", &["sub"], ""),
         // None of these settings names a file of the submodule.
-        (module, "[filter \"lfs\"]\n\tclean = git-lfs clean -- %f\n\tprocess = git-lfs filter-process\n", &[], ""),
+        (
+            module,
+            "[filter \"lfs\"]\n\tclean = git-lfs clean -- %f\n\tprocess = git-lfs filter-process\n",
+            &[],
+            "",
+        ),
         (module, "[credential]\n\thelper = \"!f() { /usr/bin/helper \\\"$1\\\"; }; f\"\n", &[], ""),
-        (module, "[credential]\n\thelper = /usr/bin/helper\n[core]\n\thooksPath = /etc/hooks\n", &[], ""),
+        (
+            module,
+            "[credential]\n\thelper = /usr/bin/helper\n[core]\n\thooksPath = /etc/hooks\n",
+            &[],
+            "",
+        ),
         ("ws/.git/config", "[core]\n\thooksPath = hooks\n", &[], "ws/hooks/x"),
     ];
     for (file, config, expected, existing) in cases {
@@ -68,7 +78,8 @@ fn another_commit_is_reported_where_a_link_in_the_submodule_leads_to_hooks() {
     let place = superproject(1);
     place.write("ws/sub/tools/clean", "");
     fs_err::create_dir(place.path("ws/.git/modules/sub/hooks")).unwrap();
-    symlink("../../../../sub/tools/clean", place.path("ws/.git/modules/sub/hooks/post-checkout")).unwrap();
+    symlink("../../../../sub/tools/clean", place.path("ws/.git/modules/sub/hooks/post-checkout"))
+        .unwrap();
     check_changed_commit(&place, &["sub"], "a link of the repository");
 }
 
@@ -105,14 +116,26 @@ fn a_reference_that_the_list_of_a_sequence_names_is_part_of_the_sequence() {
         (rebase, "reset [new root]\n", ".git/rebase-merge/squash-onto", &hash, true),
         (rebase, "pick x\n", ".git/rebase-merge/strategy_opts", "subtree=.hooks", true),
         (rebase, "reset topic~2\n", ".git/refs/heads/topic", &hash, true),
-        (rebase, "merge -C 1 origin # x\n", ".git/refs/remotes/origin/HEAD", "ref: refs/remotes/origin/main", true),
+        (
+            rebase,
+            "merge -C 1 origin # x\n",
+            ".git/refs/remotes/origin/HEAD",
+            "ref: refs/remotes/origin/main",
+            true,
+        ),
         (rebase, "merge topic # side\n", ".git/refs/heads/side", &hash, false),
         (rebase, "label topic\n", ".git/refs/heads/topic", &hash, false),
         (picks, "pick 12ab x\n", ".git/refs/heads/12ab", &hash, true),
         (picks, "pick 12ab x\n", ".git/12ab", &hash, true),
         (picks, "pick 12ab x\n", ".git/refs/heads/x", &hash, false),
         (picks, "pick @ x\n", ".git/refs/heads/@", &hash, false),
-        (picks, "pick x\n", ".git/sequencer/opts", "[options]\n\tstrategy-option = subtree=x\n", true),
+        (
+            picks,
+            "pick x\n",
+            ".git/sequencer/opts",
+            "[options]\n\tstrategy-option = subtree=x\n",
+            true,
+        ),
         (picks, "pick FULL x\n", ".git/refs/heads/FULL", &hash, false),
     ];
     for ((directory, file), list, changed, content, is_reported) in cases {
@@ -173,7 +196,9 @@ fn a_git_file_is_read_as_git_reads_it() {
     }
     place.write("ws/wt/.git", format!("gitdir:  {own}\n"));
     assert_eq!(guarded.planted(), [format!("wt/ {own}/config")]);
-    for text in [format!("gitdir:{own}\n"), format!("gitdir:\t{own}\n"), format!("x gitdir: {own}\n")] {
+    for text in
+        [format!("gitdir:{own}\n"), format!("gitdir:\t{own}\n"), format!("x gitdir: {own}\n")]
+    {
         place.write("ws/wt/.git", &text);
         assert_eq!(shared_worktree(&place), None, "{text}");
     }
@@ -188,7 +213,10 @@ fn shared_worktree(place: &Place) -> Option<PathBuf> {
 #[test]
 fn remotes_of_old_count_unless_the_configuration_has_a_remote_of_that_name() {
     let place = repository();
-    place.write("ws/.git/config", "[remote \"known\"]\n\turl = /x\n[remote \"empty\"]\n\turl = /x\n\turl =\n");
+    place.write(
+        "ws/.git/config",
+        "[remote \"known\"]\n\turl = /x\n[remote \"empty\"]\n\turl = /x\n\turl =\n",
+    );
     let guarded = place.guarded(&[]);
     for name in ["remotes/known", "remotes/origin", "branches/empty", "branches/known"] {
         place.write(&format!("ws/.git/{name}"), "URL: /x\n");

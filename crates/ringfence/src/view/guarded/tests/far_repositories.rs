@@ -142,7 +142,10 @@ fn a_submodule_into_which_git_merges_is_reported_when_its_head_moves() {
         place.write("ws/.git/modules/sub/config", "[core]\n\thooksPath = .hooks\n");
         place.write("ws/.git/index", index_with_submodule("sub"));
         place.write("ws/sub/.git", "gitdir: ../.git/modules/sub\n");
-        place.write("ws/.gitmodules", format!("[submodule \"sub\"]\n\tpath = sub\n\tupdate = {strategy}\n"));
+        place.write(
+            "ws/.gitmodules",
+            format!("[submodule \"sub\"]\n\tpath = sub\n\tupdate = {strategy}\n"),
+        );
         let guarded = place.guarded(&[]);
         place.write("ws/.git/modules/sub/HEAD", "2\n");
         assert_eq!(guarded.planted(), expected, "{strategy}");

@@ -23,9 +23,13 @@ fn superproject() -> Place {
 
 /// Returns the files of saved results.
 fn results(place: &Place) -> Vec<PathBuf> {
-    let Ok(entries) = fs_err::read_dir(place.path("home/.cache/ringfence")) else { return Vec::new() };
+    let Ok(entries) = fs_err::read_dir(place.path("home/.cache/ringfence")) else {
+        return Vec::new();
+    };
     let paths = entries.map(|entry| entry.unwrap().path());
-    paths.filter(|path| path.file_name().unwrap().as_encoded_bytes().starts_with(b"search-")).collect()
+    paths
+        .filter(|path| path.file_name().unwrap().as_encoded_bytes().starts_with(b"search-"))
+        .collect()
 }
 
 /// Searches until the result is saved, which needs time stamps that are old enough.
