@@ -1,5 +1,5 @@
-//! Runs one command in a container of its own: starts a sandbox for the command, and stops the
-//! sandbox after it.
+//! Runs one command in a sandbox of its own, on a backend that cannot run it as a process tree:
+//! starts a sandbox for the command, and stops the sandbox after it.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -8,11 +8,12 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ringfence_core::{ExecutionResult, Policy};
+use ringfence_core::ExecutionResult;
 use tokio::io::Interest;
 
 use crate::attached::{Streams, attached};
 use crate::engine::Core;
+use crate::ready::Context;
 use crate::run::{Attached, status};
 use crate::session::Exec;
 use crate::supervise::Listener;
@@ -21,12 +22,12 @@ use crate::{Command, Engine, RunError, Sandbox, Spec, Stopped, readiness};
 /// Runs a command with the caller's own streams and terminal.
 pub(crate) fn run_attached(
     core: &Arc<Core>,
-    policy: &Policy,
+    context: Context,
     command: &Command,
     passed: &[(i32, OwnedFd)],
 ) -> Result<Attached, RunError> {
     refuse(passed)?;
-    let result = block_on(scoped(core, policy, async |sandbox: &Sandbox| {
+    let result = block_on(scoped(core, context, async |sandbox: &Sandbox| {
         let streams = Streams::of_this_process();
         let mut exec = exec(core, sandbox, command)?;
         exec.terminal = streams.terminal();
@@ -41,7 +42,7 @@ pub(crate) fn run_attached(
 /// readable, or closes.
 pub(crate) fn run_captured(
     core: &Arc<Core>,
-    policy: &Policy,
+    context: Context,
     command: &Command,
     passed: &[(i32, OwnedFd)],
     cancel: Option<BorrowedFd<'_>>,
@@ -55,7 +56,7 @@ pub(crate) fn run_captured(
             None => std::future::pending().await,
         };
         let is_up = Cell::new(false);
-        let run = scoped(core, policy, async |sandbox| {
+        let run = scoped(core, context, async |sandbox| {
             is_up.set(true);
             let exec = exec(core, sandbox, command)?;
             let mut on_output = on_output;
@@ -80,19 +81,20 @@ pub(crate) fn run_captured(
     })
 }
 
-/// Runs a command in a nameless sandbox of `policy`, and stops the sandbox.
+/// Runs a command in a nameless sandbox for a run that has a plan, and stops the sandbox.
 ///
 /// Processes that the command left in the background can plant something until the sandbox has
 /// ended. So the paths in the result are those that are found after that, and an error names them,
 /// too.
 async fn scoped(
     core: &Arc<Core>,
-    policy: &Policy,
+    context: Context,
     used: impl AsyncFnOnce(&Sandbox) -> Result<ExecutionResult, RunError>,
 ) -> Result<ExecutionResult, RunError> {
     let engine = Engine { core: Arc::clone(core) };
-    let spec = Spec { container: core.settings.container.clone(), ..Spec::new(policy.clone()) };
-    let (outcome, Stopped { planted }) = engine.scoped_with_report(spec, used).await?;
+    let container = core.settings.container.clone();
+    let spec = Spec { container, ..Spec::new(context.plan.policy.clone()) };
+    let (outcome, Stopped { planted }) = engine.scoped_for_run(spec, context, used).await?;
     match outcome {
         Ok(mut result) => {
             result.meta.planted = planted;

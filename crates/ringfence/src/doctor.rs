@@ -10,18 +10,8 @@ use ringfence_linux::landlock;
 use serde::Serialize;
 
 use crate::Engine;
-use crate::backends::{Freshness, Question, Unavailable, bwrap, engine};
+use crate::backends::{self, Freshness, Question, Unavailable};
 use crate::ready::ask;
-
-/// The backends that this version has.
-const BACKENDS: [Backend; 6] = [
-    Backend::Native,
-    Backend::Bwrap,
-    Backend::Podman,
-    Backend::Docker,
-    Backend::Outer,
-    Backend::Local,
-];
 
 /// Properties of a host that matter for every backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -94,7 +84,8 @@ pub fn look_around(engine: &Engine) -> Surroundings {
 /// Tries every backend, or only one, and reports how well it can hold each clause of the engine's
 /// policy on this host.
 pub fn examine(engine: &Engine, only: Option<Backend>) -> Vec<Examination> {
-    let backends = only.map_or_else(|| BACKENDS.to_vec(), |backend| vec![backend]);
+    let all = backends::AVAILABLE.iter().map(|(backend, _)| *backend);
+    let backends = only.map_or_else(|| all.collect(), |backend| vec![backend]);
     let look = |backend| Examination {
         backend,
         finding: try_out(engine, backend),
@@ -106,13 +97,9 @@ pub fn examine(engine: &Engine, only: Option<Backend>) -> Vec<Examination> {
 /// Returns known problems of the programs that a backend relies on: bubblewrap, or the runtime of a
 /// container engine.
 fn warnings(engine: &Engine, backend: Backend) -> Vec<String> {
-    let host = &engine.settings().host;
-    if backend == Backend::Bwrap {
-        return bwrap::warnings(host, &engine.settings().policy);
-    }
-    engine::flavour(backend)
-        .map(|flavour| engine::runtime_warnings(host, flavour))
-        .unwrap_or_default()
+    let settings = engine.settings();
+    let found = backends::get(backend);
+    found.map(|found| found.warnings(&settings.host, &settings.policy)).unwrap_or_default()
 }
 
 fn try_out(engine: &Engine, backend: Backend) -> Finding {

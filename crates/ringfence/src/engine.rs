@@ -117,7 +117,7 @@ impl Engine {
                 let Ready { context, preparation } = *ready;
                 (context, preparation.described)
             }
-            Prepared::Container(context) => (*context, Vec::new()),
+            Prepared::Sandbox(context) => (*context, Vec::new()),
         };
         Ok(Planned { plan: context.plan, because: context.because, words })
     }
@@ -147,7 +147,9 @@ impl Engine {
     ) -> Result<Attached, RunError> {
         match self.core.ready(policy, command, Purpose::RunAttached)? {
             Prepared::Launch(ready) => self.core.run_attached(*ready, command, passed),
-            Prepared::Container(_) => contained::run_attached(&self.core, policy, command, &passed),
+            Prepared::Sandbox(context) => {
+                contained::run_attached(&self.core, *context, command, &passed)
+            }
         }
     }
 
@@ -165,8 +167,8 @@ impl Engine {
             Prepared::Launch(ready) => {
                 self.core.run_captured(*ready, command, passed, cancel, None)
             }
-            Prepared::Container(_) => {
-                contained::run_captured(&self.core, policy, command, &passed, cancel, None)
+            Prepared::Sandbox(context) => {
+                contained::run_captured(&self.core, *context, command, &passed, cancel, None)
             }
         }
     }

@@ -2,10 +2,10 @@
 
 use ringfence_core::{Backend, Fault};
 
-use crate::backends::engine::{self, Flavour};
+use crate::backends::{self, ImageStore, Unavailable};
 use crate::{ContainerError, ContainerSpec, Host};
 
-pub use crate::backends::engine::{OWN_IMAGE, PullProgress};
+pub use crate::backends::{OWN_IMAGE, PullProgress};
 
 /// Fetches the image that `spec` names, when `spec.pull` asks for that, and reports progress. If
 /// fetching fails, an existing copy of the image is enough.
@@ -15,7 +15,7 @@ pub async fn provide(
     spec: &ContainerSpec,
     progress: &mut (dyn FnMut(PullProgress) + Send),
 ) -> Result<(), ContainerError> {
-    engine::provide_image(host, flavour(backend)?, spec, progress).await
+    image_store(backend)?.provide(host, spec, progress).await
 }
 
 /// Builds an image named `tag` from a Containerfile, and calls `on_line` with each line that the
@@ -27,14 +27,18 @@ pub async fn build(
     tag: &str,
     on_line: &mut (dyn FnMut(&str) + Send),
 ) -> Result<(), ContainerError> {
-    engine::build_image(host, flavour(backend)?, containerfile, tag, on_line).await
+    image_store(backend)?.build(host, containerfile, tag, on_line).await
 }
 
-fn flavour(backend: Backend) -> Result<Flavour, ContainerError> {
-    engine::flavour(backend).ok_or_else(|| ContainerError {
-        summary: format!("backend `{backend}` has no images"),
+fn image_store(backend: Backend) -> Result<&'static dyn ImageStore, ContainerError> {
+    let found = backends::get(backend).map(backends::Backend::images);
+    let refuse = |summary: String| ContainerError {
+        summary,
         fault: Fault::User,
         hints: vec!["name an engine: --backend podman, or --backend docker".to_owned()],
         source: None,
-    })
+    };
+    found
+        .map_err(|Unavailable { why, .. }| refuse(why))?
+        .ok_or_else(|| refuse(format!("backend `{backend}` has no images")))
 }

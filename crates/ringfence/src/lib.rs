@@ -31,7 +31,6 @@ mod error;
 mod granted;
 mod guest;
 mod host;
-mod instance;
 mod interruption;
 mod last_word;
 mod lease;
@@ -70,14 +69,13 @@ pub mod launcher {
 }
 
 pub use attached::{Streams, attached};
-pub use backends::{ContainerError, PrepareError, Unavailable, remove_untrusted};
+pub use backends::{ContainerError, PrepareError, StopError, Unavailable, remove_untrusted};
 pub use code::{CodeError, Interpreters, Spare};
 pub use command::Command;
 pub use engine::{Engine, EngineError, Planned};
 pub use error::{RunError, chain};
 pub use granted::GrantError;
 pub use host::Host;
-pub use instance::StopError;
 pub use interruption::Interruption;
 pub use pause::PauseError;
 pub use records::{RecordError, RecordFile, Records};

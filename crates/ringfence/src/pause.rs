@@ -5,9 +5,9 @@ use std::io;
 use std::path::Path;
 
 use ringfence_core::Fault;
-use ringfence_linux::pause::{Footprint, ProcessTree};
+use ringfence_linux::pause::Footprint;
 
-use crate::backends::engine;
+use crate::backends::PauseControl;
 use crate::room::{Name, RoomError};
 use crate::{ContainerError, Sandbox};
 
@@ -28,6 +28,12 @@ pub enum PauseError {
     /// processes are not visible from here, for example in another pid namespace.
     #[error("cannot pause the sandbox `{name}`: its processes are not seen from here")]
     Unseen {
+        /// Name of the sandbox.
+        name: Name,
+    },
+    /// The backend cannot pause its sandboxes.
+    #[error("cannot pause the sandbox `{name}`: its backend has no means for that")]
+    Unsupported {
         /// Name of the sandbox.
         name: Name,
     },
@@ -57,7 +63,7 @@ impl PauseError {
     pub fn fault(&self) -> Fault {
         match self {
             PauseError::Room(RoomError::File { .. }) | PauseError::Unread { .. } => Fault::Host,
-            PauseError::Room(_) => Fault::User,
+            PauseError::Room(_) | PauseError::Unsupported { .. } => Fault::User,
             PauseError::Unseen { .. } | PauseError::Restless { .. } => Fault::Backend,
             PauseError::Container(error) => error.fault,
         }
@@ -67,6 +73,9 @@ impl PauseError {
     pub fn hints(&self) -> Vec<String> {
         match self {
             PauseError::Room(error) => vec![error.hint()],
+            PauseError::Unsupported { name } => {
+                vec![format!("stop it instead: ringfence stop {name}")]
+            }
             PauseError::Unseen { name } => {
                 vec![format!("make it anew: ringfence up {name} --replace")]
             }
@@ -91,21 +100,11 @@ impl Sandbox {
         if self.is_paused() {
             return Ok(());
         }
+        let control = self.pause_control()?;
         // Write the mark before any process is stopped. Then it shows that the sandbox has to be
         // resumed, even if this process dies.
-        match engine::flavour(self.manifest().backend) {
-            Some(flavour) => {
-                self.mark(&[])?;
-                let paused = engine::set_paused(&self.directory(), flavour, true).await;
-                paused.inspect_err(|_| self.unmark())?;
-            }
-            None => {
-                let tree = self.tree()?;
-                self.mark(&self.aside(move || tree.stopped()).await?)?;
-                self.aside(move || tree.stop()).await.inspect_err(|_| self.unmark())?;
-            }
-        }
-        Ok(())
+        self.mark(&control.stopped_processes().await?)?;
+        control.pause().await.inspect_err(|_| self.unmark())
     }
 
     /// Lets the processes of the sandbox continue. Resuming a sandbox that is not paused changes
@@ -118,15 +117,14 @@ impl Sandbox {
         let Some(before) = stopped_before(&self.directory()).map_err(failed)? else {
             return Ok(());
         };
-        match engine::flavour(self.manifest().backend) {
-            Some(flavour) => engine::set_paused(&self.directory(), flavour, false).await?,
-            None => {
-                let tree = self.tree()?;
-                self.aside(move || tree.go_on(&before)).await?;
-            }
-        }
+        self.pause_control()?.resume(before).await?;
         self.unmark();
         Ok(())
+    }
+
+    fn pause_control(&self) -> Result<&dyn PauseControl, PauseError> {
+        let name = || self.manifest().name.clone();
+        self.facets().pause.as_deref().ok_or_else(|| PauseError::Unsupported { name: name() })
     }
 
     /// Tells whether the sandbox is paused.
@@ -140,31 +138,8 @@ impl Sandbox {
     pub fn footprints<'a>(
         sandboxes: impl IntoIterator<Item = &'a Sandbox>,
     ) -> Vec<Option<Footprint>> {
-        let trees: Vec<_> = sandboxes.into_iter().map(|sandbox| sandbox.witness().tree()).collect();
+        let trees: Vec<_> = sandboxes.into_iter().map(|sandbox| sandbox.tree()).collect();
         Footprint::of_all(&trees)
-    }
-
-    fn tree(&self) -> Result<ProcessTree, PauseError> {
-        let name = || self.manifest().name.clone();
-        let tree = self.witness().tree().ok_or_else(|| PauseError::Unseen { name: name() })?;
-        match tree.is_there() {
-            Ok(true) => Ok(tree),
-            Ok(false) => Err(PauseError::Unseen { name: name() }),
-            Err(source) => Err(PauseError::Unread { name: name(), source }),
-        }
-    }
-
-    /// Runs a function that examines processes, or waits for them, on another thread.
-    async fn aside<T: Send + 'static>(
-        &self,
-        done: impl FnOnce() -> io::Result<T> + Send + 'static,
-    ) -> Result<T, PauseError> {
-        let done =
-            tokio::task::spawn_blocking(done).await.expect("looking at processes does not panic");
-        done.map_err(|source| match (source.kind(), self.manifest().name.clone()) {
-            (io::ErrorKind::TimedOut, name) => PauseError::Restless { name, source },
-            (_, name) => PauseError::Unread { name, source },
-        })
     }
 
     fn mark(&self, stopped: &[i32]) -> Result<(), RoomError> {

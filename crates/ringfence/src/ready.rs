@@ -13,7 +13,7 @@ use ringfence_core::settings::{
 };
 use ringfence_core::{Backend, Capabilities, Clause, Ground, Plan, Policy, Refusal, Support, plan};
 
-use crate::backends::{self, Freshness, Means, Preparation, Question, Site, Unavailable};
+use crate::backends::{self, Freshness, Preparation, Question, Site, Unavailable};
 use crate::egress::Sealed;
 use crate::engine::Core;
 use crate::granted::{Grants, Locations};
@@ -35,15 +35,15 @@ pub(crate) struct Ready {
 pub(crate) enum Prepared {
     /// Our launcher starts the run.
     Launch(Box<Ready>),
-    /// A sandbox in a container is started for the run.
-    Container(Box<Context>),
+    /// A sandbox is started for the run.
+    Sandbox(Box<Context>),
 }
 
 impl Prepared {
     pub(crate) fn context(&self) -> &Context {
         match self {
             Prepared::Launch(ready) => &ready.context,
-            Prepared::Container(context) => context,
+            Prepared::Sandbox(context) => context,
         }
     }
 }
@@ -180,8 +180,8 @@ impl Core {
     ) -> Result<Prepared, RunError> {
         let container = &self.settings.container;
         let mut context = self.settle(policy, container)?;
-        let Means::Processes(backend) = Core::means(&context.plan)? else {
-            return Ok(Prepared::Container(context.into()));
+        let Some(backend) = Core::backend(&context.plan)?.process_launch() else {
+            return Ok(Prepared::Sandbox(context.into()));
         };
         if purpose != Purpose::Describe {
             context.sealed = self.seal(&context.plan)?;
@@ -189,33 +189,28 @@ impl Core {
         let holds_files =
             context.plan.held.get(&Clause::Filesystem).is_some_and(Support::is_enforced);
         if purpose == Purpose::RunAttached && holds_files {
-            let site = self.site(&context, container, &[]);
+            let site = self.site(&context, &[]);
             let may_write = |path: &Path| view::may_write(&site, path);
             let streams = CallerStreams::of_this_process(&may_write, &context.guarded);
             context.streams = streams
                 .map_err(|UnnamedTerminal { number }| RunError::UnnamedTerminal { number })?;
         }
-        let preparation = backend.prepare(&self.site(&context, container, &[]), command)?;
+        let preparation = backend.prepare(&self.site(&context, &[]), command)?;
         Ok(Prepared::Launch(Box::new(Ready { context, preparation })))
     }
 
-    /// Returns the means by which the backend of a plan makes sandboxes.
-    pub(crate) fn means(plan: &Plan) -> Result<Means, RunError> {
+    /// Returns the backend of a plan.
+    pub(crate) fn backend(plan: &Plan) -> Result<&'static dyn backends::Backend, RunError> {
         backends::get(plan.backend)
             .map_err(|declined| Declined::Unavailable(declined).into_error(plan.backend))
     }
 
     /// Collects what a backend needs to know to make a sandbox of `context`.
-    pub(crate) fn site<'a>(
-        &'a self,
-        context: &'a Context,
-        container: &'a ContainerSpec,
-        shown: &'a [PathBuf],
-    ) -> Site<'a> {
+    pub(crate) fn site<'a>(&'a self, context: &'a Context, shown: &'a [PathBuf]) -> Site<'a> {
         let Context { plan, workspace, grants, guarded, streams, .. } = context;
         let (host, launcher, sealed) =
             (&self.settings.host, &self.launcher, context.sealed.as_ref());
-        Site { plan, host, launcher, workspace, grants, guarded, container, shown, sealed, streams }
+        Site { plan, host, launcher, workspace, grants, guarded, shown, sealed, streams }
     }
 
     /// Chooses a backend that can enforce the whole policy.
@@ -286,10 +281,8 @@ impl Core {
         ground: Ground,
         container: &ContainerSpec,
     ) -> Result<Plan, Declined> {
-        let mut completed = backends::get(backend)
-            .map_err(Declined::Unavailable)?
-            .backend()
-            .complete(policy, container);
+        let mut completed =
+            backends::get(backend).map_err(Declined::Unavailable)?.complete(policy, container);
         let added = added_limits(policy, &completed);
         let policy = &completed;
         let clauses = demands(policy, ground).into_keys().collect();
@@ -334,5 +327,5 @@ fn native_refusal(mut tried: BTreeMap<Backend, Result<Plan, Declined>>) -> Optio
 
 /// Asks one backend for its capabilities.
 pub(crate) fn ask(backend: Backend, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
-    backends::get(backend)?.backend().capabilities(question)
+    backends::get(backend)?.probe(question)
 }

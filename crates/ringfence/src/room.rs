@@ -200,7 +200,9 @@ impl Rooms {
             let room = Room { name: name.clone(), directory, guest, _lock: lock };
             // Delete the old manifest first: with the lock held, readers would take it as current.
             room.close();
-            crate::backends::engine::clear_away(&room.directory);
+            for (_, backend) in crate::backends::AVAILABLE {
+                backend.remove_remains(&room.directory);
+            }
             for path in room.planted() {
                 tracing::warn!(sandbox = %name, path, "a sandbox that was killed planted a path that the host acts on");
             }
@@ -223,14 +225,13 @@ impl Rooms {
         }
         let failed =
             |source| RoomError::File { what: "read the manifest", name: name.clone(), source };
-        let file =
-            fs_err::File::open(self.path(name).join(MANIFEST)).map_err(|error| {
-                match error.kind() {
-                    // The sandbox is starting or ending.
-                    io::ErrorKind::NotFound => RoomError::Absent { name: name.clone() },
-                    _ => failed(error),
-                }
-            })?;
+        let file = fs_err::File::open(self.path(name).join(MANIFEST)).map_err(|error| {
+            match error.kind() {
+                // The sandbox is starting or ending.
+                io::ErrorKind::NotFound => RoomError::Absent { name: name.clone() },
+                _ => failed(error),
+            }
+        })?;
         let mut text = String::new();
         (&file).take(LONGEST_MANIFEST).read_to_string(&mut text).map_err(failed)?;
         let mut manifest: Manifest =
@@ -244,23 +245,6 @@ impl Rooms {
             changed.tell(&mut manifest);
         }
         Ok((manifest, file))
-    }
-
-    /// Reads the witness of a sandbox: the places to look at besides asking the guest.
-    pub(crate) fn witness(&self, name: &Name) -> Result<Witness, RoomError> {
-        let failed =
-            |source| RoomError::File { what: "read the witness", name: name.clone(), source };
-        match fs_err::read(self.path(name).join(WITNESS)) {
-            Ok(text) => serde_json::from_slice(&text).map_err(|error| failed(error.into())),
-            // The sandbox was started by an older ringfence, which wrote no witness.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Witness::default()),
-            Err(error) => Err(failed(error)),
-        }
-    }
-
-    /// Returns the directory that contains the guest's socket of a sandbox.
-    pub(crate) fn channel(&self, name: &Name) -> PathBuf {
-        self.path(name).join(CHANNEL)
     }
 
     /// Returns the path of a sandbox's log.
@@ -282,14 +266,13 @@ impl Rooms {
 
 const LOCK: &str = "lock";
 const MANIFEST: &str = "manifest.json";
-const WITNESS: &str = "witness.json";
 const LOG: &str = "log";
 const CHANNEL: &str = "channel";
 
 impl Room {
     /// Returns the directory that contains the guest's socket.
     pub(crate) fn channel(&self) -> PathBuf {
-        self.directory.join(CHANNEL)
+        channel_in(&self.directory)
     }
 
     /// Opens the sandbox's log for appending.
@@ -298,8 +281,8 @@ impl Room {
     }
 
     /// Writes the witness, and then the manifest, completely or not at all.
-    pub(crate) fn write(&self, manifest: &Manifest, witness: &Witness) -> io::Result<()> {
-        fs_err::write(self.directory.join(WITNESS), serde_json::to_vec(witness)?)?;
+    pub(crate) fn write(&self, manifest: &Manifest, witness: Option<&Witness>) -> io::Result<()> {
+        witness.map_or(Ok(()), |witness| witness.write(&self.directory))?;
         let temporary = self.directory.join(".manifest");
         fs_err::write(&temporary, serde_json::to_vec_pretty(manifest)?)?;
         fs_err::rename(&temporary, self.directory.join(MANIFEST))
@@ -326,8 +309,7 @@ impl Room {
     /// Finds the paths that the sandbox planted, and remembers the links of git among them, so that
     /// they mislead no other sandbox.
     fn planted(&self) -> Vec<String> {
-        let witness = fs_err::read(self.directory.join(WITNESS)).ok();
-        let witness = witness.and_then(|text| serde_json::from_slice::<Witness>(&text).ok());
+        let witness = Witness::read(&self.directory).ok().flatten();
         witness.as_ref().map(Witness::planted).unwrap_or_default()
     }
 
@@ -346,6 +328,11 @@ impl Room {
         }
         Ok(())
     }
+}
+
+/// Returns the directory of the guest's socket in the directory of a sandbox.
+pub(crate) fn channel_in(directory: &Path) -> PathBuf {
+    directory.join(CHANNEL)
 }
 
 /// Takes a lock that no owner holds. A process that checks whether the lock is held holds it for a

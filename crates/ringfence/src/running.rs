@@ -116,8 +116,8 @@ fn run(
     let cancel = Some(cancel.as_fd());
     match prepared {
         Prepared::Launch(ready) => core.run_captured(*ready, command, Vec::new(), cancel, listener),
-        Prepared::Container(_) => {
-            contained::run_captured(core, policy, command, &[], cancel, listener)
+        Prepared::Sandbox(context) => {
+            contained::run_captured(core, *context, command, &[], cancel, listener)
         }
     }
 }

@@ -5,6 +5,7 @@ mod kept;
 mod own_port;
 
 use std::future::pending;
+use std::io;
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -14,16 +15,20 @@ use std::time::{Duration, Instant};
 use ringfence_core::ExecutionResult;
 use ringfence_core::policy::Network;
 use ringfence_core::settings::Code as CodeSettings;
+use ringfence_linux::pause::ProcessTree;
 use rustix::fs::fstat;
 use rustix::process::{Signal, pidfd_send_signal};
 use tokio::io::Interest;
 
+use crate::backends::{
+    self, KeptSandbox, PortRoute, SandboxFacets, StartedSandbox, StopError, Unavailable,
+    WorkspaceSource,
+};
 use crate::contexts::Kept as KeptContexts;
-use crate::instance::StopError;
-use crate::room::{Manifest, Name, RoomError, Rooms};
-use crate::session::{Captured, ChannelDoor, Exec, PortStream, Session, SessionError};
-use crate::start::Started;
-use crate::witness::{Observation, Witness};
+use crate::ready::Context;
+use crate::room::{Manifest, Name, Room, RoomError, Rooms};
+use crate::session::{Captured, Exec, PortStream, Session, SessionError};
+use crate::witness::Observation;
 use crate::{Engine, Existing, Host, Interruption, Spec, Stream};
 pub use error::{AttachError, StartError};
 use kept::Kept;
@@ -52,7 +57,7 @@ const MONITOR_PATIENCE: Duration = Duration::from_secs(15);
 pub struct Sandbox {
     session: Session,
     manifest: Arc<Manifest>,
-    witness: Arc<Witness>,
+    facets: SandboxFacets,
     rooms: Rooms,
     /// File of the manifest, set when the file is known to describe this sandbox.
     found: Arc<OnceLock<fs_err::File>>,
@@ -76,47 +81,99 @@ impl Engine {
     ///
     /// The sandbox ends when [`Sandbox::stop`] is called, when its last clone is dropped, when its
     /// lease ends, or when this process ends.
-    pub async fn start(&self, mut spec: Spec) -> Result<Sandbox, StartError> {
-        let image = &mut spec.container.image;
-        *image = image.take().or_else(|| self.core.settings.image.clone());
+    pub async fn start(&self, spec: Spec) -> Result<Sandbox, StartError> {
+        let spec = self.with_default_image(spec);
         let rooms = Rooms::of(&self.core.settings.host)?;
         let name = spec
             .name
             .as_deref()
             .map_or_else(|| Ok(Name::unique()), Name::new)
             .map_err(RoomError::Name)?;
-        let asked = crate::start::hash(&self.core, &spec);
+        let spec_hash = crate::start::hash(&self.core, &spec);
         let room = match rooms.claim(name.clone()) {
-            Ok(room) => room,
-            Err(RoomError::Taken { .. }) => match spec.existing {
-                Existing::Refuse => return Err(RoomError::Taken { name }.into()),
-                Existing::Reuse => match Sandbox::reuse(rooms.clone(), &name, &asked).await {
-                    // The existing sandbox was just ending, so its name is free in a moment.
-                    Err(StartError::Room(_) | StartError::Attach(_))
-                        if tokio::time::timeout(ENDING_PATIENCE, left(&rooms, &name))
-                            .await
-                            .is_ok() =>
-                    {
-                        rooms.claim(name)?
-                    }
-                    outcome => {
-                        return outcome
-                            .map(|sandbox| sandbox.with_code(self.core.settings.code.clone()));
-                    }
-                },
-                Existing::Replace => {
-                    match made(&rooms, &name).await {
-                        Ok(manifest) => stop_kept(&rooms, &manifest).await?,
-                        Err(RoomError::Absent { .. }) => {} // the sandbox has just ended
-                        Err(error) => return Err(error.into()),
-                    }
-                    rooms.claim(name)?
+            Err(RoomError::Taken { .. }) => {
+                match self.handle_taken_name(&rooms, name, &spec_hash, spec.existing).await? {
+                    TakenName::Freed(room) => room,
+                    TakenName::Reused(sandbox) => return Ok(*sandbox),
+                }
+            }
+            claimed => claimed?,
+        };
+        match crate::start::plan(&self.core, &spec).await {
+            Ok(context) => self.start_in(room, &spec, spec_hash, context).await,
+            Err(error) => {
+                room.leave();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Starts a nameless sandbox for a run that has a plan, calls `used` with the sandbox, and
+    /// stops it in any case. Also returns the paths that the sandbox planted up to its end.
+    pub(crate) async fn scoped_for_run<T>(
+        &self,
+        spec: Spec,
+        mut context: Context,
+        used: impl AsyncFnOnce(&Sandbox) -> T,
+    ) -> Result<(T, Stopped), StartError> {
+        let spec = self.with_default_image(spec);
+        context.sealed = self.core.seal(&context.plan)?;
+        let spec_hash = crate::start::hash(&self.core, &spec);
+        let room = Rooms::of(&self.core.settings.host)?.claim(Name::unique())?;
+        let sandbox = self.start_in(room, &spec, spec_hash, context).await?;
+        Ok(use_and_stop(sandbox, used).await)
+    }
+
+    fn with_default_image(&self, mut spec: Spec) -> Spec {
+        let image = &mut spec.container.image;
+        *image = image.take().or_else(|| self.core.settings.image.clone());
+        spec
+    }
+
+    /// Decides what happens if another process keeps a sandbox of the wanted name.
+    async fn handle_taken_name(
+        &self,
+        rooms: &Rooms,
+        name: Name,
+        spec_hash: &str,
+        existing: Existing,
+    ) -> Result<TakenName, StartError> {
+        match existing {
+            Existing::Refuse => Err(RoomError::Taken { name }.into()),
+            Existing::Reuse => match Sandbox::reuse(rooms.clone(), &name, spec_hash).await {
+                // The existing sandbox was just ending, so its name is free in a moment.
+                Err(StartError::Room(_) | StartError::Attach(_))
+                    if tokio::time::timeout(ENDING_PATIENCE, left(rooms, &name)).await.is_ok() =>
+                {
+                    Ok(TakenName::Freed(rooms.claim(name)?))
+                }
+                reused => {
+                    let sandbox = reused?.with_code(self.core.settings.code.clone());
+                    Ok(TakenName::Reused(Box::new(sandbox)))
                 }
             },
-            Err(error) => return Err(error.into()),
-        };
-        let started = crate::start::start(&self.core, &spec, &room, asked).await;
-        let Started { instance, manifest, egress, variables } = match started {
+            Existing::Replace => {
+                match made(rooms, &name).await {
+                    Ok(manifest) => stop_kept(rooms, &manifest).await?,
+                    Err(RoomError::Absent { .. }) => {} // the sandbox has just ended
+                    Err(error) => return Err(error.into()),
+                }
+                Ok(TakenName::Freed(rooms.claim(name)?))
+            }
+        }
+    }
+
+    /// Starts a planned sandbox in a room that this process has claimed.
+    async fn start_in(
+        &self,
+        room: Room,
+        spec: &Spec,
+        spec_hash: String,
+        context: Context,
+    ) -> Result<Sandbox, StartError> {
+        let rooms = Rooms::of(&self.core.settings.host)?;
+        let started = crate::start::start(&self.core, spec, &room, spec_hash, context).await;
+        let (StartedSandbox { instance, egress, variables }, manifest) = match started {
             Ok(started) => started,
             Err(error) => {
                 room.leave();
@@ -124,8 +181,8 @@ impl Engine {
             }
         };
         let kept = Arc::new(Kept::new(instance, room, egress));
-        let sandbox =
-            Sandbox::of(rooms, manifest, Some(Arc::clone(&kept))).map_err(AttachError::from)?;
+        let sandbox = Sandbox::connect(rooms, manifest, Some(Arc::clone(&kept)))
+            .map_err(AttachError::from)?;
         let sandbox = sandbox.with_code(self.core.settings.code.clone());
         if let Err(source) = sandbox.session.greet(GUEST_PATIENCE, variables).await {
             let log = last_words(&sandbox.rooms, &sandbox.manifest.name);
@@ -143,43 +200,59 @@ impl Engine {
         spec: Spec,
         used: impl AsyncFnOnce(&Sandbox) -> T,
     ) -> Result<T, StartError> {
-        Ok(self.scoped_with_report(spec, used).await?.0)
-    }
-
-    /// Does the same, and returns the paths that the sandbox planted up to its end.
-    pub(crate) async fn scoped_with_report<T>(
-        &self,
-        spec: Spec,
-        used: impl AsyncFnOnce(&Sandbox) -> T,
-    ) -> Result<(T, Stopped), StartError> {
         let sandbox = self.start(spec).await?;
-        let witness = Arc::clone(&sandbox.witness);
-        let outcome = used(&sandbox).await;
-        let stopped = sandbox.stop().await.unwrap_or_else(|error| {
-            tracing::warn!(
-                error = crate::chain(&error),
-                "a sandbox was not stopped; the next start sweeps it"
-            );
-            Stopped { planted: witness.planted() }
-        });
-        Ok((outcome, stopped))
+        Ok(use_and_stop(sandbox, used).await.0)
     }
 }
 
+/// Result of handling a name that another sandbox has.
+enum TakenName {
+    /// The name is free, and its room belongs to this process now.
+    Freed(Room),
+    /// The existing sandbox is what was asked for.
+    Reused(Box<Sandbox>),
+}
+
+/// Calls `used` with a sandbox, and stops the sandbox in any case.
+async fn use_and_stop<T>(sandbox: Sandbox, used: impl AsyncFnOnce(&Sandbox) -> T) -> (T, Stopped) {
+    let observer = sandbox.facets.observer.clone();
+    let outcome = used(&sandbox).await;
+    let stopped = sandbox.stop().await.unwrap_or_else(|error| {
+        tracing::warn!(
+            error = crate::chain(&error),
+            "a sandbox was not stopped; the next start sweeps it"
+        );
+        Stopped { planted: observer.map(|observer| observer.planted()).unwrap_or_default() }
+    });
+    (outcome, stopped)
+}
+
 impl Sandbox {
-    fn of(rooms: Rooms, manifest: Manifest, kept: Option<Arc<Kept>>) -> Result<Sandbox, RoomError> {
-        let door = ChannelDoor::of(&rooms.channel(&manifest.name));
-        let failed = |source| RoomError::File {
+    fn connect(
+        rooms: Rooms,
+        manifest: Manifest,
+        kept: Option<Arc<Kept>>,
+    ) -> Result<Sandbox, RoomError> {
+        let directory = rooms.path(&manifest.name);
+        let attached = backends::get(manifest.backend)
+            .map_err(|Unavailable { why, .. }| io::Error::other(why))
+            .and_then(|backend| {
+                backend.attach(KeptSandbox { manifest: &manifest, directory: &directory })
+            });
+        let facets = attached.map_err(|source| RoomError::File {
             what: "open the channel",
             name: manifest.name.clone(),
             source,
+        })?;
+        let session = Session::new(Arc::clone(&facets.connector));
+        let session = match &facets.workspace {
+            WorkspaceSource::HostDir(workspace) => session.sharing(workspace),
+            WorkspaceSource::Copy => session,
         };
-        let session = Session::new(Arc::new(door.map_err(failed)?)).sharing(&manifest.workspace);
-        let witness = Arc::new(rooms.witness(&manifest.name)?);
         Ok(Sandbox {
             session,
             manifest: Arc::new(manifest),
-            witness,
+            facets,
             rooms,
             found: Arc::default(),
             kept,
@@ -210,7 +283,7 @@ impl Sandbox {
         let name = Name::new(name).map_err(RoomError::Name)?;
         let rooms = Rooms::of(host)?;
         let manifest = rooms.manifest(&name)?;
-        Ok(Sandbox::of(rooms, manifest, None)?)
+        Ok(Sandbox::connect(rooms, manifest, None)?)
     }
 
     /// Connects to a sandbox like [`Sandbox::attach`], and waits if the sandbox is still starting.
@@ -218,7 +291,7 @@ impl Sandbox {
         let name = Name::new(name).map_err(RoomError::Name)?;
         let rooms = Rooms::of(host)?;
         let manifest = made(&rooms, &name).await?;
-        Ok(Sandbox::of(rooms, manifest, None)?)
+        Ok(Sandbox::connect(rooms, manifest, None)?)
     }
 
     /// Finds the sandbox of that name, and fails if it differs from what is asked for.
@@ -238,7 +311,7 @@ impl Sandbox {
             if let Some(difference) = difference {
                 return Err(StartError::Different { name: name.clone(), difference });
             }
-            let sandbox = Sandbox::of(rooms.clone(), manifest, None)?;
+            let sandbox = Sandbox::connect(rooms.clone(), manifest, None)?;
             match sandbox.session.health().await {
                 Ok(()) => return Ok(sandbox),
                 Err(_) if !sandbox.is_up() => {} // the sandbox ended; another may be starting
@@ -287,9 +360,18 @@ impl Sandbox {
         &self.session
     }
 
-    /// Returns the host's own means to observe the sandbox.
-    pub(crate) fn witness(&self) -> &Witness {
-        &self.witness
+    pub(crate) fn facets(&self) -> &SandboxFacets {
+        &self.facets
+    }
+
+    /// Returns the process tree of the sandbox, if its processes are visible from here.
+    pub(crate) fn tree(&self) -> Option<ProcessTree> {
+        self.facets.observer.as_ref().and_then(|observer| observer.tree())
+    }
+
+    /// Returns the paths that the sandbox planted, as far as the host can tell.
+    fn planted(&self) -> Vec<String> {
+        self.facets.observer.as_ref().map(|observer| observer.planted()).unwrap_or_default()
     }
 
     /// Fails if no process keeps the sandbox.
@@ -310,15 +392,10 @@ impl Sandbox {
     /// Connects to a process of the sandbox that listens on a port, and to no other process. If the
     /// sandbox shares the network of its host, processes outside the sandbox have ports there, too.
     pub async fn connect_own_port(&self, port: u16) -> Result<PortStream, SessionError> {
-        let manifest = &self.manifest;
-        let is_shared = match crate::backends::engine::flavour(manifest.backend) {
-            Some(_) => manifest.network == "host",
-            None => ["host", "open"].contains(&manifest.network.as_str()),
-        };
-        if !is_shared {
+        if self.facets.ports == PortRoute::Guest {
             return self.ports().connect(port).await;
         }
-        let tree = self.witness.tree().ok_or(SessionError::PortClosed { port })?;
+        let tree = self.tree().ok_or(SessionError::PortClosed { port })?;
         own_port::connect(tree, port).await
     }
 
@@ -389,7 +466,7 @@ impl Sandbox {
         // A result names the policy that is in force. If that cannot be read, the result names the
         // policy of the start.
         let manifest = self.current_manifest().unwrap_or_else(|_| Arc::clone(&self.manifest));
-        self.witness.observe(&manifest)
+        Observation::begin(self.facets.observer.as_ref(), manifest)
     }
 
     /// Sets the end of the lease to `lease` from now. The owner checks the lease every 30 seconds,
@@ -450,7 +527,7 @@ impl Sandbox {
             Some(kept) => Ok(kept.end().await?),
             None => {
                 stop_kept(&self.rooms, &self.manifest).await?;
-                Ok(Stopped { planted: self.witness.planted() })
+                Ok(Stopped { planted: self.planted() })
             }
         }
     }
@@ -543,3 +620,6 @@ fn last_words(rooms: &Rooms, name: &Name) -> String {
     let words: String = lines.into_iter().rev().collect::<Vec<_>>().join("; ");
     crate::untrusted::printable(&words).chars().take(MOST).collect()
 }
+
+#[cfg(test)]
+mod tests;

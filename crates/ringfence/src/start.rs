@@ -9,10 +9,9 @@ use ringfence_core::policy::Network;
 use ringfence_core::{Clause, Policy, Support};
 use sha2::{Digest, Sha256};
 
-use crate::backends::Means;
-use crate::egress::{self, Awaited, GateHolder, Sealed, WayOut};
+use crate::backends::{BackendStart, StartedSandbox};
+use crate::egress::{self, Sealed, WayOut};
 use crate::engine::Core;
-use crate::instance::Instance;
 use crate::ready::Context;
 use crate::room::{Manifest, Owner, Room, Rooms};
 use crate::witness::Witness;
@@ -41,71 +40,36 @@ pub(crate) fn hash(core: &Core, spec: &Spec) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A sandbox whose guest has been started.
-#[derive(Debug)]
-pub(crate) struct Started {
-    pub(crate) instance: Box<dyn Instance>,
-    pub(crate) manifest: Manifest,
-    /// Holder of the gate of a container's network, or listener to its proxy. The gate of a process
-    /// tree is held together with the tree.
-    pub(crate) egress: Option<GateHolder>,
-    /// Variables that the guest has yet to receive for its commands.
-    pub(crate) variables: BTreeMap<String, String>,
-}
-
-/// Starts a sandbox in a room, and writes its manifest.
+/// Starts a planned sandbox in a room, and writes its manifest.
 pub(crate) async fn start(
-    core: &Arc<Core>,
+    core: &Core,
     spec: &Spec,
     room: &Room,
-    asked: String,
-) -> Result<Started, StartError> {
-    let mut context = settle(core, spec).await?;
+    spec_hash: String,
+    mut context: Context,
+) -> Result<(StartedSandbox, Manifest), StartError> {
     context.sandbox = Some(room.name.to_string());
     context.workspace.require_text().map_err(RunError::from)?;
     let watched = context.guarded.watched().clone();
     let log = egress::gate(&context.plan.policy).map(|_| egress::log_in(&room.directory));
-    let mut manifest = describe(core, spec, &context, room, asked);
-    let (mut variables, mut egress) = (BTreeMap::new(), None);
-    let instance = match Core::means(&context.plan)? {
-        Means::Processes(backend) => core.start_guest(backend, context, room).await?,
-        Means::Containers(backend) => {
-            backend.sweep(&core.settings.host, &Rooms::of(&core.settings.host)?.directory()).await;
-            let mut instance =
-                backend.start(&core.site(&context, &spec.container, &[]), room).await?;
-            let way_out = instance.take_way_out();
-            variables = named_variables(core, &context, way_out.as_ref());
-            egress = match way_out {
-                Some(WayOut::Gate(gate)) => {
-                    Some(core.hold_gate(&context, Awaited::Received(gate))?)
-                }
-                Some(WayOut::Proxy(proxy)) => Some(core.order_proxy(&context, proxy).await?),
-                None => None,
-            };
-            instance
-        }
-    };
-    manifest.container = instance.container();
-    if let Some(container) = &manifest.container {
-        manifest.workspace_inside = container.workspace.clone();
-        manifest.network.clone_from(&container.network);
+    let mut manifest = describe(core, spec, &context, room, spec_hash);
+    let backend = Core::backend(&context.plan)?;
+    backend.sweep(&core.settings.host, &Rooms::of(&core.settings.host)?.directory()).await;
+    let request = BackendStart { core, context, container: &spec.container, room };
+    let started = backend.start(request).await?;
+    started.instance.complete_manifest(&mut manifest);
+    let observer = started.instance.host_view().map(|view| Witness::new(view, watched, log));
+    if let Err(source) = room.write(&manifest, observer.as_ref()) {
+        let _ = started.instance.stop().await; // the first error is more informative
+        let name = room.name.clone();
+        return Err(crate::RoomError::File { what: "write the manifest", name, source }.into());
     }
-    let written = room.write(&manifest, &Witness::new(instance.as_ref(), watched, log));
-    if let Err(source) = written {
-        let _ = instance.stop().await; // the first error is more informative
-        return Err(crate::RoomError::File {
-            what: "write the manifest",
-            name: room.name.clone(),
-            source,
-        }
-        .into());
-    }
-    Ok(Started { instance, manifest, egress, variables })
+    Ok((started, manifest))
 }
 
 /// Returns the variables that a policy names, with their values, and those for the proxy and for
 /// secrets.
-fn named_variables(
+pub(crate) fn named_variables(
     core: &Core,
     context: &Context,
     way_out: Option<&WayOut>,
@@ -128,17 +92,17 @@ fn named_variables(
 
 /// Makes a plan, which may take a while. If the caller has a launcher process, this runs on another
 /// thread, because the caller may have other tasks, too.
-async fn settle(core: &Arc<Core>, spec: &Spec) -> Result<Context, StartError> {
+pub(crate) async fn plan(core: &Arc<Core>, spec: &Spec) -> Result<Context, RunError> {
     if matches!(core.launcher, ringfence_linux::Launcher::Here) {
-        return Ok(settle_with_secrets(core, &spec.policy, &spec.container)?);
+        return plan_with_secrets(core, &spec.policy, &spec.container);
     }
     let (core, policy, container) = (Arc::clone(core), spec.policy.clone(), spec.container.clone());
     let settled =
-        tokio::task::spawn_blocking(move || settle_with_secrets(&core, &policy, &container)).await;
-    Ok(settled.expect("agreeing on a plan does not panic")?)
+        tokio::task::spawn_blocking(move || plan_with_secrets(&core, &policy, &container)).await;
+    settled.expect("agreeing on a plan does not panic")
 }
 
-fn settle_with_secrets(
+fn plan_with_secrets(
     core: &Core,
     policy: &Policy,
     container: &ContainerSpec,
@@ -148,7 +112,13 @@ fn settle_with_secrets(
     Ok(context)
 }
 
-fn describe(core: &Core, spec: &Spec, context: &Context, room: &Room, asked: String) -> Manifest {
+fn describe(
+    core: &Core,
+    spec: &Spec,
+    context: &Context,
+    room: &Room,
+    spec_hash: String,
+) -> Manifest {
     let now = Timestamp::now();
     let plan = &context.plan;
     Manifest {
@@ -168,7 +138,7 @@ fn describe(core: &Core, spec: &Spec, context: &Context, room: &Room, asked: Str
             Some(Network::Allow(_)) => "allow".to_owned(),
             Some(Network::Closed) | None => "closed".to_owned(),
         },
-        spec: asked,
+        spec: spec_hash,
         limits: plan.policy.limits.clone(),
         policy: plan.policy.clone().without_values(),
         policy_sha256: plan.policy_sha256.clone(),

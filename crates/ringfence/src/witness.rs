@@ -1,7 +1,8 @@
 //! The host's own observations of a sandbox, which the results of commands contain besides what the
 //! guest says.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ringfence_core::ExecutionResult;
@@ -10,10 +11,13 @@ use ringfence_linux::cgroup;
 use ringfence_linux::pause::ProcessTree;
 use serde::{Deserialize, Serialize};
 
-use crate::instance::Instance;
+use crate::backends::HostView;
 use crate::session::Ended;
 use crate::view::Watched;
 use crate::{Manifest, egress};
+
+/// Name of the file of the witness in the directory of its sandbox.
+const FILE: &str = "witness.json";
 
 /// The places at which the host observes a sandbox. They are stored in the sandbox's room, because
 /// commands may be run by other processes than the one that keeps the sandbox.
@@ -32,16 +36,12 @@ pub(crate) struct Witness {
 }
 
 impl Witness {
-    pub(crate) fn new(
-        instance: &dyn Instance,
-        watched: Watched,
-        egress: Option<PathBuf>,
-    ) -> Witness {
+    pub(crate) fn new(view: HostView, watched: Watched, egress: Option<PathBuf>) -> Witness {
         // Only UTF-8 can be stored. The kernel's names are UTF-8, and nobody uses a mount point
         // with another name.
         let is_text = |path: &PathBuf| path.to_str().is_some();
-        let oom_counters = instance.oom_counters().into_iter().filter(is_text).collect();
-        Witness { oom_counters, watched, egress: egress.filter(is_text), tree: instance.tree() }
+        let oom_counters = view.oom_counters.into_iter().filter(is_text).collect();
+        Witness { oom_counters, watched, egress: egress.filter(is_text), tree: view.tree }
     }
 
     /// Returns the process tree of the sandbox, if its processes are visible from here.
@@ -54,11 +54,19 @@ impl Witness {
         self.oom_counters.iter().map(|counter| cgroup::oom_kills(counter)).sum()
     }
 
-    /// Observes the sandbox before a command.
-    pub(crate) fn observe(self: &Arc<Witness>, manifest: &Arc<Manifest>) -> Observation {
-        let logged = self.egress.as_deref().map_or(0, egress::last_number);
-        let (witness, manifest) = (Arc::clone(self), Arc::clone(manifest));
-        Observation { oom_kills: witness.oom_kills(), witness, manifest, logged }
+    /// Reads the witness in the directory of a sandbox. Returns `None` if there is none: the host
+    /// cannot observe the sandbox, or an older ringfence started it.
+    pub(crate) fn read(directory: &Path) -> io::Result<Option<Witness>> {
+        match fs_err::read(directory.join(FILE)) {
+            Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes the witness into the directory of its sandbox.
+    pub(crate) fn write(&self, directory: &Path) -> io::Result<()> {
+        fs_err::write(directory.join(FILE), serde_json::to_vec(self)?)
     }
 
     /// Returns the denials of the sandbox after the event number `logged`.
@@ -79,8 +87,14 @@ impl Witness {
 /// Observation of a sandbox before a command.
 #[derive(Debug)]
 pub struct Observation {
-    witness: Arc<Witness>,
     manifest: Arc<Manifest>,
+    before: Option<HostObservation>,
+}
+
+/// State of a sandbox before a command, as the host saw it.
+#[derive(Debug)]
+struct HostObservation {
+    witness: Arc<Witness>,
     /// Number of processes of the sandbox that had been killed for lack of memory.
     oom_kills: u64,
     /// Number of the last event in the sandbox's egress log.
@@ -88,33 +102,48 @@ pub struct Observation {
 }
 
 impl Observation {
+    /// Observes a sandbox before a command, as far as the host can observe it.
+    pub(crate) fn begin(witness: Option<&Arc<Witness>>, manifest: Arc<Manifest>) -> Observation {
+        let before = witness.map(|witness| HostObservation {
+            oom_kills: witness.oom_kills(),
+            logged: witness.egress.as_deref().map_or(0, egress::last_number),
+            witness: Arc::clone(witness),
+        });
+        Observation { manifest, before }
+    }
+
     /// Makes the result of the command. If several commands run at the same time, each result
     /// contains what happened to the sandbox while its command ran.
     pub fn result(&self, ended: Ended) -> ExecutionResult {
-        let Observation { witness, manifest, oom_kills, logged } = self;
+        let Observation { manifest, before } = self;
+        let mut meta = Meta {
+            usage: ended.usage,
+            ..Meta::new(
+                manifest.backend,
+                manifest.chosen_because.clone(),
+                manifest.held.clone(),
+                manifest.policy_sha256.clone(),
+                manifest.limits.clone(),
+            )
+        };
+        let mut oom_killed = false;
+        if let Some(HostObservation { witness, oom_kills, logged }) = before {
+            oom_killed = witness.oom_kills() > *oom_kills;
+            meta.denials = witness.denials(manifest.name.as_str(), *logged);
+            meta.planted = witness.planted();
+        }
         ExecutionResult {
             id: crate::run::identity(),
             exit_code: ended.exit_code,
             signal: ended.signal,
             ok: ended.ok(),
             timed_out: ended.timed_out,
-            oom_killed: witness.oom_kills() > *oom_kills,
+            oom_killed,
             stdout: String::new(),
             stderr: String::new(),
             dropped: Dropped::default(),
             duration: ended.duration.as_secs_f64(),
-            meta: Meta {
-                usage: ended.usage,
-                denials: witness.denials(manifest.name.as_str(), *logged),
-                planted: witness.planted(),
-                ..Meta::new(
-                    manifest.backend,
-                    manifest.chosen_because.clone(),
-                    manifest.held.clone(),
-                    manifest.policy_sha256.clone(),
-                    manifest.limits.clone(),
-                )
-            },
+            meta,
         }
     }
 }

@@ -73,6 +73,28 @@ macro_rules! require {
     }};
 }
 
+/// Tells whether a `sleep` process with the argument `marker` is alive.
+pub fn is_running(marker: &str) -> bool {
+    let processes = fs_err::read_dir("/proc").expect("there is a proc").flatten();
+    processes.into_iter().any(|entry| {
+        let line = fs_err::read(entry.path().join("cmdline")).unwrap_or_default();
+        let words: Vec<_> = line.split(|byte| *byte == 0).collect();
+        words.first().is_some_and(|name| name.ends_with(b"sleep"))
+            && words.contains(&marker.as_bytes())
+    })
+}
+
+/// Waits until `condition` holds, for a minute at most.
+pub fn eventually(condition: impl Fn() -> bool) -> bool {
+    for _ in 0..6000 {
+        if condition() {
+            return true;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    false
+}
+
 /// Returns true if a need is met. Otherwise records a skip of the test around `here`.
 ///
 /// # Panics

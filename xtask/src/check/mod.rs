@@ -4,6 +4,7 @@ mod commits;
 mod layers;
 mod manifests;
 mod prose;
+mod seam;
 mod source;
 
 use std::time::Instant;
@@ -29,6 +30,9 @@ pub(crate) fn run(workspace: &Workspace, arguments: Arguments) -> Result<()> {
         ("every dependency has its reason", |workspace| report(manifests::check(workspace)?)),
         ("unsafe code stays in its place, files stay small", |workspace| {
             report(source::check(workspace)?)
+        }),
+        ("no code outside the backends asks for a backend", |workspace| {
+            report(seam::check(workspace)?)
         }),
         ("comments name their subjects", |workspace| report(prose::check(workspace)?)),
         ("commits say what they do", |workspace| report(commits::check(workspace)?)),

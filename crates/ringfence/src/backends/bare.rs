@@ -1,15 +1,19 @@
 //! Backends without isolation of their own. `local` is an explicit choice; `outer` relies on the
 //! container or VM around ringfence.
 
+use std::io;
+
+use futures_util::future::BoxFuture;
 use ringfence_core::settings::detect_container;
 use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Plan, Support};
 use ringfence_linux::Confinement;
 
 use super::limits::{self, CgroupAccess};
 use super::{
-    Backend, GroupNeed, Preparation, PrepareError, Processes, Question, Site, Unavailable, exec,
+    Backend, BackendStart, GroupNeed, KeptSandbox, Preparation, PrepareError, ProcessLaunch,
+    Question, SandboxFacets, Site, StartedSandbox, Unavailable, exec, process_tree,
 };
-use crate::Command;
+use crate::{Command, StartError};
 
 /// Backend that only supervises the command.
 pub(super) struct Bare {
@@ -22,7 +26,7 @@ pub(super) const LOCAL: Bare = Bare { name: Name::Local };
 pub(super) const OUTER: Bare = Bare { name: Name::Outer };
 
 impl Backend for Bare {
-    fn capabilities(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
+    fn probe(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
         let summary = match (self.name, detect_container(question.host)) {
             (Name::Outer, Some(container)) => format!("trusts the {} around it", container.name),
             (Name::Outer, None) => {
@@ -45,9 +49,28 @@ impl Backend for Bare {
         }
         Ok(Capabilities { backend: self.name, summary, defaults: Defaults::Waived, support })
     }
+
+    fn isolates(&self) -> bool {
+        false
+    }
+
+    fn start<'a>(
+        &'a self,
+        request: BackendStart<'a>,
+    ) -> BoxFuture<'a, Result<StartedSandbox, StartError>> {
+        Box::pin(process_tree::start(self, request))
+    }
+
+    fn attach(&self, sandbox: KeptSandbox<'_>) -> io::Result<SandboxFacets> {
+        process_tree::attach(sandbox)
+    }
+
+    fn process_launch(&self) -> Option<&dyn ProcessLaunch> {
+        Some(self)
+    }
 }
 
-impl Processes for Bare {
+impl ProcessLaunch for Bare {
     fn prepare(&self, site: &Site<'_>, command: &Command) -> Result<Preparation, PrepareError> {
         let mut variables = site.host.variables.clone();
         let set = &site.plan.policy.env.set;

@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use futures_util::future::BoxFuture;
 use ringfence_core::policy::Network;
 use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Plan, Policy, Support};
 use ringfence_linux::gate::{self, Kind};
@@ -29,17 +30,18 @@ use super::limits::{self, CgroupAccess};
 use super::mounted::{self, on_host};
 use super::native::{egress_support, ipc, way_to_namespaces};
 use super::{
-    Backend, Freshness, GroupNeed, Preparation, PrepareError, Processes, Question, Site,
-    Unavailable, exec, null_streams,
+    Backend, BackendStart, Freshness, GroupNeed, KeptSandbox, Preparation, PrepareError,
+    ProcessLaunch, Question, SandboxFacets, Site, StartedSandbox, Unavailable, exec, null_streams,
+    process_tree,
 };
 use crate::memory::{Memory, Subject};
-use crate::{Command, Host, egress, view};
+use crate::{Command, Host, StartError, egress, view};
 
 /// Backend that has bubblewrap set up the sandbox.
 pub(super) struct Bwrap;
 
 impl Backend for Bwrap {
-    fn capabilities(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
+    fn probe(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
         let program = find(question.host, question.policy)?;
         let start = StartsAs::find(&program, question.host, question.launcher, question.freshness)?;
         let landlock = abi();
@@ -71,6 +73,25 @@ impl Backend for Bwrap {
             if landlock > 0 { format!("Landlock ABI {landlock}, ") } else { String::new() };
         let summary = format!("bubblewrap at {}, {with_landlock}seccomp", program.display());
         Ok(Capabilities { backend: Name::Bwrap, summary, defaults: Defaults::Required, support })
+    }
+
+    fn start<'a>(
+        &'a self,
+        request: BackendStart<'a>,
+    ) -> BoxFuture<'a, Result<StartedSandbox, StartError>> {
+        Box::pin(process_tree::start(self, request))
+    }
+
+    fn attach(&self, sandbox: KeptSandbox<'_>) -> io::Result<SandboxFacets> {
+        process_tree::attach(sandbox)
+    }
+
+    fn process_launch(&self) -> Option<&dyn ProcessLaunch> {
+        Some(self)
+    }
+
+    fn warnings(&self, host: &Host, policy: &Policy) -> Vec<String> {
+        warnings(host, policy)
     }
 }
 
@@ -128,7 +149,7 @@ fn lies_in_writable(view: &View, path: &Path) -> bool {
     })
 }
 
-impl Processes for Bwrap {
+impl ProcessLaunch for Bwrap {
     fn prepare(&self, site: &Site<'_>, command: &Command) -> Result<Preparation, PrepareError> {
         let failed = |what: &str| {
             let what = what.to_owned();
@@ -590,7 +611,7 @@ impl StartsAs {
 }
 
 /// Returns warnings about the bubblewrap that would be used.
-pub(crate) fn warnings(host: &Host, policy: &Policy) -> Vec<String> {
+fn warnings(host: &Host, policy: &Policy) -> Vec<String> {
     let Ok(program) = find(host, policy) else { return Vec::new() };
     let mut command = std::process::Command::new(program);
     let Ok(output) = command.arg("--version").env_clear().output() else { return Vec::new() };

@@ -2,14 +2,19 @@
 
 mod apparmor;
 mod bare;
-pub(crate) mod bwrap;
-pub(crate) mod engine;
+mod bwrap;
+mod engine;
+mod facets;
+mod instance;
 pub(crate) mod limits;
 mod mounted;
 mod native;
 mod private;
+mod process_tree;
+#[cfg(test)]
+mod remote_trial;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,32 +24,87 @@ use futures_util::future::BoxFuture;
 use ringfence_core::{Backend as Name, Capabilities, Clause, Fault, Plan, Policy};
 use ringfence_linux::{Confinement, Exec, Launcher};
 
-use crate::egress::Sealed;
+use crate::egress::{GateHolder, Sealed};
+use crate::engine::Core;
 use crate::granted::Grants;
-use crate::instance::Instance;
+use crate::ready::Context;
 use crate::room::Room;
+use crate::sandbox::StartError;
 use crate::streams::CallerStreams;
 use crate::view::{Guarded, ViewError};
 use crate::workspace::ResolvedWorkspace;
 use crate::{Command, ContainerSpec, Host};
 
+pub use engine::{OWN_IMAGE, PullProgress};
+pub(crate) use facets::{
+    ImageStore, KeptSandbox, PauseControl, PortRoute, SandboxFacets, WorkspaceSource,
+};
+pub use instance::StopError;
+pub(crate) use instance::{HostView, Instance};
 pub(crate) use private::PrivateDirectory;
 pub use private::remove_untrusted;
 
-/// Way to enforce a policy.
+/// Way to enforce a policy. Everything that differs between backends is behind this trait: no code
+/// outside this module asks which backend made a sandbox.
 pub(crate) trait Backend: Sync {
     /// Returns what the backend can enforce on this host. Only the clauses in `question` need an
     /// answer, because some are costly to find out.
-    fn capabilities(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable>;
+    fn probe(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable>;
 
     /// Returns a policy with this backend's additions where `policy` says nothing.
     fn complete(&self, policy: &Policy, _container: &ContainerSpec) -> Policy {
         policy.clone()
     }
+
+    /// Tells whether the backend separates commands from the host by itself.
+    fn isolates(&self) -> bool {
+        true
+    }
+
+    /// Returns known problems of the programs that the backend relies on.
+    fn warnings(&self, _host: &Host, _policy: &Policy) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Starts a sandbox with a guest for a plan that the backend agreed to. On failure, everything
+    /// that was created is removed.
+    fn start<'a>(
+        &'a self,
+        request: BackendStart<'a>,
+    ) -> BoxFuture<'a, Result<StartedSandbox, StartError>>;
+
+    /// Returns what this process can do with a sandbox that this or another process keeps.
+    fn attach(&self, sandbox: KeptSandbox<'_>) -> io::Result<SandboxFacets>;
+
+    /// Removes the remains of sandboxes whose owners were killed. `directories` is the directory
+    /// of the directories of all sandboxes.
+    fn sweep<'a>(&'a self, _host: &'a Host, _directories: &'a Path) -> BoxFuture<'a, ()> {
+        Box::pin(async {})
+    }
+
+    /// Removes what a killed owner left outside the directory of its sandbox.
+    fn remove_remains(&self, _directory: &Path) {}
+
+    /// Returns the sockets that control the backend. Code that reaches such a socket can leave its
+    /// sandbox.
+    fn control_sockets(&self, _host: &Host) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
+    /// Returns the ability to run a command as a process tree of ours, without a guest. For other
+    /// backends, a sandbox is started for each command.
+    fn process_launch(&self) -> Option<&dyn ProcessLaunch> {
+        None
+    }
+
+    /// Returns the images of the backend, if its sandboxes are made from images.
+    fn images(&self) -> Option<&dyn ImageStore> {
+        None
+    }
 }
 
-/// Backend whose sandboxes are process trees of ringfence's.
-pub(crate) trait Processes: Backend {
+/// Ability of a backend to run a command as a process tree of ours.
+pub(crate) trait ProcessLaunch: Sync {
     /// Turns a plan that the backend agreed to into a description of the launch.
     fn prepare(&self, site: &Site<'_>, command: &Command) -> Result<Preparation, PrepareError>;
 
@@ -53,37 +113,24 @@ pub(crate) trait Processes: Backend {
     fn shares_paths(&self, plan: &Plan) -> bool;
 }
 
-/// Backend whose sandboxes are created by another program, with our guest as their first process.
-pub(crate) trait Containers: Backend {
-    /// Creates a sandbox for a plan that the backend agreed to. On failure, everything that was
-    /// created is removed.
-    fn start<'a>(
-        &'a self,
-        site: &'a Site<'a>,
-        room: &'a Room,
-    ) -> BoxFuture<'a, Result<Box<dyn Instance>, ContainerError>>;
-
-    /// Removes the remains of sandboxes whose owners were killed. `rooms` is the directory of the
-    /// rooms.
-    fn sweep<'a>(&'a self, host: &'a Host, rooms: &'a Path) -> BoxFuture<'a, ()>;
+/// Request to a backend to start a sandbox.
+pub(crate) struct BackendStart<'a> {
+    pub(crate) core: &'a Core,
+    pub(crate) context: Context,
+    /// Settings that only a container engine uses.
+    pub(crate) container: &'a ContainerSpec,
+    pub(crate) room: &'a Room,
 }
 
-/// Means by which a backend creates its sandboxes.
-#[derive(Clone, Copy)]
-pub(crate) enum Means {
-    /// Sandboxes that ringfence's own launcher creates.
-    Processes(&'static dyn Processes),
-    /// Sandboxes that a container engine creates.
-    Containers(&'static dyn Containers),
-}
-
-impl Means {
-    pub(crate) fn backend(self) -> &'static dyn Backend {
-        match self {
-            Means::Processes(backend) => backend,
-            Means::Containers(backend) => backend,
-        }
-    }
+/// A sandbox that a backend has started.
+#[derive(Debug)]
+pub(crate) struct StartedSandbox {
+    pub(crate) instance: Box<dyn Instance>,
+    /// Holder of the gate of the sandbox's network, or listener to its proxy, unless the instance
+    /// contains it.
+    pub(crate) egress: Option<GateHolder>,
+    /// Variables that the guest has yet to receive for its commands.
+    pub(crate) variables: BTreeMap<String, String>,
 }
 
 /// Question to a backend about its capabilities.
@@ -131,8 +178,6 @@ pub(crate) struct Site<'a> {
     /// Checks of paths that must not be given to a sandbox.
     pub(crate) grants: &'a Grants,
     pub(crate) guarded: &'a Guarded,
-    /// Settings that only a container engine uses.
-    pub(crate) container: &'a ContainerSpec,
     /// Programs of ringfence's that are shown inside, at the paths that they have on the host.
     pub(crate) shown: &'a [PathBuf],
     /// Credentials that the egress proxy shows to hosts outside, for which the proxy is trusted
@@ -225,20 +270,25 @@ pub enum PrepareError {
     },
 }
 
+/// The backends that this version has, in the order in which they are examined.
+pub(crate) const AVAILABLE: &[(Name, &dyn Backend)] = &[
+    (Name::Native, &native::Native),
+    (Name::Bwrap, &bwrap::Bwrap),
+    (Name::Podman, &engine::PODMAN),
+    (Name::Docker, &engine::DOCKER),
+    (Name::Outer, &bare::OUTER),
+    (Name::Local, &bare::LOCAL),
+    #[cfg(test)]
+    (Name::E2b, &remote_trial::RemoteTrial),
+];
+
 /// Returns the backend of that name, if this version has it.
-pub(crate) fn get(name: Name) -> Result<Means, Unavailable> {
-    match name {
-        Name::Native => Ok(Means::Processes(&native::Native)),
-        Name::Bwrap => Ok(Means::Processes(&bwrap::Bwrap)),
-        Name::Outer => Ok(Means::Processes(&bare::OUTER)),
-        Name::Local => Ok(Means::Processes(&bare::LOCAL)),
-        Name::Docker => Ok(Means::Containers(&engine::DOCKER)),
-        Name::Podman => Ok(Means::Containers(&engine::PODMAN)),
-        Name::Kubernetes | Name::E2b => Err(Unavailable {
-            why: format!("this version of ringfence has no `{name}` backend"),
-            fix: "choose one of native, bwrap, docker, podman, outer, local".to_owned(),
-        }),
-    }
+pub(crate) fn get(name: Name) -> Result<&'static dyn Backend, Unavailable> {
+    let found = AVAILABLE.iter().find(|(available, _)| *available == name);
+    found.map(|(_, backend)| *backend).ok_or_else(|| Unavailable {
+        why: format!("this version of ringfence has no `{name}` backend"),
+        fix: "choose one of native, bwrap, docker, podman, outer, local".to_owned(),
+    })
 }
 
 /// Error in the creation or use of a container.

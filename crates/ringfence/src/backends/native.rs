@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use futures_util::future::BoxFuture;
 use ringfence_core::policy::Network;
 use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Plan, Policy, Support};
 use ringfence_linux::gate::{self, Kind};
@@ -20,11 +21,12 @@ use rustix::net::RecvFlags;
 
 use super::limits::{self, CgroupAccess};
 use super::{
-    Backend, Freshness, GroupNeed, Preparation, PrepareError, PrivateDirectory, Processes,
-    Question, Site, Unavailable, apparmor, exec, null_streams,
+    Backend, BackendStart, Freshness, GroupNeed, KeptSandbox, Preparation, PrepareError,
+    PrivateDirectory, ProcessLaunch, Question, SandboxFacets, Site, StartedSandbox, Unavailable,
+    apparmor, exec, null_streams, process_tree,
 };
 use crate::memory::{Memory, Subject};
-use crate::{Command, egress, view};
+use crate::{Command, StartError, egress, view};
 
 /// Backend that uses ringfence's own launcher.
 pub(super) struct Native;
@@ -38,7 +40,7 @@ enum Tier {
 }
 
 impl Backend for Native {
-    fn capabilities(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
+    fn probe(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
         let mut support = limits::support(question, CgroupAccess::AsPolicySays);
         let summary = match tier(question)? {
             Tier::Namespaces { landlock } => {
@@ -56,9 +58,24 @@ impl Backend for Native {
         };
         Ok(Capabilities { backend: Name::Native, summary, defaults: Defaults::Required, support })
     }
+
+    fn start<'a>(
+        &'a self,
+        request: BackendStart<'a>,
+    ) -> BoxFuture<'a, Result<StartedSandbox, StartError>> {
+        Box::pin(process_tree::start(self, request))
+    }
+
+    fn attach(&self, sandbox: KeptSandbox<'_>) -> io::Result<SandboxFacets> {
+        process_tree::attach(sandbox)
+    }
+
+    fn process_launch(&self) -> Option<&dyn ProcessLaunch> {
+        Some(self)
+    }
 }
 
-impl Processes for Native {
+impl ProcessLaunch for Native {
     fn prepare(&self, site: &Site<'_>, command: &Command) -> Result<Preparation, PrepareError> {
         let sight = view::build(site)?;
         let is_open = matches!(site.plan.policy.network, Some(Network::Open));

@@ -8,6 +8,7 @@ use ringfence_core::{Backend, ExecutionResult};
 
 use super::CodeError;
 use super::imports::{self, Examined};
+use crate::backends;
 
 /// Longest code that is run, in bytes.
 const LONGEST: usize = 16 << 20;
@@ -80,7 +81,8 @@ impl Script {
 
     /// Refuses a command that a project's file sets, if the backend would run it on the host.
     pub(crate) fn check(&self, backend: Backend) -> Result<(), CodeError> {
-        if self.is_projects && matches!(backend, Backend::Local | Backend::Outer) {
+        let isolates = backends::get(backend).is_ok_and(backends::Backend::isolates);
+        if self.is_projects && !isolates {
             return Err(CodeError::FromProject { language: self.name.clone(), backend });
         }
         Ok(())

@@ -19,9 +19,8 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
-use crate::instance::listen;
 use crate::room::{Manifest, Name, RoomError};
-use crate::session::ChannelDoor;
+use crate::session::{UnixConnector, listen_in};
 use crate::{Sandbox, untrusted};
 
 /// Name of the socket on which orders are received.
@@ -220,7 +219,7 @@ impl Sandbox {
 
 /// Sends an order to the process that holds the gate, and waits for the answer.
 async fn ask(room: &Path, order: &[u8]) -> io::Result<Result<(), String>> {
-    let mut stream = ChannelDoor::to(room, SOCKET)?.connect().await?;
+    let mut stream = UnixConnector::for_socket(room, SOCKET)?.open().await?;
     stream.write_all(order).await?;
     let mut answer = String::new();
     BufReader::new(stream).take(LONGEST as u64).read_line(&mut answer).await?;
@@ -239,7 +238,7 @@ pub(super) struct Orders {
 impl Orders {
     /// Listens in the room directory of a sandbox that was started with `plan`.
     pub(super) fn listen(room: PathBuf, plan: Plan) -> io::Result<Orders> {
-        Ok(Orders { listener: listen(&room, SOCKET.as_ref())?, room, plan })
+        Ok(Orders { listener: listen_in(&room, SOCKET.as_ref())?, room, plan })
     }
 
     /// Carries out orders, one after the other, until the future is dropped.
@@ -357,7 +356,7 @@ mod tests {
             let answer = ask(room.path(), order.as_bytes()).await.unwrap();
             assert!(answer.as_ref().is_err_and(|error| error.contains(why)), "{order}: {answer:?}");
         }
-        drop(ChannelDoor::to(room.path(), SOCKET).unwrap().connect().await.unwrap());
+        drop(UnixConnector::for_socket(room.path(), SOCKET).unwrap().open().await.unwrap());
         assert_eq!(changed(room.path()).unwrap(), None);
         // If the rules cannot be written to the room directory, they are not applied.
         fs_err::create_dir(room.path().join(TEMPORARY)).unwrap();

@@ -10,8 +10,7 @@ use ringfence_linux::Access;
 use super::location::{Locations, Names, Trail};
 use super::{GrantError, Use};
 use crate::Host;
-use crate::backends::PrivateDirectory;
-use crate::backends::engine::engine_sockets;
+use crate::backends::{self, PrivateDirectory};
 
 /// Directory of the workspaces of `ringfence serve`, relative to the state directory.
 const SERVED_WORKSPACES: &str = "server/workspaces";
@@ -69,7 +68,10 @@ impl Reserved {
         places.dedup();
         places.push((ReservedKind::SystemSettings, crate::settings::SYSTEM_DIRECTORY.into()));
         places.push((ReservedKind::Temporary, PrivateDirectory::base(host.user_id)));
-        let sockets = engine_sockets(host).into_iter().filter(|socket| is_socket(socket));
+        let backends = backends::AVAILABLE.iter();
+        let sockets: BTreeSet<PathBuf> =
+            backends.flat_map(|(_, backend)| backend.control_sockets(host)).collect();
+        let sockets = sockets.into_iter().filter(|socket| is_socket(socket));
         places.extend(sockets.map(|socket| (ReservedKind::EngineSocket, socket)));
         places.into_iter().map(|(kind, path)| Reserved::at(kind, path, locations)).collect()
     }

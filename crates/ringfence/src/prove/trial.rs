@@ -18,7 +18,7 @@ use super::scene::Scene;
 use super::shared::Shared;
 use super::tree::Tree;
 use super::{Attempt, Observation, Outcome, unclaimed};
-use crate::backends::engine::flavour;
+use crate::backends;
 use crate::{Command, Engine, RunError};
 
 /// Limits for the attempts on limits, here and in the five constants below. They are well below
@@ -107,11 +107,13 @@ impl<'a> Trials<'a> {
         Ok((claimed(&plan, attempt.clause), seen))
     }
 
-    /// Tells whether an attempt is made in the shared container. Starting a container takes a
-    /// second, so attempts under the policy itself share a container, as long as none of them gets
-    /// through.
+    /// Tells whether an attempt is made in the shared sandbox. A backend that starts a sandbox for
+    /// each run, such as a container, takes a second for that. So attempts under the policy itself
+    /// share a sandbox, as long as none of them gets through.
     fn is_shared(&self, attempt: &Attempt) -> bool {
-        flavour(self.plan.backend).is_some() && !has_own_policy(attempt.clause)
+        let starts_sandbox = backends::get(self.plan.backend)
+            .is_ok_and(|backend| backend.process_launch().is_none());
+        starts_sandbox && !has_own_policy(attempt.clause)
     }
 
     /// Makes an attempt in the shared sandbox. Returns `None` if the attempt's command could not be

@@ -2,7 +2,7 @@
 
 use ringfence_core::Fault;
 
-use crate::instance::StopError;
+use crate::backends::StopError;
 use crate::room::{Name, RoomError};
 use crate::session::SessionError;
 use crate::{ContainerError, RunError};

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use super::Stopped;
+use crate::backends::{Instance, StopError};
 use crate::egress::GateHolder;
-use crate::instance::{Instance, StopError};
 use crate::room::Room;
 
 /// The resources that the process that started a sandbox holds.

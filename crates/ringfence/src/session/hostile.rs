@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
-use super::door::{ChannelDoor, SOCKET};
+use super::connector::{SOCKET, UnixConnector};
 use super::{Exec, Session, SessionError};
 
 /// Longest time that any of these operations may take.
@@ -44,7 +44,7 @@ enum Then {
 fn guest(answers: &[&[u8]], then: Then) -> Guest {
     let place = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(place.path().join(SOCKET)).unwrap();
-    let session = Session::new(Arc::new(ChannelDoor::of(place.path()).unwrap()));
+    let session = Session::new(Arc::new(UnixConnector::for_guest_in(place.path()).unwrap()));
     let connections = Arc::new(AtomicUsize::new(0));
     let answers: Vec<Vec<u8>> = answers.iter().map(|answer| answer.to_vec()).collect();
     let count = Arc::clone(&connections);
@@ -191,7 +191,7 @@ async fn an_answer_without_an_end_is_read_up_to_a_limit() {
     let first = [head.as_slice(), &chunk].concat();
     let place = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(place.path().join(SOCKET)).unwrap();
-    let session = Session::new(Arc::new(ChannelDoor::of(place.path()).unwrap()));
+    let session = Session::new(Arc::new(UnixConnector::for_guest_in(place.path()).unwrap()));
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             request(&mut stream).await.unwrap();
@@ -315,7 +315,7 @@ async fn a_command_that_nobody_waits_for_is_ended() {
     for dropped_early in [true, false] {
         let place = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(place.path().join(SOCKET)).unwrap();
-        let session = Session::new(Arc::new(ChannelDoor::of(place.path()).unwrap()));
+        let session = Session::new(Arc::new(UnixConnector::for_guest_in(place.path()).unwrap()));
         let call = tokio::spawn(async move { session.exec(&Exec::new("x")).await });
         let (mut first, _) = soon(listener.accept()).await.unwrap();
         soon(request(&mut first)).await.unwrap();
@@ -352,7 +352,7 @@ async fn a_command_that_was_let_go_is_left_alone() {
 async fn a_file_that_cannot_be_read_to_its_end_is_not_sent_as_whole() {
     let place = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(place.path().join(SOCKET)).unwrap();
-    let session = Session::new(Arc::new(ChannelDoor::of(place.path()).unwrap()));
+    let session = Session::new(Arc::new(UnixConnector::for_guest_in(place.path()).unwrap()));
     let seen = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut all = Vec::new();
@@ -389,7 +389,7 @@ async fn a_stream_of_nothing_but_keepalives_can_be_given_up() {
     let chunk = [format!("{:x}\r\n", alive.len()).as_bytes(), &alive, b"\r\n"].concat();
     let place = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(place.path().join(SOCKET)).unwrap();
-    let session = Session::new(Arc::new(ChannelDoor::of(place.path()).unwrap()));
+    let session = Session::new(Arc::new(UnixConnector::for_guest_in(place.path()).unwrap()));
     tokio::spawn(async move {
         let (mut peer, _) = listener.accept().await.unwrap();
         // Fails when the session hangs up, as it should.
@@ -405,7 +405,7 @@ async fn a_guest_that_only_says_that_it_is_alive_does_not_outlast_the_commands_t
     let chunk = [format!("{:x}\r\n", alive.len()).as_bytes(), &alive, b"\r\n"].concat();
     let place = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(place.path().join(SOCKET)).unwrap();
-    let mut session = Session::new(Arc::new(ChannelDoor::of(place.path()).unwrap()));
+    let mut session = Session::new(Arc::new(UnixConnector::for_guest_in(place.path()).unwrap()));
     Arc::get_mut(&mut session.transport).expect("nobody else has it yet").grace =
         Duration::from_millis(50);
     tokio::spawn(async move {

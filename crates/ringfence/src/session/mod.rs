@@ -5,12 +5,12 @@
 //! wait has a deadline, the guest's text is cleaned before it can reach a terminal, and no path
 //! that the guest names is used on the host.
 //!
-//! Reading order: [`door`] opens streams, [`transport`] speaks HTTP over them, and [`messages`]
+//! Reading order: [`connector`] opens streams, [`transport`] speaks HTTP over them, and [`messages`]
 //! reads streams of messages. [`exec`], [`execution`] and [`input`] are for commands, [`files`] and
 //! [`tree`] for files, and [`ports`] for ports.
 
 mod capture;
-mod door;
+mod connector;
 mod error;
 mod exec;
 mod execution;
@@ -36,7 +36,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
 pub use capture::Captured;
-pub(crate) use door::{ChannelDoor, Door, SOCKET};
+#[cfg(test)]
+pub(crate) use connector::GuestStream;
+pub(crate) use connector::{GuestConnector, SOCKET, UnixConnector, listen_in};
 pub use error::SessionError;
 pub use exec::{Exec, Input, Leftovers};
 pub use execution::{Ended, Execution};
@@ -67,9 +69,9 @@ pub struct Session {
 }
 
 impl Session {
-    /// Returns a session with the guest that `door` leads to.
-    pub(crate) fn new(door: Arc<dyn Door>) -> Session {
-        Session { transport: Arc::new(Transport::new(door)), here: Here::default() }
+    /// Returns a session with the guest that `connector` leads to.
+    pub(crate) fn new(connector: Arc<dyn GuestConnector>) -> Session {
+        Session { transport: Arc::new(Transport::new(connector)), here: Here::default() }
     }
 
     /// Returns the session of a sandbox that can write the directory `workspace` of the host.

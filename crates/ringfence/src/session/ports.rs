@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::door::Stream;
+use super::connector::GuestStream;
 use super::error::What;
 use super::{Session, SessionError};
 
@@ -80,11 +80,11 @@ fn is_passing(error: &io::Error) -> bool {
 pub struct PortStream {
     /// Bytes that arrived together with the guest's answer.
     early: Bytes,
-    stream: Box<dyn Stream>,
+    stream: Box<dyn GuestStream>,
 }
 
 impl PortStream {
-    pub(super) fn new(early: Bytes, stream: Box<dyn Stream>) -> PortStream {
+    pub(super) fn new(early: Bytes, stream: Box<dyn GuestStream>) -> PortStream {
         PortStream { early, stream }
     }
 

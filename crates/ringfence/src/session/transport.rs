@@ -1,4 +1,4 @@
-//! Connections to a guest: HTTP/1.1 over the streams of a door, kept in a pool and used again.
+//! Connections to a guest: HTTP/1.1 over the streams of a connector, kept in a pool and used again.
 //!
 //! A connection has no task of its own: the caller that waits for something on a connection drives
 //! it forward ([`drive`]). Therefore a call costs no switch between tasks, a reader that does not
@@ -25,7 +25,7 @@ use tokio::runtime;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::door::{Door, Stream};
+use super::connector::{GuestConnector, GuestStream};
 use super::error::What;
 use super::{PortStream, SessionError};
 
@@ -86,7 +86,7 @@ impl Body for Outgoing {
     }
 }
 
-type Connection = http1::Connection<TokioIo<Box<dyn Stream>>, Outgoing>;
+type Connection = http1::Connection<TokioIo<Box<dyn GuestStream>>, Outgoing>;
 
 /// One connection to the guest.
 struct Link {
@@ -163,7 +163,7 @@ impl Exchange {
 /// All connections to one guest.
 #[derive(Debug)]
 pub(super) struct Transport {
-    door: Arc<dyn Door>,
+    connector: Arc<dyn GuestConnector>,
     /// Longest time that the guest may be silent when an answer is expected.
     pub(super) patience: Duration,
     /// Time after a command's deadline within which the guest must report its end.
@@ -181,9 +181,9 @@ impl std::fmt::Debug for Exchange {
 }
 
 impl Transport {
-    pub(super) fn new(door: Arc<dyn Door>) -> Transport {
+    pub(super) fn new(connector: Arc<dyn GuestConnector>) -> Transport {
         Transport {
-            door,
+            connector,
             patience: PATIENCE,
             grace: GRACE,
             rest: REST,
@@ -193,7 +193,12 @@ impl Transport {
 
     /// Returns a request with the headers that every request has.
     pub(super) fn request(&self, method: Method, target: &str) -> hyper::http::request::Builder {
-        Request::builder().method(method).uri(target).header(header::HOST, "guest")
+        let request = Request::builder().method(method).uri(target);
+        let request = request.header(header::HOST, self.connector.host());
+        match self.connector.token() {
+            Some(token) => request.header(ringfence_proto::header::TOKEN, token),
+            None => request,
+        }
     }
 
     /// Keeps a connection for another request. Its last body must have been read up to its end, or
@@ -216,8 +221,8 @@ impl Transport {
     }
 
     /// Opens a stream to the guest.
-    pub(super) async fn open(&self) -> Result<Box<dyn Stream>, SessionError> {
-        let opened = timeout(OPENING, self.door.open())
+    pub(super) async fn open(&self) -> Result<Box<dyn GuestStream>, SessionError> {
+        let opened = timeout(OPENING, self.connector.connect())
             .await
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         opened.map_err(|source| SessionError::Unreachable { source })

@@ -20,7 +20,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ringfence::{Command, Engine, Host, Policy, RunError, Settings, Stream};
-use ringfence_test_ledger::require;
+use ringfence_test_ledger::{eventually, is_running, require};
 use tempfile::TempDir;
 
 /// Returns an engine for a host with this home directory and, of the environment of the tests, only
@@ -52,28 +52,6 @@ fn runtime() -> tokio::runtime::Runtime {
         .enable_all()
         .build()
         .expect("a runtime can be made")
-}
-
-/// Tells whether a `sleep` process with the argument `marker` is alive.
-fn is_running(marker: &str) -> bool {
-    let processes = fs_err::read_dir("/proc").expect("there is a proc").flatten();
-    processes.into_iter().any(|entry| {
-        let line = fs_err::read(entry.path().join("cmdline")).unwrap_or_default();
-        let words: Vec<_> = line.split(|byte| *byte == 0).collect();
-        words.first().is_some_and(|name| name.ends_with(b"sleep"))
-            && words.contains(&marker.as_bytes())
-    })
-}
-
-/// Waits until `condition` holds, for a minute at most.
-fn eventually(condition: impl Fn() -> bool) -> bool {
-    for _ in 0..6000 {
-        if condition() {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    false
 }
 
 #[test]

@@ -15,8 +15,8 @@ use tokio::net::UnixListener;
 
 use super::container::Reach;
 use super::error::Failure;
-use crate::instance::listen;
 use crate::session::SOCKET;
+use crate::session::listen_in;
 
 /// Socket to be handed to the first process that connects. At that time, only the guest runs in the
 /// container.
@@ -38,8 +38,9 @@ impl Handover {
         for left in [door.to_path_buf(), channel.join(SOCKET)] {
             let _ = fs_err::remove_file(left); // left by an earlier attempt that failed
         }
-        let make =
-            || Ok(Handover { door: self::door(door)?, socket: listen(channel, SOCKET.as_ref())? });
+        let make = || {
+            Ok(Handover { door: self::door(door)?, socket: listen_in(channel, SOCKET.as_ref())? })
+        };
         make().map_err(|source| Failure::Files { what: "listen for the guest", source })
     }
 
@@ -68,7 +69,7 @@ impl Handover {
 pub(super) fn door(path: &Path) -> io::Result<UnixListener> {
     let (directory, name) =
         (path.parent().unwrap_or(Path::new("/")), path.file_name().unwrap_or_default());
-    let listener = std::os::unix::net::UnixListener::from(listen(directory, name.as_ref())?);
+    let listener = std::os::unix::net::UnixListener::from(listen_in(directory, name.as_ref())?);
     fs_err::set_permissions(path, PermissionsExt::from_mode(0o666))?;
     listener.set_nonblocking(true)?;
     UnixListener::from_std(listener)

@@ -29,10 +29,11 @@ use super::mounts::{self, OwnFiles};
 use super::proxy_network::{ProxyNetwork, confine};
 use super::removal::{Registration, make_way, remove_all};
 use super::{Flavour, Place, block_on};
+use crate::backends::instance::{HostView, Instance, StopError};
+use crate::backends::process_tree::LOG_SIZE;
 use crate::egress::{Sealed, WayOut};
-use crate::instance::{Instance, LOG_SIZE, StopError};
 use crate::readiness::ProcessEnd;
-use crate::room::ContainerManifest;
+use crate::room::{ContainerManifest, Manifest};
 use crate::view::Guarded;
 use crate::{ContainerSpec, Host, Preset, ResolvedWorkspace};
 
@@ -276,6 +277,17 @@ impl ContainerInstance {
         self.client.as_ref().expect("it is taken only when the container is removed")
     }
 
+    /// Takes the way out of the container's network, which the caller has to hold. It can be taken
+    /// only once.
+    pub(super) fn take_way_out(&mut self) -> Option<WayOut> {
+        self.way_out.take()
+    }
+
+    #[cfg(test)]
+    pub(super) fn manifest(&self) -> &ContainerManifest {
+        &self.manifest
+    }
+
     /// Returns the limits that were found in force.
     pub(super) fn evidence(&self) -> Evidence {
         self.evidence
@@ -390,16 +402,12 @@ async fn ended(client: &Client, container: &str) {
 }
 
 impl Instance for ContainerInstance {
-    fn take_way_out(&mut self) -> Option<WayOut> {
-        self.way_out.take()
-    }
-
-    fn oom_counters(&self) -> Vec<PathBuf> {
-        self.oom_counter.iter().cloned().collect()
-    }
-
-    fn tree(&self) -> Option<ProcessTree> {
-        self.guest.as_ref().and_then(|guest| ProcessTree::of(guest.pid.as_raw_nonzero().get()))
+    fn host_view(&self) -> Option<HostView> {
+        let pid = self.guest.as_ref().map(|guest| guest.pid.as_raw_nonzero().get());
+        Some(HostView {
+            oom_counters: self.oom_counter.iter().cloned().collect(),
+            tree: pid.and_then(ProcessTree::of),
+        })
     }
 
     fn ended(&self) -> BoxFuture<'static, ()> {
@@ -430,8 +438,10 @@ impl Instance for ContainerInstance {
         })
     }
 
-    fn container(&self) -> Option<ContainerManifest> {
-        Some(self.manifest.clone())
+    fn complete_manifest(&self, manifest: &mut Manifest) {
+        manifest.workspace_inside.clone_from(&self.manifest.workspace);
+        manifest.network.clone_from(&self.manifest.network);
+        manifest.container = Some(self.manifest.clone());
     }
 }
 

@@ -26,22 +26,33 @@ mod sweep;
 mod version;
 
 use std::future::Future;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bollard::query_parameters::InspectContainerOptions;
 use futures_util::future::BoxFuture;
 use ringfence_core::policy::{Network, Size, Workspace};
-use ringfence_core::{Backend as Name, Capabilities, Clause, Policy};
+use ringfence_core::{Capabilities, Clause, Policy};
 
-use super::{Backend, ContainerError, Containers, Freshness, Question, Site, Unavailable};
-use crate::instance::Instance;
-use crate::room::Room;
-use crate::{ContainerSpec, Host, Preset};
+use super::facets::{
+    ImageStore, KeptSandbox, PauseControl, PortRoute, SandboxFacets, WorkspaceSource,
+};
+use super::{
+    Backend, BackendStart, ContainerError, Freshness, Question, StartedSandbox, Unavailable,
+};
+use crate::egress::{Awaited, WayOut};
+use crate::pause::PauseError;
+use crate::room::{Room, channel_in};
+use crate::session::UnixConnector;
+use crate::start::named_variables;
+use crate::{ContainerSpec, Host, Preset, StartError};
 
-pub(crate) use client::{Flavour, engine_sockets};
+use client::Flavour;
+pub(super) use image::OnPull;
 pub use image::{OWN_IMAGE, PullProgress};
 use removal::Registration;
-pub(crate) use runtime::Version;
+pub(super) use runtime::Version;
 
 /// Directory of ringfence's own files in a container.
 const OWN_INSIDE: &str = "/run/ringfence";
@@ -125,51 +136,153 @@ fn container_name(sandbox: &str) -> String {
 }
 
 impl Backend for Engine {
-    fn capabilities(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
+    fn probe(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
         block_on(probe::capabilities(self.flavour, question))
     }
 
     fn complete(&self, policy: &Policy, container: &ContainerSpec) -> Policy {
         with_defaults(policy, container)
     }
-}
 
-impl Containers for Engine {
+    fn warnings(&self, host: &Host, _policy: &Policy) -> Vec<String> {
+        let client = block_on(client::connect_as(host, self.flavour, Freshness::Now));
+        client.map(|client| runtime::warnings(&client.version)).unwrap_or_default()
+    }
+
     fn start<'a>(
         &'a self,
-        site: &'a Site<'a>,
-        room: &'a Room,
-    ) -> BoxFuture<'a, Result<Box<dyn Instance>, ContainerError>> {
-        Box::pin(async move {
-            let client =
-                client::connect(site.host, self.flavour).await.map_err(error::Failure::from)?;
-            let place = Place::of(room);
-            let request = instance::Request {
-                plan: site.plan,
-                host: site.host,
-                spec: site.container,
-                workspace: site.workspace,
-                guarded: site.guarded,
-                place: &place,
-                sealed: site.sealed,
-            };
-            let log = room.log().map_err(|source| error::Failure::Files {
-                what: "open the sandbox's log",
-                source,
-            })?;
-            let instance = instance::start(client, &request, Some(log)).await?;
-            Ok(Box::new(instance) as Box<dyn Instance>)
+        request: BackendStart<'a>,
+    ) -> BoxFuture<'a, Result<StartedSandbox, StartError>> {
+        Box::pin(self.start_container(request))
+    }
+
+    fn attach(&self, sandbox: KeptSandbox<'_>) -> io::Result<SandboxFacets> {
+        let KeptSandbox { manifest, directory } = sandbox;
+        let pause = EnginePause { flavour: self.flavour, directory: directory.to_owned() };
+        Ok(SandboxFacets {
+            connector: Arc::new(UnixConnector::for_guest_in(&channel_in(directory))?),
+            workspace: WorkspaceSource::HostDir(manifest.workspace.clone()),
+            pause: Some(Arc::new(pause)),
+            observer: sandbox.read_observer()?,
+            ports: match manifest.network.as_str() {
+                "host" => PortRoute::ProcessTree,
+                _ => PortRoute::Guest,
+            },
         })
     }
 
-    fn sweep<'a>(&'a self, host: &'a Host, rooms: &'a Path) -> BoxFuture<'a, ()> {
-        Box::pin(sweep::sweep(self.flavour, host, rooms))
+    fn sweep<'a>(&'a self, host: &'a Host, directories: &'a Path) -> BoxFuture<'a, ()> {
+        Box::pin(sweep::sweep(self.flavour, host, directories))
+    }
+
+    fn remove_remains(&self, directory: &Path) {
+        // Both engines share the form of a registration, which names the engine's socket. So the
+        // first engine that is asked removes the container of either.
+        if directory.join(removal::REGISTRATION).exists() {
+            block_on(sweep::sweep_room(directory));
+        }
+    }
+
+    fn control_sockets(&self, host: &Host) -> Vec<PathBuf> {
+        client::engine_sockets(host)
+    }
+
+    fn images(&self) -> Option<&dyn ImageStore> {
+        Some(self)
+    }
+}
+
+impl Engine {
+    async fn start_container(
+        &self,
+        request: BackendStart<'_>,
+    ) -> Result<StartedSandbox, StartError> {
+        let BackendStart { core, context, container, room } = request;
+        let site = core.site(&context, &[]);
+        let client = client::connect(site.host, self.flavour).await;
+        let client = client.map_err(|error| ContainerError::from(error::Failure::from(error)))?;
+        let place = Place::of(room);
+        let request = instance::Request {
+            plan: site.plan,
+            host: site.host,
+            spec: container,
+            workspace: site.workspace,
+            guarded: site.guarded,
+            place: &place,
+            sealed: site.sealed,
+        };
+        let log = room.log().map_err(|source| {
+            let what = "open the sandbox's log";
+            ContainerError::from(error::Failure::Files { what, source })
+        })?;
+        let started = instance::start(client, &request, Some(log)).await;
+        let mut instance = started.map_err(ContainerError::from)?;
+        let way_out = instance.take_way_out();
+        let variables = named_variables(core, &context, way_out.as_ref());
+        let egress = match way_out {
+            Some(WayOut::Gate(gate)) => Some(core.hold_gate(&context, Awaited::Received(gate))?),
+            Some(WayOut::Proxy(proxy)) => Some(core.order_proxy(&context, proxy).await?),
+            None => None,
+        };
+        Ok(StartedSandbox { instance: Box::new(instance), egress, variables })
+    }
+}
+
+/// Pauses a container through its engine.
+#[derive(Debug)]
+struct EnginePause {
+    flavour: Flavour,
+    /// Directory of the sandbox.
+    directory: PathBuf,
+}
+
+impl PauseControl for EnginePause {
+    fn stopped_processes(&self) -> BoxFuture<'_, Result<Vec<i32>, PauseError>> {
+        // The engine freezes the cgroup of the container, which keeps the state of each process.
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn pause(&self) -> BoxFuture<'_, Result<(), PauseError>> {
+        Box::pin(async { Ok(set_paused(&self.directory, self.flavour, true).await?) })
+    }
+
+    fn resume(&self, _stopped_before: Vec<i32>) -> BoxFuture<'_, Result<(), PauseError>> {
+        Box::pin(async { Ok(set_paused(&self.directory, self.flavour, false).await?) })
+    }
+}
+
+impl ImageStore for Engine {
+    fn provide<'a>(
+        &'a self,
+        host: &'a Host,
+        spec: &'a ContainerSpec,
+        progress: OnPull<'a>,
+    ) -> BoxFuture<'a, Result<(), ContainerError>> {
+        Box::pin(async move {
+            let client = client::connect(host, self.flavour).await.map_err(error::Failure::from)?;
+            image::provide(&client, spec, progress).await?;
+            Ok(())
+        })
+    }
+
+    fn build<'a>(
+        &'a self,
+        host: &'a Host,
+        containerfile: &'a str,
+        tag: &'a str,
+        on_line: &'a mut (dyn FnMut(&str) + Send),
+    ) -> BoxFuture<'a, Result<(), ContainerError>> {
+        Box::pin(async move {
+            let client = client::connect(host, self.flavour).await.map_err(error::Failure::from)?;
+            image::build(&client, containerfile, tag, on_line).await?;
+            Ok(())
+        })
     }
 }
 
 /// Fills in the defaults of a container where `policy` says nothing. A container always has limits,
 /// and the `dev` preset shares the host's network.
-pub(crate) fn with_defaults(policy: &Policy, spec: &ContainerSpec) -> Policy {
+fn with_defaults(policy: &Policy, spec: &ContainerSpec) -> Policy {
     let mut full = policy.clone();
     full.limits.memory.get_or_insert(MEMORY);
     full.limits.cpus.get_or_insert(CPUS);
@@ -193,19 +306,8 @@ pub(crate) fn with_defaults(policy: &Policy, spec: &ContainerSpec) -> Policy {
     full
 }
 
-/// Removes the container of an unused room, if there is one.
-pub(crate) fn clear_away(room: &Path) {
-    if room.join(removal::REGISTRATION).exists() {
-        block_on(sweep::sweep_room(room));
-    }
-}
-
 /// Pauses or resumes all processes of a room's container through its engine.
-pub(crate) async fn set_paused(
-    room: &Path,
-    flavour: Flavour,
-    is_to_rest: bool,
-) -> Result<(), ContainerError> {
+async fn set_paused(room: &Path, flavour: Flavour, is_to_rest: bool) -> Result<(), ContainerError> {
     let Some(Registration { socket, container, .. }) = Registration::read(room) else {
         return Err(error::Failure::Unregistered.into());
     };
@@ -225,43 +327,6 @@ pub(crate) async fn set_paused(
         _ => {} // the state is already right, for example after an interrupted call
     }
     Ok(())
-}
-
-/// Returns warnings about the runtime of an engine. Without an engine there are none.
-pub(crate) fn runtime_warnings(host: &Host, flavour: Flavour) -> Vec<String> {
-    let client = block_on(client::connect_as(host, flavour, Freshness::Now));
-    client.map(|client| runtime::warnings(&client.version)).unwrap_or_default()
-}
-
-/// Provides the image that `spec` names, and reports the progress. `spec` also says when to fetch
-/// the image.
-pub(crate) async fn provide_image(
-    host: &Host,
-    flavour: Flavour,
-    spec: &ContainerSpec,
-    progress: image::OnPull<'_>,
-) -> Result<(), ContainerError> {
-    let client = client::connect(host, flavour).await.map_err(error::Failure::from)?;
-    image::provide(&client, spec, progress).await?;
-    Ok(())
-}
-
-/// Builds an image from a Containerfile, and calls `on_line` with each line of the engine's output.
-pub(crate) async fn build_image(
-    host: &Host,
-    flavour: Flavour,
-    containerfile: &str,
-    tag: &str,
-    on_line: &mut (dyn FnMut(&str) + Send),
-) -> Result<(), ContainerError> {
-    let client = client::connect(host, flavour).await.map_err(error::Failure::from)?;
-    image::build(&client, containerfile, tag, on_line).await?;
-    Ok(())
-}
-
-/// Returns the flavour of a backend, or `None` if the backend is not a container engine.
-pub(crate) fn flavour(backend: Name) -> Option<Flavour> {
-    [Flavour::Docker, Flavour::Podman].into_iter().find(|flavour| flavour.backend() == backend)
 }
 
 /// Runs a future to completion on a separate thread, because the caller may be in a runtime, which

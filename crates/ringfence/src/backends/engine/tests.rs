@@ -15,10 +15,10 @@ use super::error::Failure;
 use super::identity::Owner;
 use super::instance::{ContainerInstance, Request, start};
 use super::{LABEL, Place, block_on, container_name, image, probe, removal, sweep};
+use crate::backends::instance::Instance;
 use crate::backends::{Freshness, Question};
 use crate::granted::{Grants, Locations};
-use crate::instance::Instance;
-use crate::session::{Captured, ChannelDoor, Exec, Session};
+use crate::session::{Captured, Exec, Session, UnixConnector};
 use crate::view::Guarded;
 use crate::{ContainerSpec, Host, Preset, Pull, ResolvedWorkspace, Root};
 
@@ -158,8 +158,9 @@ impl Scene {
     }
 
     async fn run(&self, line: &str) -> Captured {
-        let session =
-            Session::new(Arc::new(ChannelDoor::of(&self.room("one").join("channel")).unwrap()));
+        let session = Session::new(Arc::new(
+            UnixConnector::for_guest_in(&self.room("one").join("channel")).unwrap(),
+        ));
         session.up(PATIENCE).await.unwrap();
         let execution = session.exec(&Exec::shell(line)).await.unwrap();
         tokio::time::timeout(PATIENCE, execution.capture(1 << 20)).await.unwrap().unwrap()

@@ -75,7 +75,7 @@ fn check_developer(scene: &Scene, outside: Owner) {
         );
         scene.says("echo x > made && mkdir -p ~/.config && git init -q . && python3 -c pass").await;
         assert_eq!(scene.owner_of("made"), (outside.user, outside.group));
-        assert_eq!(instance.container().unwrap().network, "host");
+        assert_eq!(instance.manifest().network, "host");
         assert_ne!(scene.says("ls /sys/class/net").await, "");
         assert!(!scene.run("sudo -n true || su -c true").await.ended.ok());
         Box::new(instance).stop().await.unwrap();

@@ -1,0 +1,285 @@
+//! Sandboxes that are process trees of this host, with the guest as their command.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use ringfence_linux::cgroup::Group;
+use ringfence_linux::pause::ProcessTree;
+use ringfence_linux::{Files, Order, Report, Terminal, control};
+use rustix::fs::{Mode, OFlags};
+use rustix::net::RecvFlags;
+use rustix::pipe::PipeFlags;
+use tokio::io::{AsyncReadExt, Interest};
+use tokio::net::unix::pipe;
+
+use super::facets::{KeptSandbox, PauseControl, PortRoute, SandboxFacets, WorkspaceSource};
+use super::instance::{HostView, Instance, StopError};
+use super::{BackendStart, ProcessLaunch, StartedSandbox};
+use crate::pause::PauseError;
+use crate::readiness::{self, ProcessEnd};
+use crate::ready::Ready;
+use crate::room::{Name, channel_in};
+use crate::run::Underway;
+use crate::session::{SOCKET, UnixConnector, listen_in};
+use crate::{Command, ResolvedWorkspace, RunError, StartError};
+
+/// Number of the descriptor that is the guest's listening socket.
+const LISTENER: i32 = 3;
+/// Number of the descriptor that is the guest's end of the leash.
+const OWNER: i32 = 4;
+/// Number of our own processes in a sandbox that stays, besides its first process: the guest, and
+/// the process that forks for it.
+const OWN_PROCESSES: u32 = 2;
+/// Number of bytes of the guest's output that are kept in the sandbox's log.
+pub(crate) const LOG_SIZE: usize = 8 << 20;
+/// Number of bytes of the guest's output that are read at once.
+const LOG_PIECE: usize = 16 << 10;
+
+/// A sandbox that is a process tree of ours, with the guest as its command.
+#[derive(Debug)]
+pub(super) struct ProcessInstance {
+    underway: Option<Underway>,
+    /// End of the sandbox's first process.
+    end: ProcessEnd,
+    /// Our end of the leash. The guest ends when it is closed, even if the processes between the
+    /// guest and this process are gone.
+    _leash: OwnedFd,
+}
+
+/// Starts the guest as the command of a process tree that `backend` confines.
+pub(super) async fn start(
+    backend: &dyn ProcessLaunch,
+    request: BackendStart<'_>,
+) -> Result<StartedSandbox, StartError> {
+    let instance: Box<dyn Instance> = Box::new(start_guest(backend, request).await?);
+    Ok(StartedSandbox { instance, egress: None, variables: BTreeMap::new() })
+}
+
+/// Returns the facets of a sandbox that is a process tree of this host.
+pub(super) fn attach(sandbox: KeptSandbox<'_>) -> io::Result<SandboxFacets> {
+    let KeptSandbox { manifest, directory } = sandbox;
+    let observer = sandbox.read_observer()?;
+    let tree = observer.as_ref().and_then(|observer| observer.tree());
+    let pause: Arc<dyn PauseControl> = Arc::new(TreePause { name: manifest.name.clone(), tree });
+    // An open network is the host's own network.
+    let ports = match manifest.network.as_str() {
+        "host" | "open" => PortRoute::ProcessTree,
+        _ => PortRoute::Guest,
+    };
+    Ok(SandboxFacets {
+        connector: Arc::new(UnixConnector::for_guest_in(&channel_in(directory))?),
+        workspace: WorkspaceSource::HostDir(manifest.workspace.clone()),
+        pause: Some(pause),
+        observer,
+        ports,
+    })
+}
+
+async fn start_guest(
+    backend: &dyn ProcessLaunch,
+    request: BackendStart<'_>,
+) -> Result<ProcessInstance, RunError> {
+    let BackendStart { core, context, room, .. } = request;
+    let failed = |what: &'static str| {
+        move |source: io::Error| RunError::Setup { step: what.to_owned(), source }
+    };
+    let listener = listen_in(&room.channel(), SOCKET.as_ref())
+        .map_err(failed("listen for the guest's callers"))?;
+    let log = room.log().map_err(failed("open the sandbox's log"))?;
+    let shown = [room.guest.path.clone()];
+    let site = core.site(&context, &shown);
+    let ResolvedWorkspace { source, destination, .. } = &context.workspace;
+    let start = if backend.shares_paths(&context.plan) { source } else { destination };
+    let command = Command::new(&room.guest.path)
+        .arguments(["--listener".to_owned(), LISTENER.to_string()])
+        .arguments(["--owner".to_owned(), OWNER.to_string()])
+        .argument("--directory")
+        .argument(start)
+        .directory(source);
+    let mut preparation = backend.prepare(&site, &command)?;
+    preparation.own_processes += OWN_PROCESSES;
+    let (owner, leash) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)
+        .map_err(|error| failed("make the leash")(error.into()))?;
+    let (files, said) = streams(listener, owner).map_err(failed("make the guest's streams"))?;
+    // The first process gets no deadline, because a lease can be renewed, and the sandbox ends
+    // with its keeper anyway.
+    let underway = core.launch(Ready { context, preparation }, files, Terminal::Detached, None)?;
+    tokio::spawn(keep_log(said, log));
+    let instance =
+        ProcessInstance::new(underway, leash).map_err(|source| RunError::Watch { source })?;
+    instance.started().await?;
+    Ok(instance)
+}
+
+/// Makes the guest's descriptors: no input, a pipe for its output, the listening socket, and its
+/// end of the leash. The guest does not get the log itself: a process that can look at the guest's
+/// descriptors could open the log again through them, proc(5), and truncate it or fill the disk.
+fn streams(listener: OwnedFd, owner: OwnedFd) -> io::Result<(Files, pipe::Receiver)> {
+    let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let (said, output) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let copy = output.try_clone()?;
+    let stdio = [Some(null), Some(output), Some(copy)];
+    let files = Files {
+        stdio,
+        terminal: None,
+        gate: None,
+        passed: vec![(LISTENER, listener), (OWNER, owner)],
+    };
+    Ok((files, pipe::Receiver::from_owned_fd(said)?))
+}
+
+/// Appends the guest's output to the sandbox's log, until the guest ends or the log is long enough.
+async fn keep_log(mut said: pipe::Receiver, mut log: fs_err::File) {
+    let (mut buffer, mut left) = (vec![0; LOG_PIECE], LOG_SIZE);
+    while let Ok(length @ 1..) = said.read(&mut buffer[..LOG_PIECE.min(left)]).await {
+        left -= length;
+        if log.write_all(&buffer[..length]).is_err() {
+            return; // the disk is full; the guest continues without a log
+        }
+    }
+}
+
+impl ProcessInstance {
+    pub(super) fn new(underway: Underway, leash: OwnedFd) -> io::Result<ProcessInstance> {
+        let end = ProcessEnd::of(underway.started.launched.pidfd.try_clone()?)?;
+        Ok(ProcessInstance { underway: Some(underway), end, _leash: leash })
+    }
+
+    /// Waits until the guest's program was executed.
+    pub(super) async fn started(&self) -> Result<(), RunError> {
+        let lost = |source| RunError::Watch { source };
+        let underway = self.underway.as_ref().expect("it is taken only when it is stopped");
+        let control =
+            readiness::watch(underway.started.control.as_fd(), Interest::READABLE).map_err(lost)?;
+        loop {
+            let mut ready = control.readable().await.map_err(lost)?;
+            return match control::receive(&underway.started.control, RecvFlags::DONTWAIT) {
+                Ok(Some(Report::Started { .. })) => Ok(()),
+                Ok(Some(Report::SetupFailed { step, errno })) => {
+                    Err(RunError::Setup { step, source: io::Error::from_raw_os_error(errno) })
+                }
+                Ok(Some(Report::ExecFailed { errno })) => Err(RunError::NotExecutable {
+                    program: "ringfence-guest".to_owned(),
+                    source: io::Error::from_raw_os_error(errno),
+                }),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready.clear_ready();
+                    continue;
+                }
+                Ok(_) => Err(RunError::Killed),
+                Err(source) => Err(RunError::Watch { source }),
+            };
+        }
+    }
+}
+
+/// Tells a process tree to end, without waiting for that. The death of its owner has the same
+/// effect.
+fn end(underway: &Underway) {
+    if let Some(group) = underway.group.as_ref().filter(|_| underway.ends_by_group) {
+        let _ = group.kill(); // the first process also kills what it can
+    }
+    let _ = control::send(&underway.started.control, &Order::End); // the sandbox may have ended
+}
+
+impl Instance for ProcessInstance {
+    fn host_view(&self) -> Option<HostView> {
+        let underway = self.underway.as_ref()?;
+        Some(HostView {
+            oom_counters: underway.group.iter().flat_map(Group::oom_counters).collect(),
+            tree: ProcessTree::of(underway.started.launched.pid),
+        })
+    }
+
+    fn ended(&self) -> BoxFuture<'static, ()> {
+        self.end.awaited()
+    }
+
+    fn stop(mut self: Box<Self>) -> BoxFuture<'static, Result<(), StopError>> {
+        let underway = self.underway.take();
+        Box::pin(async move {
+            let Some(underway) = underway else { return Ok(()) };
+            end(&underway);
+            // After a timeout, dropping `underway` below continues to wait, and reports nothing.
+            let _ = tokio::time::timeout(STOP_TIMEOUT, self.end.awaited()).await;
+            drop(underway);
+            Ok(())
+        })
+    }
+}
+
+/// Longest time that a sandbox may take to end before it is dropped.
+const STOP_TIMEOUT: Duration = Duration::from_secs(7);
+
+impl Drop for ProcessInstance {
+    fn drop(&mut self) {
+        if let Some(underway) = self.underway.take() {
+            end(&underway);
+            // Drop on another thread, because dropping waits for the first process, and the caller
+            // must not wait.
+            std::thread::spawn(move || drop(underway));
+        }
+    }
+}
+
+/// Pauses a process tree by stopping each of its processes.
+#[derive(Debug)]
+struct TreePause {
+    name: Name,
+    /// The tree, if its processes are visible from here.
+    tree: Option<ProcessTree>,
+}
+
+impl TreePause {
+    fn tree(&self) -> Result<ProcessTree, PauseError> {
+        let unseen = || PauseError::Unseen { name: self.name.clone() };
+        let tree = self.tree.ok_or_else(unseen)?;
+        match tree.is_there() {
+            Ok(true) => Ok(tree),
+            Ok(false) => Err(unseen()),
+            Err(source) => Err(PauseError::Unread { name: self.name.clone(), source }),
+        }
+    }
+
+    /// Runs a function that examines processes, or waits for them, on another thread.
+    async fn on_other_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Result<T, PauseError> {
+        let done = tokio::task::spawn_blocking(work).await;
+        done.expect("looking at processes does not panic").map_err(|source| {
+            let name = self.name.clone();
+            match source.kind() {
+                io::ErrorKind::TimedOut => PauseError::Restless { name, source },
+                _ => PauseError::Unread { name, source },
+            }
+        })
+    }
+}
+
+impl PauseControl for TreePause {
+    fn stopped_processes(&self) -> BoxFuture<'_, Result<Vec<i32>, PauseError>> {
+        Box::pin(async {
+            let tree = self.tree()?;
+            self.on_other_thread(move || tree.stopped()).await
+        })
+    }
+
+    fn pause(&self) -> BoxFuture<'_, Result<(), PauseError>> {
+        Box::pin(async {
+            let tree = self.tree()?;
+            self.on_other_thread(move || tree.stop()).await
+        })
+    }
+
+    fn resume(&self, stopped_before: Vec<i32>) -> BoxFuture<'_, Result<(), PauseError>> {
+        Box::pin(async {
+            let tree = self.tree()?;
+            self.on_other_thread(move || tree.go_on(&stopped_before)).await
+        })
+    }
+}

@@ -1,0 +1,92 @@
+//! Check of the seam: outside `backends/`, no code of the library asks which backend a sandbox has.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::Findings;
+use crate::workspace::{Workspace, files_below};
+
+/// Sources of the library, and the part of them that knows the backends.
+const LIBRARY: &str = "crates/ringfence/src";
+const BACKENDS: &str = "crates/ringfence/src/backends";
+/// Modules of single backends.
+const MODULES: [&str; 5] = ["engine", "bwrap", "native", "bare", "process_tree"];
+/// Names of the backends, as variants of the enum in `ringfence-core`.
+const VARIANTS: [&str; 8] =
+    ["Native", "Bwrap", "Docker", "Podman", "Kubernetes", "E2b", "Outer", "Local"];
+
+pub(super) fn check(workspace: &Workspace) -> Result<Findings> {
+    let mut findings = Findings::new();
+    for path in files_below(&workspace.root.join(LIBRARY))? {
+        let name = path.strip_prefix(&workspace.root)?;
+        let is_source = name.extension().is_some_and(|extension| extension == "rs");
+        if is_source && !name.starts_with(BACKENDS) && !is_test(name) {
+            findings.extend(judge(name, &fs_err::read_to_string(&path)?));
+        }
+    }
+    Ok(findings)
+}
+
+fn is_test(name: &Path) -> bool {
+    name.components().any(|part| part.as_os_str() == "tests" || part.as_os_str() == "tests.rs")
+}
+
+fn judge(name: &Path, text: &str) -> Findings {
+    let production = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
+    let lines = production.lines().enumerate().filter(|(_, line)| asks_for_backend(line));
+    lines
+        .map(|(index, _)| {
+            let place = format!("{}:{}", name.display(), index + 1);
+            format!("{place}: asks which backend it is; add a facet to the trait in {BACKENDS}")
+        })
+        .collect()
+}
+
+/// Tells whether a line reaches into the module of a backend, or decides by the backend's name.
+fn asks_for_backend(line: &str) -> bool {
+    let reaches = MODULES.iter().any(|module| line.contains(&format!("backends::{module}")));
+    let is_match = line.contains("=>") || line.contains("matches!");
+    let decides = VARIANTS.iter().any(|variant| {
+        let named = format!("Backend::{variant}");
+        let is_compared =
+            ["== ", "!= "].iter().any(|sign| line.contains(&format!("{sign}{named}")));
+        is_compared || (is_match && line.contains(&named) && !line.contains(&format!("({named}")))
+    });
+    reaches || decides
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(line: &str, expected: bool) {
+        assert_eq!(asks_for_backend(line), expected, "{line}");
+    }
+
+    #[test]
+    fn a_decision_by_the_name_of_a_backend_is_found() {
+        check("use crate::backends::engine;", true);
+        check("crate::backends::engine::clear_away(&room.directory);", true);
+        check("if backend == Backend::Bwrap {", true);
+        check("Backend::Docker | Backend::Podman => pause(),", true);
+        check("if matches!(backend, Backend::Local | Backend::Outer) {", true);
+        check("if matches!(backend, Backend::Local) {", true);
+    }
+
+    #[test]
+    fn a_choice_of_a_backend_is_no_decision_by_its_name() {
+        check("let policy = Policy::default().backend(Backend::Local);", false);
+        check("None => policy.backend(Backend::Local),", false);
+        check("use crate::backends::{self, Freshness};", false);
+        check("backends::get(backend)?.probe(question)", false);
+    }
+
+    #[test]
+    fn tests_at_the_end_of_a_file_may_name_backends() {
+        let text = "fn a() {}\n\n#[cfg(test)]\nmod tests {\n    if b == Backend::Local {}\n}\n";
+        assert_eq!(judge(Path::new("a.rs"), text), Findings::new());
+        assert_eq!(judge(Path::new("a.rs"), "if b == Backend::Local {}\n").len(), 1);
+    }
+}
