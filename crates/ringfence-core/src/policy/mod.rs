@@ -20,7 +20,7 @@ pub(crate) mod text;
 mod workspace;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -127,6 +127,17 @@ impl Policy {
     pub fn without_values(mut self) -> Policy {
         self.env.set.values_mut().for_each(|value| *value = "***".to_owned());
         self
+    }
+
+    /// Returns a path of the policy that is not UTF-8, if there is one. JSON cannot represent such
+    /// a path.
+    pub fn path_that_is_not_text(&self) -> Option<&Path> {
+        let files = &self.filesystem;
+        let workspace = files.workspace.iter();
+        let workspace = workspace
+            .flat_map(|workspace| std::iter::once(&workspace.source).chain(&workspace.destination));
+        let granted = files.read.iter().chain(&files.write).flatten();
+        workspace.chain(granted).map(PathBuf::as_path).find(|path| path.to_str().is_none())
     }
 
     /// Returns the hash that identifies the policy in results and certificates.

@@ -2,11 +2,13 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::settings::{Container, Source};
 use crate::{Backend, Choice, Fault};
 
 /// Rule for the choice of a backend, as the settings state it. [`resolve`] applies the rule.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Selection {
     /// `native`, else `bwrap`, else `outer` in a detected container, else an error.
     #[default]

@@ -39,7 +39,7 @@ pub struct CodeConfig {
 }
 
 /// Merged settings for running code, in addition to the policy.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Code {
     /// Action of the lint when it finds a listed import. The lint isolates nothing.
     pub block_imports: BlockImports,

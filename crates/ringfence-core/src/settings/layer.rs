@@ -165,7 +165,7 @@ impl Layer {
             Place::Flags => {
                 let key = self.said(key);
                 let key = KEYS.iter().find(|known| key.starts_with(known.name));
-                Source::Flag(key.and_then(|key| key.flag).unwrap_or("a flag"))
+                Source::Flag(key.and_then(|key| key.flag).unwrap_or("a flag").into())
             }
         }
     }

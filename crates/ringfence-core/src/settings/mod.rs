@@ -23,6 +23,7 @@ mod layer;
 mod merge;
 mod narrow;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
@@ -39,6 +40,8 @@ pub use keys::{KEYS, Key, Variable};
 pub use layer::{LayerText, Origin};
 pub use narrow::Widening;
 
+use serde::{Deserialize, Serialize};
+
 use crate::Policy;
 use crate::audit::Store;
 use layer::Layer;
@@ -50,7 +53,7 @@ pub fn schema() -> serde_json::Value {
 }
 
 /// Source of a value.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
     /// Built-in default, because no layer sets the value.
     BuiltIn,
@@ -64,7 +67,7 @@ pub enum Source {
     /// Environment variable with this name.
     Variable(String),
     /// Command-line flag, such as `--memory`.
-    Flag(&'static str),
+    Flag(Cow<'static, str>),
 }
 
 impl fmt::Display for Source {
@@ -79,7 +82,7 @@ impl fmt::Display for Source {
 }
 
 /// Sources of the values, by key. A key that is not in the map has its built-in default.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sources(BTreeMap<String, Vec<Source>>);
 
 impl Sources {
@@ -123,7 +126,7 @@ pub struct Inputs<'a, Variables> {
 }
 
 /// Settings for execution records.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Audit {
     /// Runs that leave a record.
     pub store: Store,
@@ -131,8 +134,8 @@ pub struct Audit {
     pub dir: PathBuf,
 }
 
-/// Settings of all layers, merged.
-#[derive(Debug, Clone, PartialEq)]
+/// Settings of all layers, merged. They can be sent to another process as JSON.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// Policy with the fields that some layer states, without defaults.
     pub policy: Policy,
@@ -189,7 +192,7 @@ impl Settings {
     /// The method is for flags other than `--backend` that choose a backend, such as `--container`.
     #[must_use]
     pub fn selected_by_flag(mut self, flag: &'static str) -> Settings {
-        self.sources.replace("backend", Source::Flag(flag));
+        self.sources.replace("backend", Source::Flag(flag.into()));
         self
     }
 

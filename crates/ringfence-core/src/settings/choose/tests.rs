@@ -14,7 +14,7 @@ fn choose(
     let (selection, source) = match asked.split_once('=') {
         None => (Selection::Auto, Source::BuiltIn),
         Some(("backend", name)) => {
-            (name.parse::<Choice>().unwrap().into(), Source::Flag("--backend"))
+            (name.parse::<Choice>().unwrap().into(), Source::Flag("--backend".into()))
         }
         Some((name, value)) => {
             let dialect = Dialect::read([(name.to_owned(), value.to_owned())]).unwrap();

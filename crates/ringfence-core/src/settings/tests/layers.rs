@@ -303,3 +303,26 @@ fn a_dialect_without_a_selector_leaves_the_choice_alone() {
         "SANDBOX_MODE=bwrap and SANDBOX_METHOD=docker disagree: `bwrap` against `docker`",
     );
 }
+
+#[test]
+fn settings_arrive_at_another_process_as_they_were_sent() {
+    let settings = Given::default()
+        .system("backend = 'bwrap'\n[audit]\nstore = 'always'")
+        .user(
+            "[[credentials]]\nhost = 'api.example.org'\nfile = '~/.token'\n\
+             header = 'Authorization: Bearer {secret}'\n[code]\npreload = ['json']",
+        )
+        .project("[limits]\nmemory = '300M'\ntime = '90s'\n[filesystem]\nhide = ['.env{,.local}']")
+        .variable("SANDBOX_MODE", "auto")
+        .flags(
+            Policy::default()
+                .workspace("/srv/a:b\\c")
+                .read("/opt/tools")
+                .network(Network::only(["example.org:8443".parse().unwrap()]))
+                .allow_weaker(crate::Clause::Disk),
+        )
+        .load()
+        .unwrap();
+    let sent = serde_json::to_string(&settings).unwrap();
+    assert_eq!(serde_json::from_str::<Settings>(&sent).unwrap(), settings);
+}
