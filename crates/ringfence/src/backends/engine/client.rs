@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bollard::models::SystemVersion;
 use bollard::{API_DEFAULT_VERSION, ClientVersion, Docker};
 use ringfence_core::Backend;
+use tokio::time::timeout;
 
 use super::runtime::Version;
 use super::version::Asked;
@@ -15,7 +17,10 @@ use crate::backends::Freshness;
 use crate::{Host, Unavailable};
 
 /// Timeout for one request to an engine, in seconds.
-const PATIENCE: u64 = 120;
+const REQUEST_TIMEOUT: u64 = 120;
+/// Time within which an engine must tell its version. Behind a socket of systemd there may be no
+/// engine that ever answers. On a slow machine, Podman takes several seconds.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Kind of container engine. Both kinds speak the same API, with small differences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -334,11 +339,16 @@ async fn greet(
     let silent =
         |source| ConnectError::Silent { flavour, socket: socket.into(), source: Box::new(source) };
     let dial = |version| {
-        Docker::connect_with_unix(&socket.to_string_lossy(), PATIENCE, version).map_err(silent)
+        Docker::connect_with_unix(&socket.to_string_lossy(), REQUEST_TIMEOUT, version)
+            .map_err(silent)
     };
     let engine = Asked { socket, pid: peer.pid, host, freshness };
     let version = engine
-        .version(async { dial(API_DEFAULT_VERSION)?.version().await.map_err(silent) })
+        .version(async {
+            let api = dial(API_DEFAULT_VERSION)?;
+            let said = timeout(VERSION_TIMEOUT, api.version()).await;
+            said.unwrap_or(Err(bollard::errors::Error::RequestTimeoutError)).map_err(silent)
+        })
         .await?;
     let api = dial(&spoken(&version))?;
     let is_podman =
@@ -423,5 +433,16 @@ mod tests {
         let error = connect();
         assert!(matches!(error, ConnectError::Silent { .. }), "{error}");
         assert!(error.hint().contains("podman system service"), "{}", error.hint());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_socket_that_accepts_and_never_answers_is_given_up() {
+        let place = tempfile::tempdir().unwrap();
+        let socket = place.path().join("engine.sock");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let begun = tokio::time::Instant::now();
+        let error = connect_to(Flavour::Podman, &socket).await.unwrap_err();
+        assert!(matches!(error, ConnectError::Silent { .. }), "{error:?}");
+        assert!(begun.elapsed() < 2 * VERSION_TIMEOUT, "{:?}", begun.elapsed());
     }
 }
