@@ -9,7 +9,6 @@ mod cli;
 mod connections;
 mod exchange;
 mod http;
-mod keeper;
 mod mcp;
 mod report;
 mod telemetry;

@@ -6,13 +6,13 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use ringfence::egress::ChangeError;
+use ringfence::monitor::MonitorError;
 use ringfence::{
     AttachError, Code, CodeError, ExecutionResult, ExitStatus, Fault, LoadError, PauseError,
     RecordError, RoomError, RunError, SessionError, StartError, WrapperError, chain,
 };
 use ringfence_core::settings::SettingsError;
 use ringfence_core::terminal::{clean_line, clean_message};
-use serde::{Deserialize, Serialize};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
@@ -30,26 +30,18 @@ pub(crate) struct Failure {
     code: Cow<'static, str>,
 }
 
-/// Form in which a failure is sent to another process of this program.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Told {
-    message: String,
-    hints: Vec<String>,
-    status: u8,
-    code: Cow<'static, str>,
-}
-
-impl From<Failure> for Told {
-    fn from(failure: Failure) -> Told {
+impl From<Failure> for MonitorError {
+    fn from(failure: Failure) -> MonitorError {
         let Failure { message, hints, status, code } = failure;
-        Told { message, hints, status: status.code(), code }
+        MonitorError::new(message, hints, status, code)
     }
 }
 
-impl From<Told> for Failure {
-    fn from(told: Told) -> Failure {
-        let Told { message, hints, status, code } = told;
-        Failure { message, hints, status: ExitStatus::Code(status), code }
+impl From<MonitorError> for Failure {
+    fn from(error: MonitorError) -> Failure {
+        let code = error.code().to_owned().into();
+        let (message, hints) = (error.message().to_owned(), error.hints().to_owned());
+        Failure { message, hints, status: error.exit_status(), code }
     }
 }
 

@@ -60,6 +60,7 @@ pub mod contexts;
 pub mod doctor;
 pub mod egress;
 pub mod images;
+pub mod monitor;
 pub mod prove;
 pub mod ssh;
 

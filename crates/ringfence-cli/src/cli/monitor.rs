@@ -8,12 +8,12 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use ringfence::monitor::{MonitorAnswer, tell};
 use ringfence::{Engine, Preset, Sandbox, Settings, Spec, ssh};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::attach::block_on;
 use super::fetch::fetch;
-use crate::keeper::{Answer, tell};
 use crate::report::Failure;
 
 /// Maximum time to wait for a start that was interrupted, because a sandbox can be stopped only
@@ -36,7 +36,7 @@ pub(super) fn run(asked: impl FnOnce() -> Result<(Settings, Spec), Failure>) -> 
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // The send fails only if the caller is gone.
-            let _ = tell(&Answer::Failed(failure.into()));
+            let _ = tell(&MonitorAnswer::Failed(failure.into()));
             ExitCode::FAILURE
         }
     }
@@ -58,7 +58,7 @@ async fn keep(engine: &Engine, spec: Spec) -> Result<(), Failure> {
     let listener =
         if is_new && is_for_people(&sandbox) { ssh::listen(&sandbox).await.ok() } else { None };
     // If the caller was killed meanwhile, the sandbox stays up and can be found by its name.
-    let _ = tell(&Answer::Ready { manifest: Box::new(sandbox.manifest().clone()), is_new });
+    let _ = tell(&MonitorAnswer::Ready { manifest: Box::new(sandbox.manifest().clone()), is_new });
     if !is_new {
         return Ok(());
     }

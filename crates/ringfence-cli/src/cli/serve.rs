@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use ringfence::{Engine, Host, Sandbox};
+use ringfence::{Engine, Host, Sandbox, monitor};
 use tokio::net::TcpListener;
 
 use super::attach::block_on;
@@ -15,7 +15,6 @@ use super::keys;
 use super::monitor::Ends;
 use crate::answer::print;
 use crate::http::{Audience, DOMAIN, FOR_SERVER, Identity, KeyFile, Ready, ServerConfig, Template};
-use crate::keeper;
 use crate::report::Failure;
 use crate::telemetry::Telemetry;
 
@@ -77,7 +76,7 @@ impl Serve {
         // Check the templates before a second thread exists, because the checks fork.
         let templates = templates(&config, &host)?;
         Sandbox::sweep(&host)?;
-        keeper::raise_descriptor_limit();
+        monitor::raise_descriptor_limit();
         let (telemetry, largest) = (Telemetry::from_variables(&host), config.largest_snapshot());
         block_on(async {
             let mut ends = Ends::listen()?;

@@ -4,14 +4,14 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Args;
+use ringfence::monitor::{self, MonitorAnswer, MonitorHandle};
 use ringfence::policy::{Network, Span};
 use ringfence::{Clause, Existing, Host, Manifest, Name, Settings, Spec};
 
 use super::attach::{block_on, plain};
 use super::flags::{ContainerFlags, PolicyFlags, is_engine};
-use super::monitor::{self, Ends};
+use super::monitor::{Ends, run as run_monitor};
 use crate::answer::{print, print_json};
-use crate::keeper::{self, Answer, Keeper};
 use crate::report::{Failure, warn};
 
 const EXAMPLES: &str = "\
@@ -60,15 +60,15 @@ pub(crate) struct Up {
 impl Up {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
         if self.monitor {
-            return Ok(monitor::run(|| called()?.asked(host)));
+            return Ok(run_monitor(|| called()?.asked(host)));
         }
         match block_on(ask())? {
-            Answer::Failed(told) => Err(told.into()),
-            Answer::Ready { manifest, .. } if self.json => {
+            MonitorAnswer::Failed(error) => Err(error.into()),
+            MonitorAnswer::Ready { manifest, .. } if self.json => {
                 print_json(&manifest)?;
                 Ok(ExitCode::SUCCESS)
             }
-            Answer::Ready { manifest, is_new } => {
+            MonitorAnswer::Ready { manifest, is_new } => {
                 print(&welcome(&manifest, is_new))?;
                 Ok(ExitCode::SUCCESS)
             }
@@ -131,15 +131,15 @@ fn default_name(settings: &Settings) -> Name {
 
 /// Starts this command again as a monitor, and waits for the answer. An interruption also ends the
 /// monitor.
-async fn ask() -> Result<Answer, Failure> {
+async fn ask() -> Result<MonitorAnswer, Failure> {
     let mut ends = Ends::listen()?;
-    let mut keeper = Keeper::start(&std::env::args_os().collect::<Vec<_>>())?;
+    let mut monitor = MonitorHandle::start(&std::env::args_os().collect::<Vec<_>>())?;
     let signal = tokio::select! {
-        answer = keeper.answer() => return answer,
+        answer = monitor.answer() => return Ok(answer?),
         signal = ends.signalled() => signal,
     };
-    keeper.ask_to_end();
-    keeper.wait();
+    monitor.ask_to_end();
+    monitor.wait();
     Err(Failure::interrupted(signal.as_raw_value() as u8))
 }
 
@@ -156,7 +156,7 @@ fn called() -> Result<Up, Failure> {
     let bug = || {
         Failure::usage("a monitor is told by its caller what to keep, and was not", "ringfence up")
     };
-    match super::parse(keeper::called().map_err(|_| bug())?)?.command {
+    match super::parse(monitor::called().map_err(|_| bug())?)?.command {
         super::Command::Up(up) => Ok(up),
         _ => Err(bug()),
     }

@@ -5,10 +5,10 @@ use std::future::ready;
 use std::time::Duration;
 
 use ringfence::Sandbox;
+use ringfence::monitor::{MonitorAnswer, MonitorHandle};
 use tokio::time::timeout;
 
 use super::registry::{Registry, make_private};
-use crate::keeper::{Answer, Keeper};
 use crate::report::Failure;
 
 /// Path of the sandbox's own directory inside, as E2B's clients expect it.
@@ -23,7 +23,7 @@ const START_PATIENCE: Duration = Duration::from_secs(300);
 #[derive(Debug)]
 pub(super) struct Launched {
     pub(super) sandbox: Sandbox,
-    pub(super) keeper: Keeper,
+    pub(super) monitor: MonitorHandle,
 }
 
 impl Registry {
@@ -64,27 +64,31 @@ impl Registry {
                 )
             };
             make_private(&workspace).map_err(unmade)?;
-            Keeper::start(&words)
+            MonitorHandle::start(&words).map_err(Failure::from)
         });
         let begun = begun.await.expect("starting a process does not panic");
-        let mut keeper = begun.inspect_err(|_| self.remove_workspace(id, ready(())))?;
+        let mut monitor = begun.inspect_err(|_| self.remove_workspace(id, ready(())))?;
         let answer = tokio::select! {
-            answer = timeout(START_PATIENCE, keeper.answer()) => answer,
-            () = given_up => Ok(Err(Failure::failed("a sandbox is given up that is not up yet", "ringfence serve"))),
+            answer = timeout(START_PATIENCE, monitor.answer()) => match answer {
+                Ok(answer) => answer.map_err(Failure::from),
+                Err(_) => Err(Failure::failed("a sandbox did not come up in time", "ringfence doctor")),
+            },
+            () = given_up => {
+                Err(Failure::failed("a sandbox is given up that is not up yet", "ringfence serve"))
+            }
         };
         let launched = match answer {
-            Ok(Ok(Answer::Ready { .. })) => {
+            Ok(MonitorAnswer::Ready { .. }) => {
                 Sandbox::attach(self.host(), id).await.map_err(Failure::from)
             }
-            Ok(Ok(Answer::Failed(told))) => Err(told.into()),
-            Ok(Err(failure)) => Err(failure),
-            Err(_) => Err(Failure::failed("a sandbox did not come up in time", "ringfence doctor")),
+            Ok(MonitorAnswer::Failed(error)) => Err(error.into()),
+            Err(failure) => Err(failure),
         };
         match launched {
-            Ok(sandbox) => Ok(Launched { sandbox, keeper }),
+            Ok(sandbox) => Ok(Launched { sandbox, monitor }),
             Err(failure) => {
-                keeper.ask_to_end();
-                self.remove_workspace(id, end_of(keeper));
+                monitor.ask_to_end();
+                self.remove_workspace(id, end_of(monitor));
                 Err(failure)
             }
         }
@@ -92,17 +96,17 @@ impl Registry {
 
     /// Ends a sandbox that no client received.
     pub(super) async fn discard(&self, id: &str, launched: Launched) {
-        let Launched { sandbox, keeper } = launched;
+        let Launched { sandbox, monitor } = launched;
         if let Err(error) = sandbox.stop().await {
             tracing::error!(id, error = ringfence::chain(&error), "a sandbox does not end");
-            keeper.ask_to_end();
+            monitor.ask_to_end();
         }
-        self.remove_workspace(id, end_of(keeper));
+        self.remove_workspace(id, end_of(monitor));
     }
 }
 
 /// Waits for the end of the process that keeps a sandbox.
-pub(super) async fn end_of(keeper: Keeper) {
-    let waited = tokio::task::spawn_blocking(|| keeper.wait()).await;
+pub(super) async fn end_of(monitor: MonitorHandle) {
+    let waited = tokio::task::spawn_blocking(|| monitor.wait()).await;
     waited.expect("waiting does not panic");
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use jiff::Timestamp;
+use ringfence::monitor::MonitorHandle;
 use ringfence::{AttachError, Host, RoomError, Sandbox};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -27,7 +28,6 @@ use super::removal::{Removals, remove_aside};
 use super::reply::Refusal;
 use super::rest::{as_found, over};
 use super::store::{Found, Record, Store};
-use crate::keeper::Keeper;
 use crate::report::Failure;
 use crate::telemetry::{Caller, SandboxSpan, Telemetry};
 
@@ -247,7 +247,7 @@ impl Registry {
         stored: Result<(), redb::Error>,
     ) -> Result<Arc<Live>, Failure> {
         match stored {
-            Ok(()) => Ok(self.admit(record, launched.sandbox, Some(launched.keeper))),
+            Ok(()) => Ok(self.admit(record, launched.sandbox, Some(launched.monitor))),
             Err(error) => {
                 self.discard(&record.id, launched).await;
                 Err(of_store(error))
@@ -260,11 +260,11 @@ impl Registry {
         self: &Arc<Registry>,
         record: Record,
         sandbox: Sandbox,
-        keeper: Option<Keeper>,
+        monitor: Option<MonitorHandle>,
     ) -> Arc<Live> {
         let (id, life) = (record.id.clone(), watch::Sender::new(as_found(record.life, &sandbox)));
         let history =
-            Mutex::new(if keeper.is_some() { History::of_new() } else { History::of_found() });
+            Mutex::new(if monitor.is_some() { History::of_new() } else { History::of_found() });
         let (ways, activity) = (Ways::default(), Arc::default());
         let (changing, saving) = (Default::default(), Arc::default());
         let span = self.tell_of(&record, &sandbox);
@@ -280,7 +280,7 @@ impl Registry {
             history,
         });
         self.locked().insert(id, Arc::clone(&live));
-        tokio::spawn(Arc::clone(self).see_through(Arc::clone(&live), keeper));
+        tokio::spawn(Arc::clone(self).see_through(Arc::clone(&live), monitor));
         live
     }
 
@@ -296,7 +296,7 @@ impl Registry {
 
     /// Waits until a sandbox ends or its time is over, ends or pauses it in that case, and removes
     /// what is left of it.
-    async fn see_through(self: Arc<Registry>, live: Arc<Live>, keeper: Option<Keeper>) {
+    async fn see_through(self: Arc<Registry>, live: Arc<Live>, monitor: Option<MonitorHandle>) {
         let mut life = live.life.subscribe();
         let mut ended = pin!(live.sandbox.ended());
         let id = &live.record.id;
@@ -342,8 +342,8 @@ impl Registry {
             }
         };
         self.forget(&live);
-        if let Some(keeper) = keeper {
-            end_of(keeper).await;
+        if let Some(monitor) = monitor {
+            end_of(monitor).await;
         }
     }
 

@@ -1,6 +1,8 @@
-//! Start of the process that keeps a sandbox, and the messages between it and its caller. The
-//! process is the monitor: `ringfence up`, started by this program.
+//! Start of the monitor, the process that keeps a sandbox, and the messages between the monitor and
+//! its caller. The monitor is `ringfence up`, which the caller starts from its own executable, so
+//! the caller must be the `ringfence` program.
 
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -8,13 +10,13 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
-use ringfence::Manifest;
+use ringfence_core::{ExitStatus, Fault};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Take};
 use tokio::net::unix::pipe;
 
-use crate::report::{Failure, Told};
+use crate::room::Manifest;
 
 /// Maximum length of an answer from a monitor, in bytes.
 const LONGEST_ANSWER: u64 = 4 << 20;
@@ -25,7 +27,7 @@ static DESCRIPTORS: OnceLock<Rlimit> = OnceLock::new();
 /// Raises the limit on open descriptors of this process to its maximum. The monitors that this
 /// process starts, and so all sandboxes, keep the previous limit, because programs that use
 /// select(2) fail with a higher limit.
-pub(crate) fn raise_descriptor_limit() {
+pub fn raise_descriptor_limit() {
     let before = DESCRIPTORS.get_or_init(|| getrlimit(Resource::Nofile));
     let raised = Rlimit { current: before.maximum, maximum: before.maximum };
     let _ = setrlimit(Resource::Nofile, raised); // with the lower limit, fewer sandboxes fit
@@ -34,7 +36,7 @@ pub(crate) fn raise_descriptor_limit() {
 /// Message from a monitor to its caller.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Answer {
+pub enum MonitorAnswer {
     /// The sandbox is running.
     Ready {
         /// Manifest of the sandbox.
@@ -43,19 +45,78 @@ pub(crate) enum Answer {
         is_new: bool,
     },
     /// The sandbox did not start.
-    Failed(Told),
+    Failed(MonitorError),
+}
+
+/// Error of a sandbox that did not start, or of a monitor that did not answer: a message, hints for
+/// the next step, and the exit status of the program.
+#[derive(Debug, thiserror::Error, Serialize, Deserialize)]
+#[error("{message}")]
+pub struct MonitorError {
+    message: String,
+    hints: Vec<String>,
+    status: u8,
+    code: Cow<'static, str>,
+}
+
+impl MonitorError {
+    /// Creates the error that a monitor sends to its caller. `code` is the stable error code for
+    /// programs.
+    pub fn new(
+        message: String,
+        hints: Vec<String>,
+        status: ExitStatus,
+        code: Cow<'static, str>,
+    ) -> MonitorError {
+        MonitorError { message, hints, status: status.code(), code }
+    }
+
+    /// Creates the error of a monitor that could not be started or did not answer.
+    fn from_host(message: String, hint: &str) -> MonitorError {
+        let status = ExitStatus::from(Fault::Host);
+        MonitorError::new(message, vec![hint.to_owned()], status, "failed".into())
+    }
+
+    /// Returns the message, which says what was tried, on what, and why it failed.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Returns the hints for the next step.
+    pub fn hints(&self) -> &[String] {
+        &self.hints
+    }
+
+    /// Returns the party that can correct the error.
+    pub fn fault(&self) -> Fault {
+        match (self.status, &*self.code) {
+            (_, "bug") => Fault::Bug,
+            (status, _) if status == ExitStatus::Usage.code() => Fault::User,
+            _ => Fault::Host,
+        }
+    }
+
+    /// Returns the exit status with which the program ends.
+    pub fn exit_status(&self) -> ExitStatus {
+        ExitStatus::Code(self.status)
+    }
+
+    /// Returns the stable error code for programs.
+    pub fn code(&self) -> &str {
+        &self.code
+    }
 }
 
 /// Handle of a monitor that this process started.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub struct MonitorHandle {
     process: Child,
     answers: BufReader<Take<pipe::Receiver>>,
 }
 
-impl Keeper {
+impl MonitorHandle {
     /// Starts a monitor with the arguments in `words`, a complete command line of `ringfence up`.
-    pub(crate) fn start(words: &[OsString]) -> Result<Keeper, Failure> {
+    pub fn start(words: &[OsString]) -> Result<MonitorHandle, MonitorError> {
         let mut command = Command::new("/proc/self/exe");
         command
             .arg0("ringfence")
@@ -74,38 +135,38 @@ impl Keeper {
         let answers = OwnedFd::from(process.stdout.take().expect("it was asked for"));
         let answers =
             pipe::Receiver::from_owned_fd(answers).map_err(|error| failed("hear of", error))?;
-        Ok(Keeper { process, answers: BufReader::new(answers.take(LONGEST_ANSWER)) })
+        Ok(MonitorHandle { process, answers: BufReader::new(answers.take(LONGEST_ANSWER)) })
     }
 
     /// Waits for the answer of the monitor.
-    pub(crate) async fn answer(&mut self) -> Result<Answer, Failure> {
+    pub async fn answer(&mut self) -> Result<MonitorAnswer, MonitorError> {
         let mut line = String::new();
         self.answers.read_line(&mut line).await.map_err(|error| failed("hear of", error))?;
         if let Ok(answer) = serde_json::from_str(&line) {
             return Ok(answer);
         }
         let status = self.process.wait().map_err(|error| failed("wait for", error))?;
-        Err(Failure::failed(
+        Err(MonitorError::from_host(
             format!("the process that keeps the sandbox ended before it was up: {status}"),
             "`ringfence -vv up` tells more; `ringfence doctor` shows what works here",
         ))
     }
 
     /// Asks the monitor to end. The monitor obeys even before it has answered.
-    pub(crate) fn ask_to_end(&self) {
+    pub fn ask_to_end(&self) {
         // The process may have ended by itself.
         let _ = rustix::process::kill_process(Pid::from_child(&self.process), Signal::TERM);
     }
 
-    /// Waits on this thread until the monitor has ended. After [`Keeper::ask_to_end`] the wait is
+    /// Waits on this thread until the monitor has ended. After [`MonitorHandle::ask_to_end`] the wait is
     /// bounded, because the monitor then undoes what it has begun.
-    pub(crate) fn wait(mut self) {
+    pub fn wait(mut self) {
         let _ = self.process.wait(); // no other code waits for the process
     }
 }
 
-fn failed(what: &str, error: io::Error) -> Failure {
-    Failure::failed(
+fn failed(what: &str, error: io::Error) -> MonitorError {
+    MonitorError::from_host(
         format!("cannot {what} the process that keeps the sandbox: {error}"),
         "ringfence doctor",
     )
@@ -123,12 +184,12 @@ fn is_verbose(word: &OsStr) -> bool {
 
 /// Reads the command line that the caller of this monitor sends on standard input: its own command
 /// line, or one that it has made.
-pub(crate) fn called() -> io::Result<Vec<OsString>> {
+pub fn called() -> io::Result<Vec<OsString>> {
     words::receive(&mut io::stdin().lock())
 }
 
 /// Sends an answer to the caller of this monitor.
-pub(crate) fn tell(answer: &Answer) -> io::Result<()> {
+pub fn tell(answer: &MonitorAnswer) -> io::Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer(&mut out, answer)?;
     out.write_all(b"\n")?;
