@@ -1,17 +1,13 @@
 //! The `ringfence` command.
 //!
 //! The program translates flags into calls of the library, and results of the library into output.
-//! It must never decide what a policy means. Each command is one file of [`cli`]; [`http`] is the
-//! server that `ringfence serve` runs.
+//! It must never decide what a policy means. Each command is one file of [`cli`]. The crates
+//! `ringfence-server` and `ringfence-mcp` are the services behind `ringfence serve` and `ringfence
+//! mcp`.
 
 mod answer;
 mod cli;
-mod connections;
-mod exchange;
-mod http;
-mod mcp;
 mod report;
-mod telemetry;
 mod terminal;
 
 use std::process::ExitCode;

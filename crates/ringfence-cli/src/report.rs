@@ -13,6 +13,7 @@ use ringfence::{
 };
 use ringfence_core::settings::SettingsError;
 use ringfence_core::terminal::{clean_line, clean_message};
+use ringfence_server::ServerError;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
@@ -42,6 +43,12 @@ impl From<MonitorError> for Failure {
         let code = error.code().to_owned().into();
         let (message, hints) = (error.message().to_owned(), error.hints().to_owned());
         Failure { message, hints, status: error.exit_status(), code }
+    }
+}
+
+impl From<ServerError> for Failure {
+    fn from(error: ServerError) -> Failure {
+        Failure::new(error.message(), error.hints().to_owned(), error.fault().into())
     }
 }
 
@@ -92,11 +99,6 @@ impl Failure {
         fault: Fault,
     ) -> Failure {
         Failure::new(message, hints, fault.into())
-    }
-
-    /// Returns the message, which says what was tried, on what, and why it failed.
-    pub(crate) fn message(&self) -> &str {
-        &self.message
     }
 
     /// Rewrites the failure so that it names the template of a server as its subject.

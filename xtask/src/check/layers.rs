@@ -1,5 +1,5 @@
-//! Check of the dependencies between our crates: command line → library → launcher, proxy → core,
-//! protocol.
+//! Check of the dependencies between our crates: command line → services → library → launcher,
+//! proxy → core, protocol.
 
 use anyhow::{Context, Result};
 
@@ -12,6 +12,8 @@ const LAYERS: &[&[&str]] = &[
     &["ringfence-core", "ringfence-proto"],
     &["ringfence-linux", "ringfence-egress"],
     &["ringfence", "ringfence-guest"],
+    &["ringfence-service"],
+    &["ringfence-server", "ringfence-mcp"],
     &["ringfence-cli"],
     &[CONFORMANCE],
 ];
@@ -85,6 +87,8 @@ mod tests {
     #[test]
     fn dependencies_go_down() {
         check("ringfence-cli", "ringfence", Use::Program, None);
+        check("ringfence-cli", "ringfence-server", Use::Program, None);
+        check("ringfence-mcp", "ringfence-service", Use::Program, None);
         check("ringfence", "ringfence-linux", Use::Program, None);
         check("ringfence", "ringfence-core", Use::Program, None);
         check("ringfence-egress", "ringfence-proto", Use::Tests, None);
@@ -103,6 +107,12 @@ mod tests {
             "ringfence-egress",
             Use::Program,
             Some("`ringfence-linux` may not depend on `ringfence-egress`"),
+        );
+        check(
+            "ringfence-server",
+            "ringfence-mcp",
+            Use::Program,
+            Some("`ringfence-server` may not depend on `ringfence-mcp`"),
         );
         check(
             "ringfence-core",

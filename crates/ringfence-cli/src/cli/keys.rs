@@ -7,10 +7,11 @@ use std::process::ExitCode;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use ringfence::Host;
+use ringfence::policy::Span;
+use ringfence_server::{Key, KeyFile, Quota};
 
 use super::attach::plain;
 use crate::answer::{print, print_json};
-use crate::http::{Key, KeyFile, Quota};
 use crate::report::Failure;
 
 /// Creates, lists and revokes API keys for clients of `ringfence serve`.
@@ -28,7 +29,7 @@ enum Command {
         #[arg(value_name = "NAME", default_value = "unnamed", value_parser = NonEmptyStringValueParser::new())]
         name: String,
         #[command(flatten)]
-        quota: Quota,
+        quota: QuotaFlags,
     },
     /// Lists the keys by id, time of creation and name.
     List {
@@ -47,12 +48,39 @@ enum Command {
     },
 }
 
+/// Limits of one key. A limit that is not set has its default, or does not apply.
+#[derive(Debug, Args)]
+struct QuotaFlags {
+    /// Maximum number of sandboxes at once.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    sandboxes: Option<u32>,
+    /// Maximum number of sandboxes that are started per minute.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    per_minute: Option<u32>,
+    /// Maximum number of snapshots; 20 by default.
+    #[arg(long, value_name = "N")]
+    snapshots: Option<u32>,
+    /// Maximum time that a sandbox runs, such as 30m or 8h; one day by default.
+    #[arg(long, value_name = "TIME")]
+    longest: Option<Span>,
+    /// Maximum processor time of all sandboxes of the key per day in UTC, such as 30m or 8h.
+    #[arg(long, value_name = "TIME")]
+    cpu_per_day: Option<Span>,
+}
+
+impl From<QuotaFlags> for Quota {
+    fn from(flags: QuotaFlags) -> Quota {
+        let QuotaFlags { sandboxes, per_minute, snapshots, longest, cpu_per_day } = flags;
+        Quota { sandboxes, per_minute, snapshots, longest, cpu_per_day }
+    }
+}
+
 impl KeysArguments {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
         let file = KeyFile::in_directory(&place(&host)?);
         match self.command {
             Command::Create { name, quota } => {
-                print(&format!("{}\n", file.create(&name, quota).map_err(failed)?.1))?
+                print(&format!("{}\n", file.create(&name, quota.into()).map_err(failed)?.1))?
             }
             Command::List { json: true } => {
                 print_json(&file.read().map_err(failed)?.iter().map(told).collect::<Vec<_>>())?

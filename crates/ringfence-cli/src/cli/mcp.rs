@@ -1,5 +1,7 @@
 //! The `ringfence mcp` command, which serves the Model Context Protocol.
 
+mod snippet;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,6 +10,8 @@ use std::time::Duration;
 use clap::Args;
 use ringfence::policy::Span;
 use ringfence::{Command, Engine, EngineError, Host, Sandbox, Settings, Spec, chain};
+use ringfence_mcp::{Door, PATH, Supply, Token, serve_http, serve_streams};
+use ringfence_service::telemetry::Telemetry;
 use tokio::net::TcpListener;
 
 use super::attach::block_on;
@@ -15,9 +19,8 @@ use super::fetch::fetch;
 use super::flags::{ContainerFlags, PolicyFlags};
 use super::monitor::Ends;
 use crate::answer::print;
-use crate::mcp::{Door, PATH, Program, Supply, Token, serve_http, serve_streams};
 use crate::report::{Failure, note};
-use crate::telemetry::Telemetry;
+use snippet::Program;
 
 /// Variable that holds the token if no token file is given.
 const TOKEN_VARIABLE: &str = "RINGFENCE_MCP_TOKEN";

@@ -8,15 +8,17 @@ use std::process::ExitCode;
 
 use clap::Args;
 use ringfence::{Engine, Host, Sandbox, monitor};
+use ringfence_server::{
+    Audience, DOMAIN, FOR_SERVER, Identity, KeyFile, Ready, ServerConfig, Template,
+};
+use ringfence_service::telemetry::Telemetry;
 use tokio::net::TcpListener;
 
 use super::attach::block_on;
 use super::keys;
 use super::monitor::Ends;
 use crate::answer::print;
-use crate::http::{Audience, DOMAIN, FOR_SERVER, Identity, KeyFile, Ready, ServerConfig, Template};
 use crate::report::Failure;
-use crate::telemetry::Telemetry;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -118,7 +120,7 @@ impl Serve {
             .own_directory("XDG_CONFIG_HOME", ".config")
             .map(|directory| directory.join("server.toml"));
         match self.config.clone().or(own.filter(|path| path.exists())) {
-            Some(path) => ServerConfig::read(&path),
+            Some(path) => Ok(ServerConfig::read(&path)?),
             None => Ok(ServerConfig::default()),
         }
     }

@@ -1,0 +1,466 @@
+//! State of one client: its sandbox, from the first tool call until the client is gone.
+
+use std::borrow::Cow;
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use futures_util::FutureExt as _;
+use ringfence::{Exec, Manifest, Sandbox, SessionError};
+use rmcp::handler::server::router::tool::ToolRouter;
+use rmcp::handler::server::tool::{IntoCallToolResult as _, ToolCallContext};
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorCode, Implementation,
+    ProtocolVersion, ServerCapabilities, ServerConfig,
+};
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer, ServerHandler, tool_handler};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::task::JoinSet;
+
+use super::http::VERSION;
+use super::processes::Processes;
+use super::progress::Progress;
+use super::pulse::Pulse;
+use super::sandbox::Forwards;
+use super::spares::Spares;
+use super::supply::Supply;
+use super::told::Refusal;
+use ringfence_service::telemetry::{Caller, SandboxSpan, TRACE_PARENT, Telemetry};
+
+/// Maximum number of calls of one client that run at once.
+const MOST_CALLS: usize = 16;
+/// Maximum number of calls of one client that have no answer yet, with the calls that run.
+const MOST_WAITING: usize = 64;
+/// Maximum time that a command in one call may take.
+pub(super) const LONGEST_CALL: Duration = Duration::from_secs(600);
+/// Maximum time to wait until a sandbox whose guest does not answer is known to have ended.
+const LOSS_PATIENCE: Duration = Duration::from_secs(10);
+const MOMENT: Duration = Duration::from_millis(20);
+/// Start of the result that `rmcp` returns when it cannot read the parameters of a call.
+const MISREAD: &str = "failed to deserialize parameters:";
+/// Maximum time for the end of all sandboxes when the server ends.
+const ENDING_PATIENCE: Duration = Duration::from_secs(30);
+
+static TOOLS: LazyLock<ToolRouter<Client>> = LazyLock::new(|| {
+    let running = Client::command_tools() + Client::code_tools() + Client::process_tools();
+    running + Client::file_tools() + Client::search_tools() + Client::sandbox_tools()
+});
+
+/// State and settings that all clients of a server share.
+#[derive(Debug, Clone)]
+pub(super) struct Terms {
+    /// Source of sandboxes for clients.
+    pub(super) supply: Arc<Supply>,
+    /// Keeps the sessions of clients that wait for an answer; absent if silent clients are not
+    /// dropped.
+    pub(super) pulse: Option<Pulse>,
+    /// Versions of the protocol that the server supports.
+    pub(super) versions: &'static [ProtocolVersion],
+    /// Telemetry that records the sandboxes and calls of clients.
+    pub(super) telemetry: Telemetry,
+}
+
+/// Connected client and its sandbox.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) terms: Terms,
+    tenancy: Mutex<Arc<OnceCell<Arc<Tenancy>>>>,
+    calls: Semaphore,
+    waiting: Semaphore,
+    leaving: Leaving,
+    /// Permit that counts this client against the maximum number of clients.
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+/// Sandbox of a client, with the processes, forwarded ports and spare interpreters that belong to
+/// the client.
+#[derive(Debug)]
+pub(super) struct Tenancy {
+    pub(super) sandbox: Sandbox,
+    pub(super) processes: Processes,
+    pub(super) forwards: Forwards,
+    pub(super) spares: Spares,
+    /// Set if a spare interpreter is to wait for code.
+    pub(super) keeps_spares: bool,
+    /// Telemetry span of the sandbox.
+    pub(super) span: SandboxSpan,
+    is_own: bool,
+    /// Set if a call could not reach the guest of the sandbox.
+    is_lost: AtomicBool,
+    /// Lock that is held during a change of a file, so that two edits of the same file run one
+    /// after the other.
+    pub(super) writing: tokio::sync::Mutex<()>,
+}
+
+impl Client {
+    pub(super) fn new(
+        terms: Terms,
+        leaving: Leaving,
+        place: Option<OwnedSemaphorePermit>,
+    ) -> Client {
+        let (calls, waiting) = (Semaphore::new(MOST_CALLS), Semaphore::new(MOST_WAITING));
+        Client { terms, tenancy: Mutex::default(), calls, waiting, leaving, _place: place }
+    }
+
+    /// Returns the sandbox of the client, and starts it on the first call.
+    pub(super) async fn tenancy(&self) -> Result<Arc<Tenancy>, Refusal> {
+        let cell = Arc::clone(&self.cell());
+        let tenancy = Arc::clone(cell.get_or_try_init(|| self.begin()).await?);
+        if tenancy.sandbox.ended().now_or_never().is_none() {
+            return Ok(tenancy);
+        }
+        self.forget(&cell);
+        Err(tenancy.over("its lease was over, what ran in it ended it, or somebody stopped it"))
+    }
+
+    /// Keeps the session of the client alive while a call is answered, until this future is
+    /// dropped.
+    async fn keep(&self, context: &RequestContext<RoleServer>) -> Infallible {
+        match &self.terms.pulse {
+            Some(pulse) => pulse.keep(context).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Detaches the sandbox of `cell`, so that the next call starts a new sandbox. Sends the old
+    /// tenancy to the task that ends it.
+    fn forget(&self, cell: &Arc<OnceCell<Arc<Tenancy>>>) {
+        let mut current = self.cell();
+        if Arc::ptr_eq(&current, cell) {
+            *current = Arc::default();
+            if let Some(tenancy) = cell.get() {
+                // The send fails only while the process ends, and then the sandbox ends with it.
+                let _ = self.leaving.send(Arc::clone(tenancy));
+            }
+        }
+    }
+
+    /// Returns the refusal for a failed call if the sandbox of the call has ended, and `None` if
+    /// the sandbox still runs.
+    async fn loss(&self, cell: &Arc<OnceCell<Arc<Tenancy>>>) -> Option<Refusal> {
+        let tenancy = cell.get().filter(|tenancy| tenancy.is_lost.load(Ordering::Relaxed))?;
+        // The cleanup after the sandbox can take longer, so the call waits only until the sandbox
+        // is down.
+        let ended = async {
+            while tenancy.sandbox.is_up() {
+                tokio::time::sleep(MOMENT).await;
+            }
+        };
+        if tokio::time::timeout(LOSS_PATIENCE, ended).await.is_err() {
+            // The sandbox may only have been paused.
+            tenancy.is_lost.store(false, Ordering::Relaxed);
+            return None;
+        }
+        self.forget(cell);
+        Some(
+            tenancy
+                .over("the call was cut off, as what ran in it ended it, its lease was over, or somebody stopped it"),
+        )
+    }
+
+    /// Starts a sandbox. If the call that needs the sandbox is cancelled, the start completes, and
+    /// then the sandbox is ended.
+    async fn begin(&self) -> Result<Arc<Tenancy>, Refusal> {
+        let (terms, leaving) = (self.terms.clone(), self.leaving.clone());
+        let (answer, begun) = oneshot::channel();
+        tokio::spawn(async move {
+            let tenancy = Tenancy::begin(&terms).await;
+            if let Err(Ok(unwanted)) = answer.send(tenancy) {
+                // The send fails only while the process ends, and then the sandbox ends with it.
+                let _ = leaving.send(unwanted);
+            }
+        });
+        begun.await.expect("an answer is sent in any case")
+    }
+
+    fn cell(&self) -> std::sync::MutexGuard<'_, Arc<OnceCell<Arc<Tenancy>>>> {
+        self.tenancy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let Some(tenancy) = self.cell().get() {
+            // The send fails only while the process ends, and then the sandbox ends with it.
+            let _ = self.leaving.send(Arc::clone(tenancy));
+        }
+    }
+}
+
+impl Tenancy {
+    async fn begin(Terms { supply, telemetry, .. }: &Terms) -> Result<Arc<Tenancy>, Refusal> {
+        let asked = SystemTime::now();
+        let sandbox = supply.sandbox().await?;
+        // The span has no caller: the sandbox outlives the trace of the call that happens to be
+        // first.
+        let span = telemetry.sandbox(sandbox.manifest(), &Caller::default(), asked);
+        let (processes, forwards, spares) = Default::default();
+        let is_own = supply.is_own();
+        // In a sandbox that existed before, other users run programs of which this process does not
+        // know.
+        let keeps_spares = is_own && supply.settings().code.warm > 0;
+        Ok(Arc::new(Tenancy {
+            sandbox,
+            processes,
+            forwards,
+            spares,
+            keeps_spares,
+            span,
+            is_own,
+            is_lost: AtomicBool::default(),
+            writing: Default::default(),
+        }))
+    }
+
+    /// Prepares a command for this sandbox. In a sandbox that existed before, the command leaves no
+    /// processes behind.
+    pub(super) fn as_guest(&self, exec: Exec) -> Exec {
+        if self.is_own { exec } else { exec.leaving_nothing() }
+    }
+
+    pub(super) fn manifest(&self) -> &Manifest {
+        self.sandbox.manifest()
+    }
+
+    /// Resolves a path from a client to a path in the sandbox. Relative paths start in the
+    /// workspace.
+    pub(super) fn inside(&self, path: &str) -> String {
+        if path == "~" || path.starts_with("~/") {
+            return path.to_owned();
+        }
+        let joined = self.manifest().workspace_inside.join(path);
+        joined.components().collect::<PathBuf>().to_string_lossy().into_owned()
+    }
+
+    /// Creates the refusal for a failed call to the guest, and marks the sandbox as lost if the
+    /// guest did not answer.
+    pub(super) fn refusal(&self, error: &SessionError) -> Refusal {
+        if let SessionError::Unreachable { .. }
+        | SessionError::Lost { .. }
+        | SessionError::Silent { .. } = error
+        {
+            self.is_lost.store(true, Ordering::Relaxed);
+        }
+        Refusal::of_session(error, self.manifest())
+    }
+
+    /// Creates the refusal that says that the sandbox has ended.
+    fn over(&self, why: &str) -> Refusal {
+        let again = "call the tool again: a new one is started. The workspace is as it was, processes and other files are gone";
+        let hint = match self.is_own {
+            true => again.to_owned(),
+            false => format!(
+                "the user, not you, can start it again: ringfence up {}",
+                self.manifest().name
+            ),
+        };
+        Refusal::new(format!("the sandbox has ended: {why}"), hint)
+    }
+
+    /// Ends the processes that the client started, and the sandbox if the client owns it.
+    async fn end(&self) {
+        self.forwards.end();
+        self.spares.disturb();
+        if !self.is_own {
+            self.processes.end().await;
+        } else {
+            if let Err(error) = self.sandbox.clone().stop().await {
+                tracing::warn!(
+                    error = ringfence::chain(&error),
+                    "a sandbox was not stopped; the next start sweeps it"
+                );
+            }
+            self.sandbox.ended().await; // the sandbox may already have been ending by itself
+        }
+        self.span.end();
+    }
+}
+
+/// Channel that carries tenancies to the task that ends them.
+pub(super) type Leaving = mpsc::UnboundedSender<Arc<Tenancy>>;
+
+/// Task that ends the tenancies of clients that are gone.
+#[derive(Debug)]
+pub(super) struct Endings {
+    leaving: Leaving,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Endings {
+    pub(super) fn new() -> Endings {
+        let (leaving, mut left) = mpsc::unbounded_channel::<Arc<Tenancy>>();
+        let task = tokio::spawn(async move {
+            let mut ending = JoinSet::new();
+            while let Some(tenancy) = left.recv().await {
+                while ending.try_join_next().is_some() {}
+                ending.spawn(async move { tenancy.end().await });
+            }
+            ending.join_all().await;
+        });
+        Endings { leaving, task }
+    }
+
+    /// Returns the channel on which a client hands over its tenancy.
+    pub(super) fn leaving(&self) -> Leaving {
+        self.leaving.clone()
+    }
+
+    /// Waits until all clients are gone and their tenancies have ended.
+    pub(super) async fn over(self) {
+        drop(self.leaving);
+        if tokio::time::timeout(ENDING_PATIENCE, self.task).await.is_err() {
+            tracing::warn!("not all sandboxes were stopped in time; they end with this process");
+        }
+    }
+}
+
+/// Returns the trace context of the caller of a tool, from the `_meta` field of the request or from
+/// an HTTP header.
+fn caller(context: &RequestContext<RoleServer>) -> Caller {
+    let said = context.meta.get(TRACE_PARENT).and_then(|value| value.as_str());
+    let head = context.extensions.get::<hyper::http::request::Parts>();
+    let header = head.and_then(|head| head.headers.get(TRACE_PARENT)?.to_str().ok());
+    Caller::named(said.or(header))
+}
+
+#[tool_handler(router = TOOLS)]
+impl ServerHandler for Client {
+    fn get_info(&self) -> ServerConfig {
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+            .with_server_info(Implementation::new("ringfence", env!("CARGO_PKG_VERSION")))
+            .with_instructions(self.terms.supply.instructions())
+    }
+
+    fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
+        Cow::Borrowed(self.terms.versions)
+    }
+
+    /// Calls a tool. A cancelled call is dropped, which ends its command.
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        mut context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        if let Some(version) = foreign_version(&context, self.terms.versions) {
+            let message = format!("version {version} of the protocol is not spoken here by HTTP");
+            return Err(ErrorData::invalid_request(message, None));
+        }
+        let Ok(_place) = self.waiting.try_acquire() else {
+            let message = format!("{MOST_WAITING} calls are not answered yet, which is the most");
+            return Refusal::new(message, "wait for their answers").into_call_tool_result();
+        };
+        let is_known = TOOLS.has_route(&request.name);
+        let progress = Progress::default();
+        context.extensions.insert(progress.clone());
+        context.extensions.insert(caller(&context));
+        let asked_by = context.clone();
+        let call = async {
+            let _turn = self.calls.acquire().await;
+            let cell = Arc::clone(&self.cell());
+            let answer = TOOLS.call(ToolCallContext::new(self, request, context)).await;
+            match &answer {
+                Ok(CallToolResponse::Complete(result)) if result.is_error == Some(true) => {
+                    match self.loss(&cell).await {
+                        Some(loss) => loss.into_call_tool_result(),
+                        None => answer,
+                    }
+                }
+                _ => answer,
+            }
+        };
+        let answer = tokio::select! {
+            answer = call => answer,
+            // The client never sees this answer, because an answer to a cancelled request is not
+            // sent.
+            () = asked_by.ct.cancelled() => Refusal::new("the call was cancelled", "call it again").into_call_tool_result(),
+            never = progress.tell(&asked_by) => match never {},
+            never = self.keep(&asked_by) => match never {},
+        };
+        // Wrong parameters give a tool result and not a protocol error, because a model sees only
+        // results and can correct its parameters.
+        let wrong = match &answer {
+            Err(error) if is_known && error.code == ErrorCode::INVALID_PARAMS => {
+                Some(error.message.to_string())
+            }
+            Ok(CallToolResponse::Complete(result)) => misread(result).map(str::to_owned),
+            _ => None,
+        };
+        match wrong {
+            Some(wrong) => {
+                let hint = "look at the tool's input schema, and call it again";
+                Refusal::new(format!("the parameters are not what the tool takes: {wrong}"), hint)
+                    .into_call_tool_result()
+            }
+            None => answer,
+        }
+    }
+}
+
+/// Returns the protocol version in the header of a request if that version is not in `spoken`.
+/// Without this check, each such call would come from a new client with a sandbox of its own.
+fn foreign_version(
+    context: &RequestContext<RoleServer>,
+    spoken: &[ProtocolVersion],
+) -> Option<String> {
+    let head = context.extensions.get::<hyper::http::request::Parts>()?;
+    let named = head.headers.get(VERSION)?.to_str().unwrap_or_default();
+    (!spoken.iter().any(|version| version.as_str() == named)).then(|| named.to_owned())
+}
+
+/// Returns the reason if `result` says that the parameters could not be read. Refusals of this
+/// program begin with other words.
+fn misread(result: &CallToolResult) -> Option<&str> {
+    let words = &result.content.first()?.as_text()?.text;
+    words.strip_prefix(MISREAD).filter(|_| result.is_error == Some(true)).map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tool_says_what_it_takes_and_what_it_answers() {
+        let mut names: Vec<String> = Vec::new();
+        for tool in TOOLS.list_all() {
+            assert!(
+                tool.description.as_ref().is_some_and(|words| words.len() > 20),
+                "{}",
+                tool.name
+            );
+            let schema = tool
+                .output_schema
+                .as_ref()
+                .unwrap_or_else(|| panic!("{} answers anything", tool.name));
+            assert_eq!(
+                schema.get("type").and_then(|kind| kind.as_str()),
+                Some("object"),
+                "{}",
+                tool.name
+            );
+            assert!(tool.annotations.is_some(), "{}", tool.name);
+            names.push(tool.name.into());
+        }
+        names.sort();
+        assert_eq!(
+            names,
+            [
+                "edit_file",
+                "forward_port",
+                "list_files",
+                "read_file",
+                "read_process_output",
+                "run_code",
+                "run_command",
+                "run_python_code",
+                "sandbox_info",
+                "search_files",
+                "start_process",
+                "stop_process",
+                "write_file",
+            ]
+        );
+    }
+}

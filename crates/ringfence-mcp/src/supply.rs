@@ -1,0 +1,85 @@
+//! Source of the sandboxes for clients.
+
+use ringfence::policy::Network;
+use ringfence::{Engine, Sandbox, Settings, Spec, chain};
+
+use super::told::Refusal;
+
+/// Source of the sandboxes for clients.
+#[derive(Debug)]
+pub enum Supply {
+    /// Each client gets a sandbox of its own, which ends with the client.
+    Own {
+        /// Engine that starts the sandboxes.
+        engine: Box<Engine>,
+        /// Specification of each sandbox.
+        spec: Box<Spec>,
+    },
+    /// All clients use one existing sandbox, which another process keeps.
+    Shared {
+        /// Settings that apply to this server.
+        settings: Box<Settings>,
+        /// Name of the existing sandbox.
+        name: String,
+    },
+}
+
+impl Supply {
+    /// Returns the settings that apply to this server.
+    pub fn settings(&self) -> &Settings {
+        match self {
+            Supply::Own { engine, .. } => engine.settings(),
+            Supply::Shared { settings, .. } => settings,
+        }
+    }
+
+    /// Returns whether the sandbox of a client ends with the client.
+    pub(super) fn is_own(&self) -> bool {
+        matches!(self, Supply::Own { .. })
+    }
+
+    /// Starts a sandbox, or connects to the existing sandbox.
+    pub(super) async fn sandbox(&self) -> Result<Sandbox, Refusal> {
+        let (error, hints) = match self {
+            Supply::Own { engine, spec } => match engine.start(Spec::clone(spec)).await {
+                Ok(sandbox) => return Ok(sandbox),
+                Err(error) => (chain(&error), error.hints()),
+            },
+            Supply::Shared { settings, name } => {
+                match Sandbox::attach(&settings.host, name).await {
+                    Ok(sandbox) => return Ok(sandbox.with_code(settings.code.clone())),
+                    Err(error) => (chain(&error), error.hints()),
+                }
+            }
+        };
+        let hint = format!("the user, not you, can change that: {}", hints.join("; "));
+        Err(Refusal::new(format!("there is no sandbox to work in: {error}"), hint))
+    }
+
+    /// Returns the instructions that a model gets before its first tool call.
+    pub(super) fn instructions(&self) -> String {
+        let whose = match self {
+            Supply::Own { .. } => {
+                "a sandbox of your own, which is gone when you leave; what is in its workspace stays"
+            }
+            Supply::Shared { .. } => "a sandbox that others may use at the same time",
+        };
+        let network = match self {
+            Supply::Own { spec, .. } => reach(spec.policy.network.as_ref()),
+            Supply::Shared { .. } => "sandbox_info tells what its network reaches.",
+        };
+        format!(
+            "The tools of this server work in {whose}. Paths are those inside, and relative ones start in the workspace. \
+             {network} What the sandbox's policy denies stays denied however it is tried: say so, and ask the user to \
+             change the policy. sandbox_info tells what holds."
+        )
+    }
+}
+
+fn reach(network: Option<&Network>) -> &'static str {
+    match network {
+        None | Some(Network::Closed) => "The network is closed: nothing outside can be reached.",
+        Some(Network::Open) => "The network is open.",
+        Some(Network::Allow(_)) => "Only the hosts that the policy allows can be reached.",
+    }
+}

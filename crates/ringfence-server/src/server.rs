@@ -1,0 +1,367 @@
+//! State of one server, with the authentication and routing of requests.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Once};
+
+use hyper::header::{AUTHORIZATION, HOST};
+use hyper::{HeaderMap, Method, Request, StatusCode};
+use jiff::Timestamp;
+use ringfence_proto::code::{Code, Failure as Denied};
+use ringfence_proto::query::Query;
+use ringfence_proto::signature::{self, Claim, Purpose, agree};
+use ringfence_proto::{ENVD_PORT, header};
+use tokio::sync::watch;
+
+use super::carry;
+use super::control::{self, Owner};
+use super::counters::{self, Counters};
+use super::facts;
+use super::idempotency::Repeats;
+use super::interpreter;
+use super::keys::{self, Keys};
+use super::life::State;
+use super::place::{Place, is_guests, text};
+use super::pool::Pool;
+use super::quota::{Quota, Tallies};
+use super::registry::{Live, Registry};
+use super::reply::{Refusal, Reply, bare, plain};
+use super::rest::NotResumed;
+use super::seats::{Holder, Seats, Taken};
+use super::snapshots::Snapshots;
+use super::store::Record;
+use super::template::Template;
+use super::turns::Turns;
+use super::web;
+use ringfence_service::exchange::RequestBody;
+use ringfence_service::telemetry::Measure;
+
+/// Maximum length of a path of a file in bytes, see path_resolution(7).
+const LONGEST_PATH: usize = 4096;
+
+/// Headers that proxies add to forwarded requests.
+const FORWARDED: [&str; 5] =
+    ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via"];
+
+/// Clients that can reach a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    /// Only programs on this machine.
+    Machine,
+    /// Clients on the network, too.
+    Network,
+}
+
+/// State that requests need.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) keys: Keys,
+    pub(super) registry: Arc<Registry>,
+    pub(super) snapshots: Snapshots,
+    pub(super) templates: BTreeMap<String, Template>,
+    pub(super) audience: Audience,
+    /// Sandboxes that wait for a client.
+    pub(super) pool: Pool,
+    /// Turns for starts of sandboxes.
+    pub(super) starting: Turns,
+    /// Number of connections of each holder.
+    pub(super) seats: Arc<Seats>,
+    /// Remembered requests for a sandbox, which clients may repeat.
+    pub(super) repeats: Repeats,
+    /// Counters for metrics.
+    pub(super) counters: Counters,
+    /// Set once the warning that any key is accepted was logged.
+    pub(super) said_open: Once,
+    /// Set when the server is about to end.
+    pub(super) ending: watch::Sender<bool>,
+}
+
+impl Server {
+    /// Answers a request to the server or to a sandbox.
+    pub(super) async fn answer(self: &Arc<Server>, request: Request<RequestBody>) -> Reply {
+        if request.method() == Method::CONNECT {
+            return Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this is no proxy").into();
+        }
+        // A proxy in front of this server may have routed by another of the values, RFC 9112
+        // section 3.2.
+        if request.headers().get_all(HOST).iter().count() > 1 {
+            return Refusal::wrong("the header `Host` is there more than once").into();
+        }
+        match Place::of(&request) {
+            Place::Port { id, port } => match self.registry.find(id) {
+                Some(live) => self.carry(&live, port, request).await,
+                None => carry::not_found(id),
+            },
+            Place::Guest => match self.guest(&request) {
+                Some(live) => self.carry(&live, ENVD_PORT, request).await,
+                None => {
+                    Refusal::unauthenticated("no sandbox has this token or made this signature")
+                        .into()
+                }
+            },
+            Place::Control => self.control(request).await.unwrap_or_else(Reply::from),
+        }
+    }
+
+    async fn control(self: &Arc<Server>, request: Request<RequestBody>) -> Result<Reply, Refusal> {
+        match request.uri().path() {
+            "/healthz" | "/readyz" | "/health" => return Ok(bare(StatusCode::NO_CONTENT)),
+            // The web page asks here whether it needs a key.
+            "/ringfence/server" => {
+                return Ok(facts::server(self.owner(request.headers(), "").is_err()));
+            }
+            _ => {}
+        }
+        if let Some(reply) = web::answer(&request) {
+            return Ok(reply);
+        }
+        let headers = request.headers();
+        if request.uri().path() == "/metrics" {
+            // Prometheus sends its key as a bearer token.
+            let bearer = text(headers, AUTHORIZATION.as_str())
+                .and_then(|value| value.strip_prefix("Bearer "));
+            self.owner(headers, text(headers, "x-api-key").or(bearer).unwrap_or_default())?;
+            return Ok(plain(counters::text(&self.measures())));
+        }
+        // The header is required even if any key is accepted: a web page of another origin cannot
+        // send it without a preflight request, which this server does not grant.
+        let Some(shown) = text(headers, "x-api-key") else {
+            return Err(Refusal::unauthenticated("the header `X-API-KEY` is missing"));
+        };
+        let (owner, quota) = self.owner(headers, shown)?;
+        self.seat(owner.clone().map(Holder::Key), &request)?;
+        control::answer(self, owner, quota, request).await
+    }
+
+    /// Returns the metrics of the server.
+    pub(super) fn measures(&self) -> Vec<Measure> {
+        self.counters.measures(self.registry.count(), self.pool.count_all())
+    }
+
+    /// Returns the owner that the key `shown` belongs to, with the quota of the key.
+    fn owner(&self, headers: &HeaderMap, shown: &str) -> Result<(Owner, Quota), Refusal> {
+        let keys = self.keys.all();
+        if let Some(key) = keys::shown(&keys, shown) {
+            return Ok((Some(key.id.clone()), key.quota));
+        }
+        if self.keys.were_made() || self.audience != Audience::Machine {
+            return Err(Refusal::unauthenticated("the API key is not one of this server's"));
+        }
+        // Protection against DNS rebinding: a web page whose own host name resolves to this machine
+        // needs no preflight request, so only local names are accepted.
+        if !text(headers, HOST.as_str()).is_some_and(is_local) {
+            return Err(Refusal::unauthenticated(
+                "without keys, this server is called by a local name alone",
+            ));
+        }
+        // A proxy on this machine forwards requests of other machines.
+        if FORWARDED.iter().any(|name| headers.contains_key(*name)) {
+            return Err(Refusal::unauthenticated(
+                "without keys, this server is not for who comes through a proxy",
+            ));
+        }
+        self.said_open.call_once(|| {
+            tracing::warn!("no key was created yet, so any key is accepted; `ringfence keys create` makes the first");
+        });
+        Ok((None, Quota::default()))
+    }
+
+    /// Finds the sandbox whose token a request shows or is signed with.
+    fn guest(&self, request: &Request<RequestBody>) -> Option<Arc<Live>> {
+        if let Some(token) = text(request.headers(), header::TOKEN) {
+            return self.registry.first(|live| agree(token, &live.record.token));
+        }
+        let claim = claim(request).ok()?;
+        self.registry.first(|live| match check(&claim, live) {
+            Ok(()) => true,
+            Err(denied) => denied.message == signature::EXPIRED,
+        })
+    }
+
+    /// Returns the use of all keys.
+    pub(super) fn tallies(&self) -> &Arc<Tallies> {
+        self.registry.tallies()
+    }
+
+    /// Charges the connection of a request to a holder, or refuses if the holder is at its limit.
+    fn seat(&self, holder: Option<Holder>, request: &Request<RequestBody>) -> Result<(), Refusal> {
+        let Some(taken) = request.extensions().get::<Taken>() else { return Ok(()) };
+        if !matches!(holder, Some(Holder::Visitors(_))) {
+            taken.exchanges().mark_known();
+        }
+        holder.map_or(Ok(()), |holder| taken.be_of(holder, &self.seats))
+    }
+
+    /// Forwards a request to its target in a sandbox, if the caller is allowed to use it.
+    async fn carry(&self, live: &Arc<Live>, port: u16, request: Request<RequestBody>) -> Reply {
+        let path = request.uri().path();
+        // Credentials are checked first: a request without required credentials uses no connection
+        // of the owner and does not resume the sandbox.
+        let owner = || live.record.owner.clone().map(Holder::Key);
+        let visitors = || Some(Holder::Visitors(live.record.owner.clone()));
+        if port == interpreter::PORT && interpreter::is_its(path) {
+            let checked = may_visit(&live.record, request.headers())
+                .and_then(|()| interpreter::check_token(&live.record, path, request.headers()));
+            return match checked.and_then(|()| self.seat(owner(), &request)) {
+                Err(refusal) => interpreter::refuse(refusal),
+                Ok(()) if !self.is_awake(live).await => carry::not_found(&live.record.id),
+                Ok(()) => interpreter::answer(live, request).await,
+            };
+        }
+        if port != ENVD_PORT {
+            let holder = if live.record.traffic_token.is_some() { owner() } else { visitors() };
+            return match may_visit(&live.record, request.headers())
+                .and_then(|()| self.seat(holder, &request))
+            {
+                Err(refusal) => refusal.into(),
+                Ok(()) if !self.is_awake(live).await => carry::not_found(&live.record.id),
+                Ok(()) => carry::to_port(live, port, request).await,
+            };
+        }
+        if !is_guests(path) {
+            return Refusal::new(StatusCode::NOT_FOUND, format!("there is nothing at `{path}`"))
+                .into();
+        }
+        let holder = if path == "/health" { visitors() } else { owner() };
+        match may_talk(live, &request).and_then(|()| self.seat(holder, &request)) {
+            Err(refusal) => refusal.into(),
+            // A health check needs no credentials, so it does not resume the sandbox.
+            Ok(()) if path == "/health" && live.life().state() == State::Paused => {
+                carry::not_found(&live.record.id)
+            }
+            Ok(()) if !self.is_awake(live).await => carry::not_found(&live.record.id),
+            Ok(()) => carry::to_guest(live, request).await,
+        }
+    }
+
+    /// Returns whether a sandbox runs. Resumes a paused sandbox if its client asked for that, as
+    /// long as its key exists and has quota left.
+    async fn is_awake(&self, live: &Arc<Live>) -> bool {
+        if live.life().state() == State::Running {
+            return true;
+        }
+        let keys = self.keys.all();
+        let quota = match &live.record.owner {
+            Some(owner) => keys.iter().find(|key| key.id == *owner).map(|key| key.quota),
+            None => Some(Quota::default()),
+        };
+        let may = |quota: &Quota| {
+            live.record.is_woken && self.tallies().spent(&live.record.owner, quota).is_none()
+        };
+        let Some(quota) = quota.filter(may) else { return false };
+        match self.registry.resume(live, control::stay(None), quota.longest()).await {
+            Ok(_) => true,
+            Err(NotResumed::Spent) => false,
+            Err(NotResumed::Failed(failure)) => {
+                tracing::error!(
+                    id = live.record.id,
+                    error = failure.message(),
+                    "a sandbox does not go on"
+                );
+                false
+            }
+        }
+    }
+}
+
+/// Checks that a caller may use the ports of a sandbox. Ports are public unless the client of the
+/// sandbox disabled that.
+fn may_visit(record: &Record, headers: &HeaderMap) -> Result<(), Refusal> {
+    let shown = text(headers, header::TRAFFIC).unwrap_or_default();
+    match &record.traffic_token {
+        Some(token) if !agree(shown, token) => {
+            let message = "the traffic access token is missing or not this sandbox's";
+            Err(Refusal::new(StatusCode::FORBIDDEN, message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that a caller may talk to a guest.
+fn may_talk(live: &Live, request: &Request<RequestBody>) -> Result<(), Refusal> {
+    let path = request.uri().path();
+    if path == "/health" {
+        return Ok(());
+    }
+    match text(request.headers(), header::TOKEN) {
+        Some(token) if agree(token, &live.record.token) => Ok(()),
+        None if path == "/files" => {
+            claim(request).and_then(|claim| check(&claim, live)).map_err(|denied| {
+                let status =
+                    StatusCode::from_u16(denied.code.status()).unwrap_or(StatusCode::UNAUTHORIZED);
+                Refusal::new(status, denied.message)
+            })
+        }
+        _ => {
+            let message =
+                format!("the header `{}` is missing or not this sandbox's", header::TOKEN);
+            Err(Refusal::unauthenticated(message))
+        }
+    }
+}
+
+/// Parses the signature of a request for a file.
+fn claim(request: &Request<RequestBody>) -> Result<Claim, Denied> {
+    let purpose = if request.method() == Method::GET { Purpose::Read } else { Purpose::Write };
+    let query = Query::of(request.uri().query().unwrap_or_default())?;
+    let length = |name: &str| query.get(name).unwrap_or_default().len();
+    // Longer values cannot be valid, so refuse them without comparing them with the tokens of all
+    // sandboxes.
+    if length("signature") > signature::LENGTH
+        || length("path") > LONGEST_PATH
+        || length("username") > LONGEST_PATH
+    {
+        return Err(Denied::new(Code::Unauthenticated, "invalid signature"));
+    }
+    Claim::of(&query, purpose)
+}
+
+/// Checks that a request is signed with the token of a sandbox.
+fn check(claim: &Claim, live: &Live) -> Result<(), Denied> {
+    claim.check(&live.record.token, u64::try_from(Timestamp::now().as_second()).unwrap_or_default())
+}
+
+/// Returns whether a host name, with or without a port, can only mean this machine. Such a name is
+/// `localhost`, a name below it, or an address, because the name of an attacker could resolve to
+/// this machine.
+fn is_local(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => {
+            return rest
+                .split(']')
+                .next()
+                .is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
+        }
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    name == "localhost" || name.ends_with(".localhost") || name.parse::<IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_somebody_else_can_point_here_is_not_local() {
+        for local in [
+            "localhost",
+            "localhost:3000",
+            "api.x.localhost",
+            "127.0.0.1:3000",
+            "[::1]:3000",
+            "[::1]",
+        ] {
+            assert!(is_local(local), "{local}");
+        }
+        for foreign in [
+            "example.org",
+            "example.org:3000",
+            "localhost.example.org",
+            "127.0.0.1.example.org",
+            "",
+            "[x]",
+        ] {
+            assert!(!is_local(foreign), "{foreign}");
+        }
+    }
+}
