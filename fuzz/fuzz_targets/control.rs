@@ -9,7 +9,7 @@ use ringfence_proto::query::Query;
 use ringfence_proto::signature::{Claim, Purpose};
 
 // Include the module by path, because the server embeds a guest binary that a fuzzer does not need.
-#[path = "../../crates/ringfence-server/src/requests.rs"]
+#[path = "../../crates/ringfence-server/src/api/requests.rs"]
 mod requests;
 
 /// Token that no input was signed with.

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::FutureExt as _;
 use ringfence::{Exec, Manifest, Sandbox, SessionError};
+use ringfence_service::telemetry::{Caller, SandboxSpan, TRACE_PARENT, Telemetry};
 use rmcp::handler::server::router::tool::ToolRouter;
 use rmcp::handler::server::tool::{IntoCallToolResult as _, ToolCallContext};
 use rmcp::model::{
@@ -20,22 +21,21 @@ use rmcp::{ErrorData, RoleServer, ServerHandler, tool_handler};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::http::VERSION;
-use super::processes::Processes;
-use super::progress::Progress;
-use super::pulse::Pulse;
-use super::sandbox::Forwards;
-use super::spares::Spares;
-use super::supply::Supply;
-use super::told::Refusal;
-use ringfence_service::telemetry::{Caller, SandboxSpan, TRACE_PARENT, Telemetry};
+use crate::supply::Supply;
+use crate::told::Refusal;
+use crate::tools::processes::Processes;
+use crate::tools::progress::Progress;
+use crate::tools::sandbox::Forwards;
+use crate::tools::spares::Spares;
+use crate::transport::http::VERSION;
+use crate::transport::pulse::Pulse;
 
 /// Maximum number of calls of one client that run at once.
 const MOST_CALLS: usize = 16;
 /// Maximum number of calls of one client that have no answer yet, with the calls that run.
 const MOST_WAITING: usize = 64;
 /// Maximum time that a command in one call may take.
-pub(super) const LONGEST_CALL: Duration = Duration::from_secs(600);
+pub(crate) const LONGEST_CALL: Duration = Duration::from_secs(600);
 /// Maximum time to wait until a sandbox whose guest does not answer is known to have ended.
 const LOSS_PATIENCE: Duration = Duration::from_secs(10);
 const MOMENT: Duration = Duration::from_millis(20);
@@ -51,22 +51,22 @@ static TOOLS: LazyLock<ToolRouter<Client>> = LazyLock::new(|| {
 
 /// State and settings that all clients of a server share.
 #[derive(Debug, Clone)]
-pub(super) struct Terms {
+pub(crate) struct Terms {
     /// Source of sandboxes for clients.
-    pub(super) supply: Arc<Supply>,
+    pub(crate) supply: Arc<Supply>,
     /// Keeps the sessions of clients that wait for an answer; absent if silent clients are not
     /// dropped.
-    pub(super) pulse: Option<Pulse>,
+    pub(crate) pulse: Option<Pulse>,
     /// Versions of the protocol that the server supports.
-    pub(super) versions: &'static [ProtocolVersion],
+    pub(crate) versions: &'static [ProtocolVersion],
     /// Telemetry that records the sandboxes and calls of clients.
-    pub(super) telemetry: Telemetry,
+    pub(crate) telemetry: Telemetry,
 }
 
 /// Connected client and its sandbox.
 #[derive(Debug)]
-pub(super) struct Client {
-    pub(super) terms: Terms,
+pub(crate) struct Client {
+    pub(crate) terms: Terms,
     tenancy: Mutex<Arc<OnceCell<Arc<Tenancy>>>>,
     calls: Semaphore,
     waiting: Semaphore,
@@ -78,25 +78,25 @@ pub(super) struct Client {
 /// Sandbox of a client, with the processes, forwarded ports and spare interpreters that belong to
 /// the client.
 #[derive(Debug)]
-pub(super) struct Tenancy {
-    pub(super) sandbox: Sandbox,
-    pub(super) processes: Processes,
-    pub(super) forwards: Forwards,
-    pub(super) spares: Spares,
+pub(crate) struct Tenancy {
+    pub(crate) sandbox: Sandbox,
+    pub(crate) processes: Processes,
+    pub(crate) forwards: Forwards,
+    pub(crate) spares: Spares,
     /// Set if a spare interpreter is to wait for code.
-    pub(super) keeps_spares: bool,
+    pub(crate) keeps_spares: bool,
     /// Telemetry span of the sandbox.
-    pub(super) span: SandboxSpan,
+    pub(crate) span: SandboxSpan,
     is_own: bool,
     /// Set if a call could not reach the guest of the sandbox.
     is_lost: AtomicBool,
     /// Lock that is held during a change of a file, so that two edits of the same file run one
     /// after the other.
-    pub(super) writing: tokio::sync::Mutex<()>,
+    pub(crate) writing: tokio::sync::Mutex<()>,
 }
 
 impl Client {
-    pub(super) fn new(
+    pub(crate) fn new(
         terms: Terms,
         leaving: Leaving,
         place: Option<OwnedSemaphorePermit>,
@@ -106,7 +106,7 @@ impl Client {
     }
 
     /// Returns the sandbox of the client, and starts it on the first call.
-    pub(super) async fn tenancy(&self) -> Result<Arc<Tenancy>, Refusal> {
+    pub(crate) async fn tenancy(&self) -> Result<Arc<Tenancy>, Refusal> {
         let cell = Arc::clone(&self.cell());
         let tenancy = Arc::clone(cell.get_or_try_init(|| self.begin()).await?);
         if tenancy.sandbox.ended().now_or_never().is_none() {
@@ -217,17 +217,17 @@ impl Tenancy {
 
     /// Prepares a command for this sandbox. In a sandbox that existed before, the command leaves no
     /// processes behind.
-    pub(super) fn as_guest(&self, exec: Exec) -> Exec {
+    pub(crate) fn as_guest(&self, exec: Exec) -> Exec {
         if self.is_own { exec } else { exec.leaving_nothing() }
     }
 
-    pub(super) fn manifest(&self) -> &Manifest {
+    pub(crate) fn manifest(&self) -> &Manifest {
         self.sandbox.manifest()
     }
 
     /// Resolves a path from a client to a path in the sandbox. Relative paths start in the
     /// workspace.
-    pub(super) fn inside(&self, path: &str) -> String {
+    pub(crate) fn inside(&self, path: &str) -> String {
         if path == "~" || path.starts_with("~/") {
             return path.to_owned();
         }
@@ -237,7 +237,7 @@ impl Tenancy {
 
     /// Creates the refusal for a failed call to the guest, and marks the sandbox as lost if the
     /// guest did not answer.
-    pub(super) fn refusal(&self, error: &SessionError) -> Refusal {
+    pub(crate) fn refusal(&self, error: &SessionError) -> Refusal {
         if let SessionError::Unreachable { .. }
         | SessionError::Lost { .. }
         | SessionError::Silent { .. } = error
@@ -280,17 +280,17 @@ impl Tenancy {
 }
 
 /// Channel that carries tenancies to the task that ends them.
-pub(super) type Leaving = mpsc::UnboundedSender<Arc<Tenancy>>;
+pub(crate) type Leaving = mpsc::UnboundedSender<Arc<Tenancy>>;
 
 /// Task that ends the tenancies of clients that are gone.
 #[derive(Debug)]
-pub(super) struct Endings {
+pub(crate) struct Endings {
     leaving: Leaving,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Endings {
-    pub(super) fn new() -> Endings {
+    pub(crate) fn new() -> Endings {
         let (leaving, mut left) = mpsc::unbounded_channel::<Arc<Tenancy>>();
         let task = tokio::spawn(async move {
             let mut ending = JoinSet::new();
@@ -304,12 +304,12 @@ impl Endings {
     }
 
     /// Returns the channel on which a client hands over its tenancy.
-    pub(super) fn leaving(&self) -> Leaving {
+    pub(crate) fn leaving(&self) -> Leaving {
         self.leaving.clone()
     }
 
     /// Waits until all clients are gone and their tenancies have ended.
-    pub(super) async fn over(self) {
+    pub(crate) async fn over(self) {
         drop(self.leaving);
         if tokio::time::timeout(ENDING_PATIENCE, self.task).await.is_err() {
             tracing::warn!("not all sandboxes were stopped in time; they end with this process");

@@ -3,7 +3,7 @@
 use ringfence::policy::Network;
 use ringfence::{Engine, Sandbox, Settings, Spec, chain};
 
-use super::told::Refusal;
+use crate::told::Refusal;
 
 /// Source of the sandboxes for clients.
 #[derive(Debug)]
@@ -34,12 +34,12 @@ impl Supply {
     }
 
     /// Returns whether the sandbox of a client ends with the client.
-    pub(super) fn is_own(&self) -> bool {
+    pub(crate) fn is_own(&self) -> bool {
         matches!(self, Supply::Own { .. })
     }
 
     /// Starts a sandbox, or connects to the existing sandbox.
-    pub(super) async fn sandbox(&self) -> Result<Sandbox, Refusal> {
+    pub(crate) async fn sandbox(&self) -> Result<Sandbox, Refusal> {
         let (error, hints) = match self {
             Supply::Own { engine, spec } => match engine.start(Spec::clone(spec)).await {
                 Ok(sandbox) => return Ok(sandbox),
@@ -57,7 +57,7 @@ impl Supply {
     }
 
     /// Returns the instructions that a model gets before its first tool call.
-    pub(super) fn instructions(&self) -> String {
+    pub(crate) fn instructions(&self) -> String {
         let whose = match self {
             Supply::Own { .. } => {
                 "a sandbox of your own, which is gone when you leave; what is in its workspace stays"

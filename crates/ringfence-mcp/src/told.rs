@@ -11,7 +11,7 @@ use serde::Serialize;
 
 /// Successful answer. Programs read its structured content, and models read its text.
 #[derive(Debug)]
-pub(super) struct Told<T>(pub(super) T);
+pub(crate) struct Told<T>(pub(crate) T);
 
 impl<T: Serialize + Display> IntoCallToolResult for Told<T> {
     fn into_call_tool_result(self) -> Result<CallToolResponse, ErrorData> {
@@ -29,18 +29,18 @@ impl<T: Serialize + Display> IntoCallToolResult for Told<T> {
 
 /// Reason why a call has no answer, with a hint for the next step.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(crate) struct Refusal {
     message: String,
     hint: String,
 }
 
 impl Refusal {
-    pub(super) fn new(message: impl Into<String>, hint: impl Into<String>) -> Refusal {
+    pub(crate) fn new(message: impl Into<String>, hint: impl Into<String>) -> Refusal {
         Refusal { message: message.into(), hint: hint.into() }
     }
 
     /// Creates the refusal for a failed call to the guest of a sandbox.
-    pub(super) fn of_session(error: &SessionError, manifest: &Manifest) -> Refusal {
+    pub(crate) fn of_session(error: &SessionError, manifest: &Manifest) -> Refusal {
         let workspace = manifest.workspace_inside.display();
         let hint = match error {
             SessionError::NotFound { .. } => "`command -v NAME` with run_command shows what is there".to_owned(),
@@ -78,6 +78,6 @@ impl IntoCallToolResult for Refusal {
 }
 
 /// Writes the notes that a reader of the text needs besides the answer, each on its own line.
-pub(super) fn write_notes(formatter: &mut fmt::Formatter<'_>, notes: &[String]) -> fmt::Result {
+pub(crate) fn write_notes(formatter: &mut fmt::Formatter<'_>, notes: &[String]) -> fmt::Result {
     notes.iter().try_for_each(|note| write!(formatter, "\n[note: {note}]"))
 }

@@ -1,83 +1,54 @@
-//! The server: E2B's API on top of the library, so that E2B's SDKs work with sandboxes of this
-//! host.
+//! The server of `ringfence serve`: E2B's API on top of the library, so that E2B's SDKs work with
+//! sandboxes of this host.
 //!
 //! The server only translates. `ringfence up` creates a sandbox, in a process of its own that
 //! outlives the server. Calls to envd are forwarded to the guest of the sandbox, which speaks
-//! envd's protocol itself. Nothing in this module isolates anything.
+//! envd's protocol itself. The crate must never isolate anything itself, decide what a policy
+//! means, or trust what a guest or a client says: a sandbox is at most what its template allows.
 //!
-//! Reading order: [`listen`] accepts connections ([`ringfence_service`]), [`server`] finds the owner
-//! and the target of a request ([`place`]), [`control`] and [`create`] create and end sandboxes
-//! ([`registry`], [`launch`], [`rest`], [`store`], [`pool`], [`turns`], [`removal`]), [`save`]
-//! keeps their files ([`snapshots`]), [`carry`] forwards requests to sandboxes, [`interpreter`]
-//! runs cells of code in them, [`meter`] measures their resource use, [`executions`] and
-//! [`counters`] report their activity. [`web`] is the web page; the calls that it needs beyond
-//! E2B's API are in [`facts`] and [`events`].
+//! Start with [`Ready`]. Reading order: [`api`] accepts connections and has the calls of the
+//! control plane, [`server`] finds the owner and the target of a request, [`tenants`] has the keys
+//! and limits of owners, [`lifecycle`] creates, pauses and ends sandboxes, [`forwarding`] brings
+//! requests to sandboxes, [`storage`] keeps what outlives the server, and [`page`] is the web page
+//! with what it shows.
 
-mod activity;
-mod carry;
-mod control;
-mod counters;
-mod create;
+mod api;
 mod error;
-mod events;
-mod executions;
-mod facts;
-mod idempotency;
-mod interpreter;
-mod keys;
-mod launch;
-mod life;
-mod listen;
-mod messages;
-mod meter;
-mod network;
+mod forwarding;
+mod lifecycle;
 mod page;
-mod place;
-mod pool;
-mod quota;
-mod registry;
-mod removal;
-mod reply;
-mod requests;
-mod rest;
-mod save;
-mod seats;
 mod secret;
 mod server;
-mod skim;
-mod snapshots;
-mod store;
-mod template;
-mod tls;
-mod turns;
-mod web;
+mod storage;
+mod tenants;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Once};
 
 use ringfence::Host;
+use ringfence_service::telemetry::Telemetry;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
+pub use api::tls::{DOMAIN, Identity};
 pub use error::ServerError;
-pub use keys::{Key, KeyFile};
-pub use launch::FOR_SERVER;
-pub use quota::Quota;
+pub use lifecycle::launch::FOR_SERVER;
+pub use lifecycle::template::{ServerConfig, Template, TemplateConfig};
 pub use server::Audience;
-pub use template::{ServerConfig, Template, TemplateConfig};
-pub use tls::{DOMAIN, Identity};
+pub use tenants::keys::{Key, KeyFile};
+pub use tenants::quota::Quota;
 
-use counters::Counters;
-use idempotency::Repeats;
-use keys::Keys;
-use pool::Pool;
-use registry::Registry;
-use ringfence_service::telemetry::Telemetry;
+use api::idempotency::Repeats;
+use api::{control, listen};
+use lifecycle::pool::Pool;
+use lifecycle::registry::Registry;
+use page::counters::Counters;
 use server::Server;
-use snapshots::Snapshots;
-use turns::Turns;
+use storage::snapshots::Snapshots;
+use tenants::keys::Keys;
+use tenants::turns::Turns;
 
 /// Maximum number of sandboxes that start at once; further requests wait.
 const MOST_STARTING: u32 = 16;

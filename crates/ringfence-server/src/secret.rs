@@ -14,17 +14,17 @@ fn random<const LENGTH: usize>() -> [u8; LENGTH] {
 }
 
 /// Returns `LENGTH` random bytes in hexadecimal.
-pub(super) fn hexadecimal<const LENGTH: usize>() -> String {
+pub(crate) fn hexadecimal<const LENGTH: usize>() -> String {
     hex(&random::<LENGTH>())
 }
 
 /// Returns a unique name for a sandbox that cannot be guessed and is valid in a host name.
-pub(super) fn name() -> String {
+pub(crate) fn name() -> String {
     random::<20>().iter().map(|byte| char::from(ALPHABET[usize::from(byte % 32)])).collect()
 }
 
 /// Formats bytes in hexadecimal.
-pub(super) fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

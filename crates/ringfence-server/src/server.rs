@@ -11,30 +11,30 @@ use ringfence_proto::code::{Code, Failure as Denied};
 use ringfence_proto::query::Query;
 use ringfence_proto::signature::{self, Claim, Purpose, agree};
 use ringfence_proto::{ENVD_PORT, header};
-use tokio::sync::watch;
-
-use super::carry;
-use super::control::{self, Owner};
-use super::counters::{self, Counters};
-use super::facts;
-use super::idempotency::Repeats;
-use super::interpreter;
-use super::keys::{self, Keys};
-use super::life::State;
-use super::place::{Place, is_guests, text};
-use super::pool::Pool;
-use super::quota::{Quota, Tallies};
-use super::registry::{Live, Registry};
-use super::reply::{Refusal, Reply, bare, plain};
-use super::rest::NotResumed;
-use super::seats::{Holder, Seats, Taken};
-use super::snapshots::Snapshots;
-use super::store::Record;
-use super::template::Template;
-use super::turns::Turns;
-use super::web;
 use ringfence_service::exchange::RequestBody;
 use ringfence_service::telemetry::Measure;
+use tokio::sync::watch;
+
+use crate::api::control::{self, Owner};
+use crate::api::idempotency::Repeats;
+use crate::api::reply::{Refusal, Reply, bare, plain};
+use crate::forwarding::carry;
+use crate::forwarding::interpreter;
+use crate::forwarding::place::{Place, is_guests, text};
+use crate::lifecycle::life::State;
+use crate::lifecycle::pool::Pool;
+use crate::lifecycle::registry::{Live, Registry};
+use crate::lifecycle::rest::NotResumed;
+use crate::lifecycle::template::Template;
+use crate::page::counters::{self, Counters};
+use crate::page::facts;
+use crate::page::web;
+use crate::storage::snapshots::Snapshots;
+use crate::storage::store::Record;
+use crate::tenants::keys::{self, Keys};
+use crate::tenants::quota::{Quota, Tallies};
+use crate::tenants::seats::{Holder, Seats, Taken};
+use crate::tenants::turns::Turns;
 
 /// Maximum length of a path of a file in bytes, see path_resolution(7).
 const LONGEST_PATH: usize = 4096;
@@ -54,31 +54,31 @@ pub enum Audience {
 
 /// State that requests need.
 #[derive(Debug)]
-pub(super) struct Server {
-    pub(super) keys: Keys,
-    pub(super) registry: Arc<Registry>,
-    pub(super) snapshots: Snapshots,
-    pub(super) templates: BTreeMap<String, Template>,
-    pub(super) audience: Audience,
+pub(crate) struct Server {
+    pub(crate) keys: Keys,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) snapshots: Snapshots,
+    pub(crate) templates: BTreeMap<String, Template>,
+    pub(crate) audience: Audience,
     /// Sandboxes that wait for a client.
-    pub(super) pool: Pool,
+    pub(crate) pool: Pool,
     /// Turns for starts of sandboxes.
-    pub(super) starting: Turns,
+    pub(crate) starting: Turns,
     /// Number of connections of each holder.
-    pub(super) seats: Arc<Seats>,
+    pub(crate) seats: Arc<Seats>,
     /// Remembered requests for a sandbox, which clients may repeat.
-    pub(super) repeats: Repeats,
+    pub(crate) repeats: Repeats,
     /// Counters for metrics.
-    pub(super) counters: Counters,
+    pub(crate) counters: Counters,
     /// Set once the warning that any key is accepted was logged.
-    pub(super) said_open: Once,
+    pub(crate) said_open: Once,
     /// Set when the server is about to end.
-    pub(super) ending: watch::Sender<bool>,
+    pub(crate) ending: watch::Sender<bool>,
 }
 
 impl Server {
     /// Answers a request to the server or to a sandbox.
-    pub(super) async fn answer(self: &Arc<Server>, request: Request<RequestBody>) -> Reply {
+    pub(crate) async fn answer(self: &Arc<Server>, request: Request<RequestBody>) -> Reply {
         if request.method() == Method::CONNECT {
             return Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this is no proxy").into();
         }
@@ -134,7 +134,7 @@ impl Server {
     }
 
     /// Returns the metrics of the server.
-    pub(super) fn measures(&self) -> Vec<Measure> {
+    pub(crate) fn measures(&self) -> Vec<Measure> {
         self.counters.measures(self.registry.count(), self.pool.count_all())
     }
 
@@ -179,7 +179,7 @@ impl Server {
     }
 
     /// Returns the use of all keys.
-    pub(super) fn tallies(&self) -> &Arc<Tallies> {
+    pub(crate) fn tallies(&self) -> &Arc<Tallies> {
         self.registry.tallies()
     }
 

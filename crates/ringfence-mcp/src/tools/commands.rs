@@ -1,0 +1,105 @@
+//! The tools that run a command and wait for its end.
+
+use std::time::Duration;
+
+use ringfence::{Command, Exec, ExecutionResult, Records, chain};
+use ringfence_service::telemetry::Caller;
+use rmcp::handler::server::tool::{Extension, schema_for_output};
+use rmcp::handler::server::wrapper::Parameters;
+use rmcp::{tool, tool_router};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::client::{Client, LONGEST_CALL, Tenancy};
+use crate::told::{Refusal, Told};
+use crate::tools::outcome::{LONGEST_OUTPUT, Outcome, policy_time};
+use crate::tools::progress::Progress;
+
+/// Maximum number of bytes to keep of each stream. The kept text and the line that counts the
+/// omitted bytes fit into [`LONGEST_OUTPUT`].
+const LONGEST_CAPTURE: u64 = LONGEST_OUTPUT as u64 - 64;
+
+/// Parameters of the tool `run_command`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RunCommand {
+    /// Command line for `sh -c`, such as `cd src && make test`.
+    command: String,
+    /// Working directory of the command in the sandbox, absolute or relative to the workspace. The
+    /// default is the workspace.
+    directory: Option<String>,
+    /// Time limit in seconds, 1 to 600; the default is 30. A larger value counts as 600, and a
+    /// shorter time limit of the policy applies instead. When the time is up, the command is ended
+    /// together with all processes that the command started.
+    timeout: Option<u32>,
+}
+
+#[tool_router(router = command_tools, vis = "pub(crate)")]
+impl Client {
+    /// Runs a shell command in the sandbox, waits for its end, and returns the exit code and the
+    /// output. Standard input is empty. A command that takes longer than its timeout is ended
+    /// together with all processes that the command started, so start servers and long jobs with
+    /// start_process. Of each output stream, at most 32 KiB are returned: the beginning and the
+    /// end.
+    #[tool(
+        output_schema = schema_for_output::<Outcome>(),
+        annotations(title = "Run a command", destructive_hint = true, open_world_hint = true)
+    )]
+    async fn run_command(
+        &self,
+        Parameters(asked): Parameters<RunCommand>,
+        Extension(progress): Extension<Progress>,
+        Extension(caller): Extension<Caller>,
+    ) -> Result<Told<Outcome>, Refusal> {
+        let tenancy = self.tenancy().await?;
+        let _disturbance = tenancy.spares.disturbed();
+        let span = tenancy.span.exec(&caller);
+        let time = time(asked.timeout, &tenancy)?;
+        let mut exec = tenancy.as_guest(Exec::shell(&asked.command).time(time));
+        if let Some(directory) = &asked.directory {
+            exec = exec.directory(tenancy.inside(directory));
+        }
+        span.program(&exec.program, exec.arguments.len());
+        let result = captured(&tenancy, &exec, &progress)
+            .await
+            .inspect_err(|_| span.fail("it was not run"))?;
+        span.end(&result);
+        let command = Command::new(&exec.program).arguments(&exec.arguments);
+        if let Err(error) = Records::keep(self.terms.supply.settings(), &command, &result) {
+            tracing::warn!(error = chain(&error), "no record was kept");
+        }
+        Ok(Told(Outcome::of(result, tenancy.manifest(), time, LONGEST_CALL)))
+    }
+}
+
+/// Returns the time limit of a command: the time in `asked` or the default, but not more than the
+/// policy and [`LONGEST_CALL`] allow.
+pub(crate) fn time(asked: Option<u32>, tenancy: &Tenancy) -> Result<Duration, Refusal> {
+    if asked == Some(0) {
+        let hint = format!(
+            "give 1 to {} seconds, or leave it out for the usual 30",
+            LONGEST_CALL.as_secs()
+        );
+        return Err(Refusal::new("a timeout of 0 seconds leaves no time to run", hint));
+    }
+    let asked =
+        asked.map_or(ringfence::DEFAULT_TIME, |seconds| Duration::from_secs(seconds.into()));
+    Ok(asked.min(policy_time(tenancy.manifest())).min(LONGEST_CALL))
+}
+
+/// Runs a command and keeps only as much of its output as a model is shown.
+async fn captured(
+    tenancy: &Tenancy,
+    exec: &Exec,
+    progress: &Progress,
+) -> Result<ExecutionResult, Refusal> {
+    let Tenancy { sandbox, .. } = tenancy;
+    let limit =
+        sandbox.manifest().limits.output.map_or(u64::MAX, |size| size.bytes()).min(LONGEST_CAPTURE);
+    let before = sandbox.observe();
+    let execution = sandbox.exec(exec).await.map_err(|error| tenancy.refusal(&error))?;
+    let captured = execution.capture_with(limit, |_, bytes| progress.heard(bytes)).await;
+    let captured = captured.map_err(|error| tenancy.refusal(&error))?;
+    let (stdout, stderr, dropped) = (captured.stdout, captured.stderr, captured.dropped);
+    Ok(ExecutionResult { stdout, stderr, dropped, ..before.result(captured.ended) })
+}

@@ -1,0 +1,439 @@
+//! The tools for processes that keep running: servers, watchers, long jobs.
+
+mod unread;
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ringfence::{Exec, Execution, ExecutionInput, Sandbox, SessionError, Stream};
+use ringfence_service::telemetry::{Caller, ExecSpan};
+use rmcp::handler::server::tool::{Extension, schema_for_output};
+use rmcp::handler::server::wrapper::Parameters;
+use rmcp::{tool, tool_router};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout, timeout_at};
+use unread::Unread;
+
+use crate::client::{Client, Tenancy};
+use crate::told::{Refusal, Told, write_notes};
+use crate::tools::outcome::{ending, remarks, write_streams};
+
+/// Maximum number of processes of one client.
+const MOST_PROCESSES: usize = 32;
+/// Time to wait for output of a new process.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// Maximum time that a client can wait for output, in seconds.
+const LONGEST_WAIT: u32 = 60;
+/// Time that a process has to end after SIGTERM, and again after it is killed.
+const ENDING_PATIENCE: Duration = Duration::from_secs(5);
+/// Number of SIGTERM, see signal(7).
+const TERMINATE: i32 = 15;
+
+/// Parameters of the tool `start_process`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StartProcess {
+    /// Command line for `sh -c`, without `&` at the end, such as `python3 -m http.server 8000`.
+    command: String,
+    /// Working directory of the command in the sandbox, absolute or relative to the workspace. The
+    /// default is the workspace.
+    directory: Option<String>,
+}
+
+/// Parameters of the tool `read_process_output`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReadProcessOutput {
+    /// Id of the process, from the result of `start_process`.
+    process_id: u32,
+    /// Maximum time in seconds to wait for new output or for the end of the process, 0 to 60. The
+    /// default is 0, which means no waiting. A larger value counts as 60.
+    wait: Option<u32>,
+}
+
+/// Parameters of the tool `stop_process`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StopProcess {
+    /// Id of the process, from the result of `start_process`.
+    process_id: u32,
+}
+
+/// State of a process, and the output of the process that no earlier call has returned.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(crate) struct ProcessOutput {
+    /// Id of the process, for the tools `read_process_output` and `stop_process`.
+    process_id: u32,
+    /// True if the process still runs.
+    running: bool,
+    /// Exit code of the process; null while the process runs, or if a signal ended the process.
+    exit_code: Option<i32>,
+    /// Number of the signal that ended the process; otherwise null.
+    signal: Option<i32>,
+    /// Text that the process wrote to standard output since the previous call: the last 32 KiB.
+    stdout: String,
+    /// Text that the process wrote to standard error since the previous call: the last 32 KiB.
+    stderr: String,
+    /// Number of bytes since the previous call that were dropped, because more than 32 KiB of a
+    /// stream were unread.
+    left_out: u64,
+    /// Further facts about the process, and suggestions for the next call.
+    notes: Vec<String>,
+}
+
+#[tool_router(router = process_tools, vis = "pub(crate)")]
+impl Client {
+    /// Starts a shell command that keeps running in the sandbox, such as a server. Waits up to 1
+    /// second for the first output, then returns the id of the process and the output so far. Write
+    /// the command without & at the end, because all processes that the command started are ended
+    /// when the command ends. The process runs until it exits, until stop_process ends the process,
+    /// until the time limit of the policy, or until the end of this session. At most 32 processes
+    /// can run at once.
+    #[tool(
+        output_schema = schema_for_output::<ProcessOutput>(),
+        annotations(title = "Start a process", destructive_hint = true, open_world_hint = true)
+    )]
+    async fn start_process(
+        &self,
+        Parameters(asked): Parameters<StartProcess>,
+        Extension(caller): Extension<Caller>,
+    ) -> Result<Told<ProcessOutput>, Refusal> {
+        let tenancy = self.tenancy().await?;
+        let mut exec = Exec::shell(&asked.command).leaving_nothing();
+        if let Some(directory) = &asked.directory {
+            exec = exec.directory(tenancy.inside(directory));
+        }
+        if let Some(time) = tenancy.manifest().limits.time {
+            exec = exec.time(time.duration());
+        }
+        let process = tenancy.processes.start(&tenancy, &exec, &caller).await?;
+        // If the call is cancelled now, the client never learns the id, so the process must end.
+        let untold = Untold { processes: &tenancy.processes, id: Some(process.id) };
+        process.news(Instant::now() + FIRST_WAIT).await;
+        untold.told();
+        Ok(Told(process.told()))
+    }
+
+    /// Returns the output of a process that no earlier call has returned, and whether the process
+    /// still runs. The call can wait up to 60 seconds for output. Of each stream, at most the last
+    /// 32 KiB of unread output are kept.
+    #[tool(
+        output_schema = schema_for_output::<ProcessOutput>(),
+        annotations(title = "Read a process's output", read_only_hint = true, open_world_hint = false)
+    )]
+    async fn read_process_output(
+        &self,
+        Parameters(asked): Parameters<ReadProcessOutput>,
+    ) -> Result<Told<ProcessOutput>, Refusal> {
+        let process = self.tenancy().await?.processes.find(asked.process_id)?;
+        let wait = Duration::from_secs(asked.wait.unwrap_or(0).min(LONGEST_WAIT).into());
+        process.news(Instant::now() + wait).await;
+        Ok(Told(process.told()))
+    }
+
+    /// Ends a process together with all processes that it started, and returns the remaining
+    /// output. The process gets SIGTERM, and is killed if it still runs after 5 seconds. After the
+    /// call, the id of the process is no longer valid.
+    #[tool(
+        output_schema = schema_for_output::<ProcessOutput>(),
+        annotations(title = "Stop a process", destructive_hint = true, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn stop_process(
+        &self,
+        Parameters(asked): Parameters<StopProcess>,
+    ) -> Result<Told<ProcessOutput>, Refusal> {
+        let tenancy = self.tenancy().await?;
+        let process = tenancy.processes.find(asked.process_id)?;
+        process.end().await.map_err(|error| tenancy.refusal(&error))?;
+        tenancy.processes.forget(asked.process_id);
+        Ok(Told(process.told()))
+    }
+}
+
+/// Processes that a client started and that the server still remembers.
+#[derive(Debug, Default)]
+pub(crate) struct Processes {
+    all: Mutex<BTreeMap<u32, Arc<Process>>>,
+}
+
+impl Processes {
+    async fn start(
+        &self,
+        tenancy: &Tenancy,
+        exec: &Exec,
+        caller: &Caller,
+    ) -> Result<Arc<Process>, Refusal> {
+        let full = || {
+            let message =
+                format!("{MOST_PROCESSES} processes were started and run, which is the most");
+            Refusal::new(message, "end one with stop_process; sandbox_info lists them")
+        };
+        if !self.has_room() {
+            return Err(full());
+        }
+        let _disturbance = tenancy.spares.disturbed();
+        let span = tenancy.span.exec(caller);
+        span.program(&exec.program, exec.arguments.len());
+        let execution =
+            tenancy.sandbox.exec(exec).await.inspect_err(|_| span.fail("it was not started"));
+        let execution = execution.map_err(|error| tenancy.refusal(&error))?;
+        let process = Process::follow(execution, exec, tenancy.sandbox.clone(), span);
+        // Calls can run in parallel, so check again. Dropping the process ends it.
+        if !self.has_room() {
+            return Err(full());
+        }
+        self.all().insert(process.id, Arc::clone(&process));
+        Ok(process)
+    }
+
+    /// Returns whether one more process fits. If necessary, forgets a process that has ended.
+    fn has_room(&self) -> bool {
+        let mut all = self.all();
+        if all.len() >= MOST_PROCESSES
+            && let Some(id) = all
+                .values()
+                .find(|process| process.heard().ended.is_some())
+                .map(|process| process.id)
+        {
+            all.remove(&id);
+        }
+        all.len() < MOST_PROCESSES
+    }
+
+    fn find(&self, id: u32) -> Result<Arc<Process>, Refusal> {
+        let found = self.all().get(&id).cloned();
+        found.ok_or_else(|| {
+            let hint = "sandbox_info lists those that there are; start_process starts one";
+            Refusal::new(format!("there is no process {id} that you started"), hint)
+        })
+    }
+
+    fn forget(&self, id: u32) {
+        self.all().remove(&id);
+    }
+
+    /// Returns the id and the command of each process that runs.
+    pub(crate) fn running(&self) -> Vec<(u32, String)> {
+        let all = self.all();
+        let running = all.values().filter(|process| process.heard().ended.is_none());
+        running.map(|process| (process.id, process.command.clone())).collect()
+    }
+
+    /// Ends all processes.
+    pub(crate) async fn end(&self) {
+        let all: Vec<Arc<Process>> = std::mem::take(&mut *self.all()).into_values().collect();
+        for process in all {
+            // The process may have ended by itself.
+            let _ = timeout(ENDING_PATIENCE, process.input.kill()).await;
+        }
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Process>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Guard for a process whose id the client does not know yet. Dropping the guard forgets the
+/// process, which ends it.
+struct Untold<'a> {
+    processes: &'a Processes,
+    id: Option<u32>,
+}
+
+impl Untold<'_> {
+    fn told(mut self) {
+        self.id = None;
+    }
+}
+
+impl Drop for Untold<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.processes.all().remove(&id);
+        }
+    }
+}
+
+/// Process that keeps running. The process ends when the last reference is dropped.
+#[derive(Debug)]
+struct Process {
+    id: u32,
+    command: String,
+    input: ExecutionInput,
+    heard: Arc<(Mutex<Heard>, Notify)>,
+    listening: AbortHandle,
+}
+
+/// Output and end of a process that the client has not read yet.
+#[derive(Debug, Default)]
+struct Heard {
+    stdout: Unread,
+    stderr: Unread,
+    ended: Option<End>,
+}
+
+/// End of a process, with notes for the client.
+#[derive(Debug, Clone)]
+struct End {
+    exit_code: Option<i32>,
+    signal: Option<i32>,
+    notes: Vec<String>,
+}
+
+impl Process {
+    /// Follows the output of a command that was just started.
+    fn follow(
+        mut execution: Execution,
+        exec: &Exec,
+        sandbox: Sandbox,
+        span: ExecSpan,
+    ) -> Arc<Process> {
+        let heard = Arc::new((Mutex::new(Heard::default()), Notify::new()));
+        let (id, input) = (execution.pid(), execution.input());
+        let command = exec.arguments.last().cloned().unwrap_or_default();
+        let hearing = Arc::clone(&heard);
+        let listening = tokio::spawn(async move {
+            let before = sandbox.observe();
+            let (heard, news) = &*hearing;
+            while let Some(Ok(chunk)) = execution.next().await {
+                let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+                match chunk.stream {
+                    Stream::Stdout | Stream::Terminal => heard.stdout.push(&chunk.bytes),
+                    Stream::Stderr => heard.stderr.push(&chunk.bytes),
+                }
+                news.notify_waiters();
+            }
+            let end = match execution.wait().await {
+                Ok(ended) => {
+                    let mut result = before.result(ended);
+                    span.end(&result);
+                    result.stderr =
+                        heard.lock().unwrap_or_else(PoisonError::into_inner).stderr.shown();
+                    let mut notes = remarks(&result, sandbox.manifest());
+                    if result.timed_out {
+                        notes.push(
+                            "it was ended with all that it started: the policy's time was up"
+                                .to_owned(),
+                        );
+                    }
+                    End { exit_code: result.exit_code, signal: result.signal, notes }
+                }
+                Err(error) => {
+                    let notes =
+                        vec![format!("how it ended is not known: {}", ringfence::chain(&error))];
+                    End { exit_code: None, signal: None, notes }
+                }
+            };
+            heard.lock().unwrap_or_else(PoisonError::into_inner).ended = Some(end);
+            news.notify_waiters();
+        });
+        Arc::new(Process { id, command, input, heard, listening: listening.abort_handle() })
+    }
+
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.heard.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `is_so` holds for the output and state so far. Returns `false` if it does not
+    /// hold at the deadline.
+    async fn until(&self, deadline: Instant, is_so: impl Fn(&Heard) -> bool) -> bool {
+        let waiting = async {
+            loop {
+                // Register for notifications before the check, so that no change after the check is
+                // missed.
+                let news = self.heard.1.notified();
+                if is_so(&self.heard()) {
+                    return;
+                }
+                news.await;
+            }
+        };
+        timeout_at(deadline, waiting).await.is_ok()
+    }
+
+    /// Waits for output or for the end of the process, until the deadline.
+    async fn news(&self, deadline: Instant) {
+        self.until(deadline, Heard::is_news).await; // the answer says if there is nothing new
+    }
+
+    /// Waits up to [`ENDING_PATIENCE`] for the end of the process and returns whether it has ended.
+    async fn ends(&self) -> bool {
+        self.until(Instant::now() + ENDING_PATIENCE, |heard| heard.ended.is_some()).await
+    }
+
+    /// Asks the process to end with SIGTERM, and kills it if it does not end in time.
+    async fn end(&self) -> Result<(), SessionError> {
+        if self.heard().ended.is_some() {
+            return Ok(());
+        }
+        // The process may have ended meanwhile; if not, it is killed.
+        let _ = self.input.signal(TERMINATE).await;
+        if !self.ends().await {
+            self.input.kill().await?;
+            self.ends().await;
+        }
+        Ok(())
+    }
+
+    /// Returns the output that the client has not read, and marks it as read.
+    fn told(&self) -> ProcessOutput {
+        let mut heard = self.heard();
+        let is_over = heard.ended.is_some();
+        let (stdout, lost_stdout) = heard.stdout.take(is_over);
+        let (stderr, lost_stderr) = heard.stderr.take(is_over);
+        let left_out = lost_stdout + lost_stderr;
+        let mut notes = heard.ended.as_ref().map(|end| end.notes.clone()).unwrap_or_default();
+        if left_out > 0 {
+            notes.push(format!(
+                "{left_out} bytes of older output were left out; ask more often, or have it write to a file"
+            ));
+        }
+        ProcessOutput {
+            process_id: self.id,
+            running: !is_over,
+            exit_code: heard.ended.as_ref().and_then(|end| end.exit_code),
+            signal: heard.ended.as_ref().and_then(|end| end.signal),
+            stdout,
+            stderr,
+            left_out,
+            notes,
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // The listening task owns the execution, so aborting the task ends the command.
+        self.listening.abort();
+    }
+}
+
+impl Heard {
+    fn is_news(&self) -> bool {
+        self.ended.is_some() || !self.stdout.is_empty() || !self.stderr.is_empty()
+    }
+}
+
+impl Display for ProcessOutput {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_streams(formatter, &self.stdout, &self.stderr)?;
+        let id = self.process_id;
+        match self.running {
+            true if self.stdout.is_empty() && self.stderr.is_empty() => {
+                write!(formatter, "[process {id} runs, and has written nothing new]")?;
+            }
+            true => write!(formatter, "[process {id} runs]")?,
+            false => write!(
+                formatter,
+                "[process {id} is over: {}]",
+                ending(self.exit_code, self.signal)
+            )?,
+        }
+        write_notes(formatter, &self.notes)
+    }
+}

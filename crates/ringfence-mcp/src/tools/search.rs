@@ -1,0 +1,529 @@
+//! The tool that searches files. The search walks through directories of the sandbox by way of the
+//! guest, and all of its costs are bounded.
+
+use std::collections::VecDeque;
+use std::fmt::{self, Display};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, stream};
+use globset::{GlobBuilder, GlobSet};
+use ignore::Match as Verdict;
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use regex::bytes::{Regex, RegexBuilder};
+use ringfence::{EntryInfo, FileType, Session};
+use rmcp::handler::server::tool::{Extension, schema_for_output};
+use rmcp::handler::server::wrapper::Parameters;
+use rmcp::{tool, tool_router};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, timeout_at};
+
+use crate::client::Client;
+use crate::told::{Refusal, Told, write_notes};
+use crate::tools::files::text_of;
+use crate::tools::progress::Progress;
+
+/// Maximum time of a search.
+const TIME: Duration = Duration::from_secs(20);
+/// Maximum number of files that a search reads.
+const MOST_FILES: usize = 20_000;
+/// Default for the number of lines that a search finds.
+const USUAL_MATCHES: u32 = 100;
+/// Maximum number of lines that a search finds.
+const MOST_MATCHES: u32 = 1000;
+/// Maximum size of a file that a search reads, in bytes.
+const LONGEST_FILE: u64 = 2 << 20;
+/// Maximum number of bytes of a line in the result.
+const LONGEST_LINE: usize = 300;
+/// Maximum number of bytes of a line that the pattern is matched against.
+const LONGEST_LOOK: usize = 64 << 10;
+/// Maximum size of the compiled pattern, in bytes. The time of one matching step can grow with this
+/// size.
+const LARGEST_PATTERN: usize = 128 << 10;
+/// Maximum length of a glob, in bytes.
+const LONGEST_GLOB: usize = 1024;
+/// Maximum number of opening braces in a glob, because globset recurses for each level of braces.
+const MOST_BRACES: usize = 32;
+/// Maximum number of lines of a `.gitignore` file that are used.
+const MOST_IGNORED: usize = 4096;
+/// Maximum number of files that are read at once.
+const AT_ONCE: usize = 8;
+/// Directories of virtual files, whose content the kernel creates on each read.
+const NOT_FILES: [&str; 3] = ["/proc", "/sys", "/dev"];
+
+/// Parameters of the tool `search_files`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SearchFiles {
+    /// Regular expression that is matched against each line, such as `fn \w+`. Character classes
+    /// match only ASCII characters; look-around and backreferences are not supported. Only the
+    /// first 64 KiB of a line are searched.
+    pattern: String,
+    /// Path of the directory or file to search, absolute or relative to the workspace. The default
+    /// is the workspace.
+    path: Option<String>,
+    /// Glob of at most 1024 bytes that selects files in the searched directory; the default is all
+    /// files. A glob without `/`, such as `*.rs`, is matched against file names. A glob with `/`,
+    /// such as `src/**/*.rs`, is matched against paths relative to the searched directory.
+    glob: Option<String>,
+    /// Treats the pattern as plain text instead of a regular expression. The default is false.
+    #[serde(default)]
+    literal: bool,
+    /// Ignores the difference between upper and lower case of ASCII letters. The default is false.
+    #[serde(default)]
+    ignore_case: bool,
+    /// Also searches the files that `.gitignore` files exclude. The default is false.
+    #[serde(default)]
+    include_ignored: bool,
+    /// Maximum number of matching lines to return, 1 to 1000; the default is 100. A larger value
+    /// counts as 1000.
+    most: Option<u32>,
+}
+
+/// Lines that match a pattern.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub(crate) struct Found {
+    /// Path of the searched directory or file in the sandbox.
+    path: String,
+    /// Matching lines, with their files and line numbers.
+    matches: Vec<Match>,
+    /// Number of files that were searched.
+    files: usize,
+    /// True if the search ended before all files were searched, because a limit was reached.
+    incomplete: bool,
+    /// Files that were left out, limits that were reached, and suggestions for the next call.
+    notes: Vec<String>,
+}
+
+/// Line that matches the pattern.
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
+struct Match {
+    /// Path of the file, relative to the searched directory; the whole path if a single file was
+    /// searched.
+    path: String,
+    /// Number of the line in the file, counted from 1.
+    line: usize,
+    /// Text of the line, cut after 300 bytes.
+    text: String,
+}
+
+#[tool_router(router = search_tools, vis = "pub(crate)")]
+impl Client {
+    /// Searches the text files of a directory in the sandbox for lines that match a regular
+    /// expression, and returns the matching lines with file names and line numbers. Files that
+    /// .gitignore files exclude, .git directories, symbolic links, binary files, and files larger
+    /// than 2 MiB are left out. A search ends after 20 seconds, after 20000 files, or at the
+    /// maximum number of lines.
+    #[tool(
+        output_schema = schema_for_output::<Found>(),
+        annotations(title = "Search files", read_only_hint = true, open_world_hint = false)
+    )]
+    async fn search_files(
+        &self,
+        Parameters(asked): Parameters<SearchFiles>,
+        Extension(progress): Extension<Progress>,
+    ) -> Result<Told<Found>, Refusal> {
+        let wanted = Wanted::of(&asked)?;
+        let tenancy = self.tenancy().await?;
+        let path = tenancy.inside(asked.path.as_deref().unwrap_or_default());
+        let root =
+            tenancy.sandbox.files().stat(&path).await.map_err(|error| tenancy.refusal(&error))?;
+        let deadline = Instant::now() + TIME;
+        let mut search =
+            Search::new(tenancy.sandbox.session(), wanted, root.path.clone(), deadline);
+        let done = timeout_at(deadline, search.run(root, &progress)).await;
+        if done.is_err() {
+            search.stop(format!("it was ended after {} s", TIME.as_secs()));
+        }
+        Ok(Told(search.found(path)))
+    }
+}
+
+/// Criteria of a search: the lines and the files that the client wants.
+#[derive(Debug)]
+struct Wanted {
+    pattern: Regex,
+    glob: Option<(GlobSet, By)>,
+    include_ignored: bool,
+    most: usize,
+}
+
+/// Text that a glob is matched against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    Name,
+    Path,
+}
+
+impl Wanted {
+    fn of(asked: &SearchFiles) -> Result<Wanted, Refusal> {
+        let text =
+            if asked.literal { regex::escape(&asked.pattern) } else { asked.pattern.clone() };
+        // Unicode is off, because its tables are larger than the rest of the automaton.
+        let mut builder = RegexBuilder::new(&text);
+        builder.unicode(false).case_insensitive(asked.ignore_case).size_limit(LARGEST_PATTERN);
+        let pattern = builder.build().map_err(|error| {
+            Refusal::new(
+                format!("the pattern is no regular expression: {error}"),
+                "set literal to search plain text",
+            )
+        })?;
+        let glob = asked.glob.as_deref().map(|glob| {
+            let by = if glob.contains('/') { By::Path } else { By::Name };
+            let refuse = |why: String| {
+                Refusal::new(
+                    format!("the glob is wrong: {why}"),
+                    "write it as `*.rs` or `src/**/*.rs`",
+                )
+            };
+            if !is_simple(glob) {
+                return Err(refuse(format!(
+                    "it has over {LONGEST_GLOB} bytes or {MOST_BRACES} braces"
+                )));
+            }
+            let glob = glob.trim_start_matches("./");
+            let built =
+                GlobBuilder::new(glob).literal_separator(true).empty_alternates(true).build();
+            let set = built.and_then(|glob| GlobSet::builder().add(glob).build());
+            Ok((set.map_err(|error| refuse(error.to_string()))?, by))
+        });
+        let most = asked.most.unwrap_or(USUAL_MATCHES).clamp(1, MOST_MATCHES) as usize;
+        Ok(Wanted {
+            pattern,
+            glob: glob.transpose()?,
+            include_ignored: asked.include_ignored,
+            most,
+        })
+    }
+
+    fn wants(&self, name: &str, relative: &str) -> bool {
+        match &self.glob {
+            None => true,
+            Some((glob, By::Name)) => glob.is_match(name),
+            Some((glob, By::Path)) => glob.is_match(relative),
+        }
+    }
+}
+
+/// Directory that is still to be searched, with the ignore rules of the directories above it.
+#[derive(Debug)]
+struct Ahead {
+    path: String,
+    ignored: Option<Arc<Ignored>>,
+}
+
+/// Ignore rules of the `.gitignore` of a directory, chained to the rules of the directories above.
+#[derive(Debug)]
+struct Ignored {
+    here: Gitignore,
+    above: Option<Arc<Ignored>>,
+}
+
+impl Ignored {
+    /// Returns whether the rules exclude an entry. The nearest rule that matches the entry decides.
+    fn leaves_out(&self, path: &str, is_directory: bool) -> bool {
+        match self.here.matched(path, is_directory) {
+            Verdict::Ignore(_) => true,
+            Verdict::Whitelist(_) => false,
+            Verdict::None => {
+                self.above.as_ref().is_some_and(|above| above.leaves_out(path, is_directory))
+            }
+        }
+    }
+}
+
+/// Running search and its results so far.
+#[derive(Debug)]
+struct Search<'a> {
+    session: &'a Session,
+    wanted: Wanted,
+    root: String,
+    deadline: Instant,
+    found: Found,
+    too_long: usize,
+    unread: usize,
+}
+
+impl<'a> Search<'a> {
+    fn new(session: &'a Session, wanted: Wanted, root: String, deadline: Instant) -> Search<'a> {
+        Search { session, wanted, root, deadline, found: Found::default(), too_long: 0, unread: 0 }
+    }
+
+    async fn run(&mut self, root: EntryInfo, progress: &Progress) {
+        if root.kind != FileType::Directory {
+            self.look_into(vec![root]).await;
+            return;
+        }
+        let mut ahead = VecDeque::from([Ahead { path: root.path, ignored: None }]);
+        while let Some(Ahead { path, ignored }) = ahead.pop_front() {
+            progress.says(&format!(
+                "{} files searched, {} lines found",
+                self.found.files,
+                self.found.matches.len()
+            ));
+            let Ok(mut entries) = self.session.files().list(&path, 1).await else {
+                self.unread += 1;
+                continue;
+            };
+            let ignored = self.ignored(&path, &entries, ignored).await;
+            entries.retain(|entry| self.is_of_interest(entry, ignored.as_deref()));
+            let (directories, files): (Vec<_>, Vec<_>) =
+                entries.into_iter().partition(|entry| entry.kind == FileType::Directory);
+            self.look_into(files).await;
+            if self.found.incomplete {
+                return;
+            }
+            let next = directories
+                .into_iter()
+                .map(|entry| Ahead { path: entry.path, ignored: ignored.clone() });
+            ahead.extend(next);
+        }
+    }
+
+    /// Returns the ignore rules that apply in a directory.
+    async fn ignored(
+        &self,
+        path: &str,
+        entries: &[EntryInfo],
+        above: Option<Arc<Ignored>>,
+    ) -> Option<Arc<Ignored>> {
+        let is_there =
+            entries.iter().any(|entry| entry.name == ".gitignore" && entry.kind == FileType::File);
+        if self.wanted.include_ignored || !is_there {
+            return above;
+        }
+        let Ok(bytes) =
+            self.session.files().read(&format!("{path}/.gitignore"), LONGEST_FILE).await
+        else {
+            return above;
+        };
+        let path = path.to_owned();
+        let built = tokio::task::spawn_blocking(move || {
+            ignored_by(&path, &String::from_utf8_lossy(&bytes))
+        })
+        .await;
+        match built.expect("reading lines does not panic") {
+            Some(here) => Some(Arc::new(Ignored { here, above })),
+            None => above,
+        }
+    }
+
+    fn is_of_interest(&self, entry: &EntryInfo, ignored: Option<&Ignored>) -> bool {
+        let is_directory = entry.kind == FileType::Directory;
+        let is_left_out =
+            ignored.is_some_and(|ignored| ignored.leaves_out(&entry.path, is_directory));
+        if entry.is_symlink || is_left_out {
+            return false;
+        }
+        match entry.kind {
+            FileType::Directory => {
+                entry.name != ".git" && !NOT_FILES.contains(&entry.path.as_str())
+            }
+            FileType::File => self.wanted.wants(&entry.name, self.relative(&entry.path)),
+            _ => false,
+        }
+    }
+
+    fn relative<'p>(&self, path: &'p str) -> &'p str {
+        let below = path
+            .strip_prefix(self.root.trim_end_matches('/'))
+            .and_then(|rest| rest.strip_prefix('/'));
+        below.unwrap_or(path)
+    }
+
+    /// Searches files in their order. Reads up to [`AT_ONCE`] files at once.
+    async fn look_into(&mut self, files: Vec<EntryInfo>) {
+        let session = self.session;
+        let (short, long): (Vec<_>, Vec<_>) = files
+            .into_iter()
+            .partition(|file| u64::try_from(file.size).unwrap_or(0) <= LONGEST_FILE);
+        self.too_long += long.len();
+        let contents = stream::iter(short).map(|file| async move {
+            let bytes = session.files().read(&file.path, LONGEST_FILE).await;
+            (file.path, bytes)
+        });
+        let mut contents = contents.buffered(AT_ONCE);
+        while let Some((path, bytes)) = contents.next().await {
+            match bytes {
+                Ok(bytes) => self.look_at(&path, bytes).await,
+                Err(_) => self.unread += 1,
+            }
+            if self.found.incomplete {
+                return;
+            }
+        }
+    }
+
+    /// Searches the lines of a file, unless the file is binary.
+    async fn look_at(&mut self, path: &str, bytes: Vec<u8>) {
+        self.found.files += 1;
+        if self.found.files >= MOST_FILES {
+            self.stop(format!("it was ended after {MOST_FILES} files"));
+        }
+        let room = self.wanted.most - self.found.matches.len();
+        let (pattern, deadline) = (self.wanted.pattern.clone(), self.deadline);
+        // Run on a blocking thread, because a slow pattern on a large file can take long.
+        let found =
+            tokio::task::spawn_blocking(move || lines_of(&bytes, &pattern, room + 1, deadline))
+                .await;
+        let found = found.expect("looking at lines does not panic");
+        if found.len() > room {
+            self.stop(format!("it was ended after {} lines, and there are more", self.wanted.most));
+        }
+        let path = self.relative(path).to_owned();
+        let matches = found.into_iter().take(room).map(|(line, text)| Match {
+            path: path.clone(),
+            line,
+            text,
+        });
+        self.found.matches.extend(matches);
+    }
+
+    fn stop(&mut self, why: String) {
+        if !self.found.incomplete {
+            self.found.incomplete = true;
+            self.found.notes.push(format!(
+                "{why}; search a smaller directory, or give a glob or a narrower pattern"
+            ));
+        }
+    }
+
+    fn found(self, path: String) -> Found {
+        let mut found = Found { path, ..self.found };
+        if self.too_long > 0 {
+            let note =
+                format!("{} files longer than {LONGEST_FILE} bytes were left out", self.too_long);
+            found.notes.push(format!("{note}; search them with run_command"));
+        }
+        if self.unread > 0 {
+            found.notes.push(format!("{} files or directories could not be read", self.unread));
+        }
+        found
+    }
+}
+
+/// Returns whether a glob is small enough to be compiled safely.
+fn is_simple(glob: &str) -> bool {
+    glob.len() <= LONGEST_GLOB && glob.bytes().filter(|byte| *byte == b'{').count() <= MOST_BRACES
+}
+
+/// Parses a `.gitignore` file. Code in the sandbox may have written the file, so its size is
+/// bounded.
+fn ignored_by(directory: &str, text: &str) -> Option<Gitignore> {
+    let mut builder = GitignoreBuilder::new(directory);
+    for line in text.lines().take(MOST_IGNORED).filter(|line| is_simple(line)) {
+        let _ = builder.add_line(None, line); // git also continues after an invalid line
+    }
+    builder.build().ok()
+}
+
+/// Returns the first `most` lines that match, each with its number and with its text as the result
+/// shows it.
+fn lines_of(bytes: &[u8], pattern: &Regex, most: usize, deadline: Instant) -> Vec<(usize, String)> {
+    let lines = text_of(bytes).into_iter().flat_map(str::lines).enumerate();
+    let in_time = lines.take_while(|_| Instant::now() < deadline);
+    let matching = in_time
+        .filter(|(_, line)| pattern.is_match(&line.as_bytes()[..line.len().min(LONGEST_LOOK)]));
+    let shown = matching.map(|(number, line)| {
+        let end = line.floor_char_boundary(LONGEST_LINE);
+        let text = if end < line.len() { format!("{}…", &line[..end]) } else { line.to_owned() };
+        (number + 1, text)
+    });
+    shown.take(most).collect()
+}
+
+impl Display for Found {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Match { path, line, text } in &self.matches {
+            writeln!(formatter, "{path}:{line}: {text}")?;
+        }
+        let (lines, files) = (self.matches.len(), self.files);
+        write!(formatter, "[{lines} lines found, {files} files searched in {}]", self.path)?;
+        write_notes(formatter, &self.notes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(pattern: &str) -> SearchFiles {
+        serde_json::from_value(serde_json::json!({ "pattern": pattern })).unwrap()
+    }
+
+    #[test]
+    fn a_pattern_is_understood_or_refused() {
+        assert!(Wanted::of(&asked(r"fn\s+\w+")).unwrap().pattern.is_match(b"fn main"));
+        assert!(Wanted::of(&asked("grün")).unwrap().pattern.is_match("ein grünes".as_bytes()));
+        assert!(
+            Wanted::of(&SearchFiles { literal: true, ..asked("a.b(") })
+                .unwrap()
+                .pattern
+                .is_match(b"a.b(")
+        );
+        let refusal = Wanted::of(&asked("(")).unwrap_err().to_string();
+        assert!(refusal.contains("no regular expression"), "{refusal}");
+        assert!(Wanted::of(&asked(r"(\w{500}){500}")).is_err());
+    }
+
+    #[test]
+    fn a_glob_is_of_names_or_of_paths() {
+        let wants = |glob: &str, relative: &str| {
+            let wanted =
+                Wanted::of(&SearchFiles { glob: Some(glob.to_owned()), ..asked("x") }).unwrap();
+            wanted.wants(relative.rsplit('/').next().unwrap(), relative)
+        };
+        assert!(wants("*.rs", "src/a/b.rs"));
+        assert!(!wants("*.rs", "src/a/b.py"));
+        assert!(wants("src/**/*.rs", "src/a/b.rs"));
+        assert!(!wants("src/*.rs", "src/a/b.rs"));
+    }
+
+    #[test]
+    fn globs_that_nobody_would_write_harm_nobody() {
+        let nested = |levels: usize| format!("{}a{}", "{".repeat(levels), "}".repeat(levels));
+        let wanted = |glob: String| Wanted::of(&SearchFiles { glob: Some(glob), ..asked("x") });
+        assert!(wanted(nested(MOST_BRACES)).unwrap().wants("a", "a"));
+        for wrong in [nested(300), nested(1_000_000), "x".repeat(LONGEST_GLOB + 1), "[".to_owned()]
+        {
+            let refusal = wanted(wrong).unwrap_err().to_string();
+            assert!(refusal.contains("the glob is wrong"), "{refusal}");
+        }
+        let planted = format!("{}\n*.log\n", nested(1_000_000));
+        assert!(ignored_by("/w", &planted).unwrap().matched("/w/a.log", false).is_ignore());
+        assert_eq!(
+            ignored_by("/w", &"x\n".repeat(MOST_IGNORED + 1)).unwrap().num_ignores(),
+            MOST_IGNORED as u64
+        );
+    }
+
+    #[test]
+    fn lines_are_found_until_there_are_enough_or_the_time_is_over() {
+        let pattern = Wanted::of(&asked("a|b")).unwrap().pattern;
+        let found = |text: &str, most, time| {
+            lines_of(text.as_bytes(), &pattern, most, Instant::now() + time)
+        };
+        let [hour, nothing] = [Duration::from_secs(3600), Duration::ZERO];
+        assert_eq!(found("x\na\nb\na", 2, hour), [(2, "a".to_owned()), (3, "b".to_owned())]);
+        assert_eq!(found("a", 1, nothing), []);
+        assert_eq!(found(&format!("{}a", "x".repeat(LONGEST_LOOK)), 1, hour), []);
+        assert_eq!(found("a\0", 1, hour), []);
+    }
+
+    #[test]
+    fn the_nearest_that_speaks_of_a_file_decides_whether_it_is_left_out() {
+        let gitignore = |path: &str, line: &str| {
+            let mut builder = GitignoreBuilder::new(path);
+            builder.add_line(None, line).unwrap();
+            builder.build().unwrap()
+        };
+        let above = Arc::new(Ignored { here: gitignore("/w", "*.log"), above: None });
+        let below =
+            Ignored { here: gitignore("/w/keep", "!*.log"), above: Some(Arc::clone(&above)) };
+        assert!(above.leaves_out("/w/a.log", false));
+        assert!(above.leaves_out("/w/other/a.log", false));
+        assert!(!below.leaves_out("/w/keep/a.log", false));
+        assert!(!above.leaves_out("/w/a.txt", false));
+    }
+}

@@ -1,0 +1,394 @@
+//! Control plane of the server, which creates, finds and ends sandboxes.
+
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Limited};
+use hyper::header::{HeaderName, HeaderValue};
+use hyper::{Method, Request, StatusCode};
+use jiff::Timestamp;
+use ringfence_proto::query::Query;
+use ringfence_service::exchange::RequestBody;
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use crate::api::messages::{
+    Access, Detail, Lifecycle, Listed, LogEntry, LogLine, Logs, Metric, Metrics,
+};
+use crate::api::network::{NetworkFacts, network_of};
+use crate::api::page::{Filter, Page, parsed};
+use crate::api::reply::{Refusal, Reply, bare, json};
+use crate::api::requests::{Rest, Stay};
+use crate::lifecycle::life::{State, after};
+use crate::lifecycle::registry::Live;
+use crate::lifecycle::rest::{NotResumed, Renewed};
+use crate::server::Server;
+use crate::tenants::quota::Quota;
+
+/// Default lease of a sandbox, in seconds.
+const DEFAULT_STAY: u64 = 300;
+/// Maximum length of the body of a request, in bytes.
+const LONGEST_BODY: usize = 1 << 20;
+/// Maximum time for the body of a request to arrive.
+const BODY_PATIENCE: Duration = Duration::from_secs(30);
+/// Number of bytes at the end of a sandbox's log that the server reads.
+const MOST_OF_LOG: u64 = 256 << 10;
+/// Maximum number of log lines in an answer.
+const MOST_LINES: usize = 1000;
+
+const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-next-token");
+
+/// Owner of sandboxes: the id of an API key, or `None` for requests without a key on a server that
+/// needs none.
+pub(crate) type Owner = Option<String>;
+
+/// Answers a request of `owner` to the control plane.
+pub(crate) async fn answer(
+    server: &Arc<Server>,
+    owner: Owner,
+    quota: Quota,
+    request: Request<RequestBody>,
+) -> Result<Reply, Refusal> {
+    let path = request.uri().path().to_owned();
+    let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
+    // Both versions of the API mean the same where they have the same call.
+    let segments = segments.strip_prefix(&["v2"]).unwrap_or(&segments);
+    let calls = Calls { server, owner, quota };
+    match (request.method(), segments) {
+        (&Method::POST, ["sandboxes"]) => {
+            let live = calls.create_once(request).await?;
+            Ok(json(StatusCode::CREATED, &Access::of(&live)))
+        }
+        (&Method::GET, ["sandboxes"]) => calls.list(&request),
+        (&Method::GET, ["sandboxes", "metrics"]) => calls.metrics_of_several(&request).await,
+        (&Method::GET, ["sandboxes", id]) => calls.info(id),
+        (&Method::DELETE, ["sandboxes", id]) => calls.kill(id).await,
+        (&Method::POST, ["sandboxes", id, "timeout"]) => calls.set_timeout(id, request).await,
+        (&Method::POST, ["sandboxes", id, "refreshes"]) => calls.refresh(id, request).await,
+        (&Method::POST, ["sandboxes", id, "connect" | "resume"]) => calls.connect(id, request).await,
+        (&Method::GET, ["sandboxes", id, "metrics"]) => calls.metrics(id, &request).await,
+        (&Method::GET, ["sandboxes", id, "logs"]) => calls.logs(id).await,
+        (&Method::POST, ["sandboxes", id, "pause"]) => calls.pause(id, request).await,
+        (&Method::POST, ["sandboxes", id, "snapshots"]) => calls.save(id, request).await,
+        (&Method::POST, ["sandboxes", id, "fork"]) => calls.cannot(
+            id,
+            "forked: nothing copies what runs; take create_snapshot(mode=\"filesystem\") of it, and create from that",
+        ),
+        (&Method::PUT, ["sandboxes", id, "network"]) => calls.set_network(id, request).await,
+        (&Method::GET, ["ringfence", "templates"]) => Ok(calls.templates()),
+        (&Method::GET, ["ringfence", "sandboxes", id]) => calls.facts(id),
+        (&Method::GET, ["ringfence", "sandboxes", id, "events"]) => calls.events(id),
+        (&Method::GET, ["snapshots"]) => calls.snapshots(&request),
+        (&Method::DELETE, ["templates", id]) => calls.delete_template(id).await,
+        _ => Err(Refusal::new(StatusCode::NOT_FOUND, format!("there is nothing at {} {path}", request.method()))),
+    }
+}
+
+/// Calls of one owner, with the quota of the owner.
+pub(crate) struct Calls<'a> {
+    pub(crate) server: &'a Arc<Server>,
+    pub(crate) owner: Owner,
+    pub(crate) quota: Quota,
+}
+
+impl Calls<'_> {
+    /// Returns the sandbox `id` if it belongs to this owner and is up.
+    pub(crate) fn find(&self, id: &str) -> Result<Arc<Live>, Refusal> {
+        let live = self.server.registry.find(id).filter(|live| live.record.owner == self.owner);
+        live.filter(|live| live.sandbox.is_up()).ok_or_else(|| Refusal::no_sandbox(id))
+    }
+
+    fn info(&self, id: &str) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        let network = NetworkFacts::of(&network_of(&live)?, &live.record);
+        let detail = Detail {
+            listed: self.listed(&live),
+            envd_access_token: &live.record.token,
+            allow_internet_access: network.reaches_something(),
+            network,
+            lifecycle: Lifecycle::of(&live.record),
+        };
+        Ok(json(StatusCode::OK, &detail))
+    }
+
+    fn listed<'a>(&self, live: &'a Live) -> Listed<'a> {
+        Listed::of(live, self.server.templates.get(&live.record.template))
+    }
+
+    fn list(&self, request: &Request<RequestBody>) -> Result<Reply, Refusal> {
+        let filter = Filter::of(&query(request)?)?;
+        let all = self.server.registry.of(&self.owner);
+        let Page { shown, next } =
+            filter.page(all, |live| &live.record, |live| live.life().state());
+        let listed: Vec<Listed<'_>> = shown.iter().map(|live| self.listed(live)).collect();
+        Ok(with_next(json(StatusCode::OK, &listed), next))
+    }
+
+    async fn kill(&self, id: &str) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        self.server.registry.end(&live).await.map_err(|failure| {
+            tracing::error!(id, error = failure.message(), "a sandbox does not end");
+            self.server.registry.failed(&format!("sandbox `{id}` could not be ended"))
+        })?;
+        Ok(bare(StatusCode::NO_CONTENT))
+    }
+
+    async fn set_timeout(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        let Stay { timeout, .. } = body(request).await?;
+        let seconds = timeout.ok_or_else(|| {
+            Refusal::wrong("`timeout` is missing: how many seconds it is to stay")
+        })?;
+        self.stay_for(&live, seconds).await
+    }
+
+    async fn refresh(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        let Stay { timeout, .. } = body(request).await?;
+        self.stay_for(&live, timeout.unwrap_or(DEFAULT_STAY)).await
+    }
+
+    async fn stay_for(&self, live: &Arc<Live>, seconds: u64) -> Result<Reply, Refusal> {
+        let id = &live.record.id;
+        let latest = live.life().latest(live.record.started, self.quota.longest());
+        match self.renew(live, self.ends(Timestamp::now(), latest, Some(seconds))?).await? {
+            Renewed::Done => Ok(bare(StatusCode::NO_CONTENT)),
+            Renewed::Gone => Err(Refusal::no_sandbox(id)),
+            Renewed::AtRest => Err(Refusal::new(
+                StatusCode::CONFLICT,
+                format!("sandbox `{id}` is paused: connect to it first"),
+            )),
+        }
+    }
+
+    /// Connects to a sandbox, and resumes the sandbox if it is paused. Extends the lease of a
+    /// running sandbox where the requested time is longer, and never shortens it.
+    async fn connect(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        let Stay { timeout, memory } = body(request).await?;
+        if memory == Some(false) {
+            return Err(Refusal::wrong(
+                "`memory` cannot be left behind by this server: a paused sandbox goes on with it",
+            ));
+        }
+        let (stay, longest) = (stay(timeout), self.quota.longest());
+        if live.life().state() == State::Paused
+            && let Some(refusal) = self.server.tallies().spent(&self.owner, &self.quota)
+        {
+            return Err(refusal);
+        }
+        let resumed = self
+            .server
+            .registry
+            .resume(&live, stay, longest)
+            .await
+            .map_err(|error| self.not_resumed(id, error))?;
+        if resumed {
+            return Ok(json(StatusCode::CREATED, &Access::of(&live)));
+        }
+        let life = live.life();
+        let ends = after(Timestamp::now(), stay).min(life.latest(live.record.started, longest));
+        if ends > life.ends && self.renew(&live, ends).await? == Renewed::Gone {
+            return Err(Refusal::no_sandbox(id));
+        }
+        Ok(json(StatusCode::OK, &Access::of(&live)))
+    }
+
+    fn not_resumed(&self, id: &str, error: NotResumed) -> Refusal {
+        match error {
+            NotResumed::Spent => Refusal::wrong(format!(
+                "sandbox `{id}` has run for as long as its key lets it: kill it"
+            )),
+            NotResumed::Failed(failure) => {
+                tracing::error!(id, error = failure.message(), "a sandbox does not go on");
+                self.server.registry.failed(&format!("sandbox `{id}` could not be resumed"))
+            }
+        }
+    }
+
+    async fn renew(&self, live: &Arc<Live>, ends: Timestamp) -> Result<Renewed, Refusal> {
+        self.server.registry.renew(live, ends).await.map_err(|failure| {
+            tracing::error!(
+                id = live.record.id,
+                error = failure.message(),
+                "a sandbox's time is not changed"
+            );
+            self.server.registry.failed("the sandbox's time could not be changed")
+        })
+    }
+
+    async fn pause(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        let Rest { memory, require_healthy_guest } = body(request).await?;
+        if memory == Some(false) {
+            return Err(Refusal::wrong(
+                "`memory` cannot be left behind by this server: a paused sandbox keeps it",
+            ));
+        }
+        if require_healthy_guest
+            && live.life().state() == State::Running
+            && live.sandbox.health().await.is_err()
+        {
+            let message = format!("the guest of sandbox `{id}` does not answer, and it runs on");
+            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message));
+        }
+        let paused = self.server.registry.pause(&live).await.map_err(|failure| {
+            tracing::error!(id, error = failure.message(), "a sandbox is not paused");
+            self.server.registry.failed(&format!("sandbox `{id}` could not be paused"))
+        })?;
+        match paused {
+            true => Ok(bare(StatusCode::NO_CONTENT)),
+            false => {
+                Err(Refusal::new(StatusCode::CONFLICT, format!("sandbox `{id}` is paused already")))
+            }
+        }
+    }
+
+    /// Answers with the metrics of a sandbox between two times, as far as the server keeps them.
+    /// Without an end in the request, the newest metrics are included.
+    async fn metrics(&self, id: &str, request: &Request<RequestBody>) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        let query = query(request)?;
+        let second = |name: &str| -> Result<Option<Timestamp>, Refusal> {
+            let given = parsed::<i64>(&query, name)?.filter(|second| *second != 0);
+            let wrong = |_| Refusal::wrong(format!("`{name}` cannot be read"));
+            given.map(|second| Timestamp::from_second(second).map_err(wrong)).transpose()
+        };
+        let (from, to) = (second("start")?, second("end")?);
+        if to.is_none_or(|to| to >= Timestamp::now()) && !live.is_known() {
+            self.server.registry.look_at(vec![Arc::clone(&live)]).await;
+        }
+        // Clients give times in whole seconds, so include the whole last second.
+        let to = to.map(|to| after(to, Duration::from_secs(1)));
+        let samples = live.samples(from.unwrap_or(Timestamp::MIN), to.unwrap_or(Timestamp::MAX));
+        let template = self.server.templates.get(&live.record.template);
+        let metrics: Vec<Metric> = samples.iter().map(|sample| sample.metric(template)).collect();
+        Ok(json(StatusCode::OK, &metrics))
+    }
+
+    /// Answers with the latest metrics of several sandboxes.
+    async fn metrics_of_several(&self, request: &Request<RequestBody>) -> Result<Reply, Refusal> {
+        let query = query(request)?;
+        let ids: Vec<&str> = query.all("sandbox_ids").flat_map(|ids| ids.split(',')).collect();
+        let mut found = self.server.registry.of(&self.owner);
+        found.retain(|live| ids.contains(&live.record.id.as_str()));
+        let unseen = |live: &&Arc<Live>| live.samples(Timestamp::MIN, Timestamp::MAX).is_empty();
+        self.server.registry.look_at(found.iter().filter(unseen).cloned().collect()).await;
+        let last = |live: &'_ Arc<Live>| live.samples(Timestamp::MIN, Timestamp::MAX).pop();
+        let template = |live: &Live| self.server.templates.get(&live.record.template);
+        let metrics = found
+            .iter()
+            .filter_map(|live| Some((live.record.id.as_str(), last(live)?.metric(template(live)))));
+        Ok(json(StatusCode::OK, &Metrics { sandboxes: metrics.collect() }))
+    }
+
+    async fn logs(&self, id: &str) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        let log = live.sandbox.log();
+        let read = tokio::task::spawn_blocking(move || end_of(&log))
+            .await
+            .expect("reading does not panic");
+        let text = read.unwrap_or_default(); // the log may not exist yet
+        let text = String::from_utf8_lossy(&text);
+        let mut lines: Vec<&str> = text.lines().rev().take(MOST_LINES).collect();
+        lines.reverse();
+        let timestamp = live.record.started;
+        let line = |line: &&str| LogLine { timestamp, line: (*line).to_owned() };
+        let entry = |line: &&str| LogEntry {
+            timestamp,
+            message: (*line).to_owned(),
+            level: "info",
+            fields: Default::default(),
+        };
+        let logs = Logs {
+            logs: lines.iter().map(line).collect(),
+            log_entries: lines.iter().map(entry).collect(),
+        };
+        Ok(json(StatusCode::OK, &logs))
+    }
+
+    /// Returns the end of a lease of `seconds` from `now`, or a refusal if that is after `latest`.
+    pub(crate) fn ends(
+        &self,
+        now: Timestamp,
+        latest: Timestamp,
+        seconds: Option<u64>,
+    ) -> Result<Timestamp, Refusal> {
+        let ends = after(now, stay(seconds));
+        if ends > latest {
+            let most = self.quota.longest().as_secs();
+            return Err(Refusal::wrong(format!(
+                "a sandbox may stay for {most} seconds at most, from its start"
+            )));
+        }
+        Ok(ends)
+    }
+
+    /// Returns the refusal for an operation that no backend supports, on an existing sandbox.
+    fn cannot(&self, id: &str, what: &str) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        let backend = live.sandbox.manifest().backend;
+        Err(Refusal::unsupported(format!("a sandbox on {backend} cannot be {what}")))
+    }
+}
+
+/// Returns the lease for `seconds`, or the default lease.
+pub(crate) fn stay(seconds: Option<u64>) -> Duration {
+    Duration::from_secs(seconds.unwrap_or(DEFAULT_STAY))
+}
+
+/// Adds the token of the next page to a page of results.
+pub(crate) fn with_next(mut page: Reply, next: Option<String>) -> Reply {
+    if let Some(next) = next {
+        let next = HeaderValue::try_from(next).expect("a time and a name are plain");
+        page.headers_mut().insert(NEXT_TOKEN, next);
+    }
+    page
+}
+
+pub(crate) fn query(request: &Request<RequestBody>) -> Result<Query, Refusal> {
+    Query::of(request.uri().query().unwrap_or_default())
+        .map_err(|failure| Refusal::wrong(failure.message))
+}
+
+/// Reads and decodes the JSON body of a request. An empty body means an empty object.
+pub(crate) async fn body<T: DeserializeOwned>(request: Request<RequestBody>) -> Result<T, Refusal> {
+    decode(&bytes(request).await?)
+}
+
+/// Returns the body of a request, if it is not too long and does not take too long to arrive.
+pub(crate) async fn bytes(request: Request<RequestBody>) -> Result<Bytes, Refusal> {
+    let collected =
+        timeout(BODY_PATIENCE, Limited::new(request.into_body(), LONGEST_BODY).collect()).await;
+    let late = |_| Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request's body takes too long");
+    let text = collected.map_err(late)?.map_err(|error| match error
+        .is::<http_body_util::LengthLimitError>()
+    {
+        true => Refusal::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!("a request has {LONGEST_BODY} bytes at most"),
+        ),
+        false => Refusal::wrong("the request's body broke off"),
+    })?;
+    Ok(text.to_bytes())
+}
+
+/// Decodes a JSON body. An empty body means an empty object.
+pub(crate) fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T, Refusal> {
+    let text: &[u8] = if text.is_empty() { b"{}" } else { text };
+    serde_json::from_slice(text)
+        .map_err(|error| Refusal::wrong(format!("the request cannot be read: {error}")))
+}
+
+/// Reads the last [`MOST_OF_LOG`] bytes of a log.
+fn end_of(log: &Path) -> io::Result<Vec<u8>> {
+    let mut file = fs_err::File::open(log)?;
+    let start = file.metadata()?.len().saturating_sub(MOST_OF_LOG);
+    file.seek(SeekFrom::Start(start))?;
+    let mut text = Vec::new();
+    file.take(MOST_OF_LOG).read_to_end(&mut text)?;
+    Ok(text)
+}

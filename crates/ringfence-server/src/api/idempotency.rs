@@ -1,0 +1,115 @@
+//! Repeated requests. Two requests with the same `Idempotency-Key` count as one.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use hyper::StatusCode;
+use sha2::{Digest, Sha256};
+use tokio::sync::OnceCell;
+
+use crate::api::control::Owner;
+use crate::api::reply::Refusal;
+
+/// Time for which a request is remembered.
+const REMEMBERED: Duration = Duration::from_secs(10 * 60);
+/// Maximum number of remembered requests of all owners; the oldest is forgotten first.
+const MOST: usize = 4096;
+/// Maximum number of remembered requests of one owner, so that an owner does not push out the
+/// requests of others.
+const MOST_OF_ONE: usize = 256;
+/// Maximum length of a key, in bytes.
+pub(crate) const LONGEST_KEY: usize = 256;
+
+/// Result of a request: the id of the sandbox, once it exists.
+pub(crate) type Outcome = Arc<OnceCell<String>>;
+
+/// Remembered requests, the oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Repeats(Mutex<VecDeque<Request>>);
+
+#[derive(Debug)]
+struct Request {
+    owner: Owner,
+    key: String,
+    body: [u8; 32],
+    since: Instant,
+    outcome: Outcome,
+}
+
+impl Repeats {
+    /// Returns the outcome of the request with this key, which may still be pending. Remembers the
+    /// request if the key is new. Refuses a key that was used with another body.
+    pub(crate) fn outcome(
+        &self,
+        owner: &Owner,
+        key: &str,
+        body: &[u8],
+    ) -> Result<Outcome, Refusal> {
+        if key.len() > LONGEST_KEY {
+            return Err(Refusal::wrong(format!(
+                "an `Idempotency-Key` is {LONGEST_KEY} bytes long at most"
+            )));
+        }
+        let body: [u8; 32] = Sha256::digest(body).into();
+        let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        requests.retain(|request| request.since.elapsed() < REMEMBERED);
+        if let Some(before) =
+            requests.iter().find(|request| request.owner == *owner && request.key == key)
+        {
+            return match before.body == body {
+                true => Ok(Arc::clone(&before.outcome)),
+                false => {
+                    let message = "this `Idempotency-Key` was used for another request";
+                    Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, message))
+                }
+            };
+        }
+        let is_own = |request: &Request| request.owner == *owner;
+        if requests.iter().filter(|request| is_own(request)).count() >= MOST_OF_ONE {
+            let oldest = requests.iter().position(is_own);
+            oldest.map(|oldest| requests.remove(oldest));
+        }
+        if requests.len() >= MOST {
+            requests.pop_front();
+        }
+        let outcome = Outcome::default();
+        let (owner, key, since) = (owner.clone(), key.to_owned(), Instant::now());
+        requests.push_back(Request { owner, key, body, since, outcome: Arc::clone(&outcome) });
+        Ok(outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_is_sent_again_is_the_same_and_another_with_its_key_is_refused() {
+        let repeats = Repeats::default();
+        let (one, other) = (Some("one".to_owned()), Some("other".to_owned()));
+        let first = repeats.outcome(&one, "k", b"{}").unwrap();
+        assert!(Arc::ptr_eq(&first, &repeats.outcome(&one, "k", b"{}").unwrap()));
+        assert!(!Arc::ptr_eq(&first, &repeats.outcome(&one, "l", b"{}").unwrap()));
+        assert!(!Arc::ptr_eq(&first, &repeats.outcome(&other, "k", b"{}").unwrap()));
+        assert_eq!(repeats.outcome(&one, "k", b"{ }").unwrap_err().status.as_u16(), 422);
+        assert_eq!(
+            repeats.outcome(&one, &"k".repeat(LONGEST_KEY + 1), b"").unwrap_err().status.as_u16(),
+            400
+        );
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_no_owner_pushes_out_another() {
+        let repeats = Repeats::default();
+        let quiet = repeats.outcome(&None, "k", b"").unwrap();
+        let loud = Some("loud".to_owned());
+        let first = repeats.outcome(&loud, "0", b"").unwrap();
+        for number in 1..=MOST_OF_ONE {
+            repeats.outcome(&loud, &number.to_string(), b"").unwrap();
+        }
+        assert_eq!(repeats.0.lock().unwrap().len(), MOST_OF_ONE + 1);
+        assert!(Arc::ptr_eq(&quiet, &repeats.outcome(&None, "k", b"").unwrap()));
+        assert!(!Arc::ptr_eq(&first, &repeats.outcome(&loud, "0", b"").unwrap()));
+    }
+}

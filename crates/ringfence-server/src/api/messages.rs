@@ -1,0 +1,194 @@
+//! Answers of the control plane, in the form of E2B's API.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use ringfence_proto::ENVD_VERSION;
+use serde::Serialize;
+
+use crate::api::network::NetworkFacts;
+use crate::lifecycle::life::AtEnd;
+use crate::lifecycle::registry::Live;
+use crate::lifecycle::template::Template;
+use crate::storage::snapshots::Snapshot;
+use crate::storage::store::Record;
+
+/// Name that E2B's API has for the client that runs a sandbox; always this server.
+const CLIENT: &str = "ringfence";
+const MEBIBYTE: u64 = 1 << 20;
+
+/// Identifiers of a sandbox.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Identity<'a> {
+    #[serde(rename = "templateID")]
+    template_id: &'a str,
+    #[serde(rename = "sandboxID")]
+    sandbox_id: &'a str,
+    #[serde(rename = "clientID")]
+    client_id: &'static str,
+    envd_version: &'static str,
+    alias: &'a str,
+}
+
+impl<'a> Identity<'a> {
+    fn of(record: &'a Record) -> Identity<'a> {
+        Identity {
+            template_id: &record.template,
+            sandbox_id: &record.id,
+            client_id: CLIENT,
+            envd_version: ENVD_VERSION,
+            alias: &record.template,
+        }
+    }
+}
+
+/// Identifiers and tokens that a client needs to use a sandbox.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Access<'a> {
+    #[serde(flatten)]
+    identity: Identity<'a>,
+    envd_access_token: &'a str,
+    traffic_access_token: Cow<'a, str>,
+}
+
+impl<'a> Access<'a> {
+    pub(crate) fn of(live: &'a Live) -> Access<'a> {
+        let record = &live.record;
+        Access {
+            identity: Identity::of(record),
+            envd_access_token: &record.token,
+            traffic_access_token: record.traffic_access_token(),
+        }
+    }
+}
+
+/// Entry of a sandbox in a list.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Listed<'a> {
+    #[serde(flatten)]
+    identity: Identity<'a>,
+    started_at: Timestamp,
+    end_at: Timestamp,
+    cpu_count: u64,
+    #[serde(rename = "memoryMB")]
+    memory: u64,
+    #[serde(rename = "diskSizeMB")]
+    disk: u64,
+    state: &'static str,
+    metadata: &'a BTreeMap<String, String>,
+}
+
+impl<'a> Listed<'a> {
+    /// Describes a sandbox. `template` is the template of the sandbox, if it still exists.
+    pub(crate) fn of(live: &'a Live, template: Option<&Template>) -> Listed<'a> {
+        let (record, life) = (&live.record, live.life());
+        let shape = template
+            .map_or((0, 0, 0), |template| (template.processors, template.memory, template.disk));
+        Listed {
+            identity: Identity::of(record),
+            started_at: record.started,
+            end_at: life.ends,
+            cpu_count: shape.0,
+            memory: shape.1 / MEBIBYTE,
+            disk: shape.2 / MEBIBYTE,
+            state: life.state().name(),
+            metadata: &record.metadata,
+        }
+    }
+}
+
+/// Details of one sandbox.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Detail<'a> {
+    #[serde(flatten)]
+    pub(crate) listed: Listed<'a>,
+    pub(crate) envd_access_token: &'a str,
+    pub(crate) allow_internet_access: bool,
+    pub(crate) network: NetworkFacts,
+    pub(crate) lifecycle: Lifecycle,
+}
+
+/// Entry of a snapshot in an answer.
+#[derive(Debug, Serialize)]
+pub(crate) struct SnapshotInfo<'a> {
+    #[serde(rename = "snapshotID")]
+    snapshot_id: &'a str,
+    names: Vec<&'a str>,
+}
+
+impl<'a> SnapshotInfo<'a> {
+    pub(crate) fn of(snapshot: &'a Snapshot) -> SnapshotInfo<'a> {
+        SnapshotInfo {
+            snapshot_id: &snapshot.id,
+            names: snapshot.name.as_deref().into_iter().collect(),
+        }
+    }
+}
+
+/// Actions at the end of a sandbox's time.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Lifecycle {
+    auto_resume: bool,
+    on_timeout: &'static str,
+}
+
+impl Lifecycle {
+    pub(crate) fn of(record: &Record) -> Lifecycle {
+        let on_timeout = match record.at_end {
+            AtEnd::Kill => "kill",
+            AtEnd::Pause => "pause",
+        };
+        Lifecycle { auto_resume: record.is_woken, on_timeout }
+    }
+}
+
+/// Resource use of a sandbox at one time.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Metric {
+    pub(crate) timestamp: Timestamp,
+    pub(crate) timestamp_unix: i64,
+    pub(crate) cpu_count: u64,
+    pub(crate) cpu_used_pct: f64,
+    pub(crate) mem_used: u64,
+    pub(crate) mem_total: u64,
+    pub(crate) mem_cache: u64,
+    pub(crate) disk_used: u64,
+    pub(crate) disk_total: u64,
+}
+
+/// Resource use of several sandboxes, by their ids.
+#[derive(Debug, Serialize)]
+pub(crate) struct Metrics<'a> {
+    pub(crate) sandboxes: BTreeMap<&'a str, Metric>,
+}
+
+/// Log of a sandbox, in the forms of both versions of the API.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Logs {
+    pub(crate) logs: Vec<LogLine>,
+    pub(crate) log_entries: Vec<LogEntry>,
+}
+
+/// Log line, in the form of the first version of the API.
+#[derive(Debug, Serialize)]
+pub(crate) struct LogLine {
+    pub(crate) timestamp: Timestamp,
+    pub(crate) line: String,
+}
+
+/// Log line, in the form of the second version of the API.
+#[derive(Debug, Serialize)]
+pub(crate) struct LogEntry {
+    pub(crate) timestamp: Timestamp,
+    pub(crate) message: String,
+    pub(crate) level: &'static str,
+    pub(crate) fields: BTreeMap<String, String>,
+}

@@ -1,0 +1,546 @@
+//! Network of a sandbox: the request of a client, checked against the network of the template. A
+//! client may only narrow the network of its template.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::sync::Arc;
+
+use hyper::{Request, StatusCode};
+use ringfence::Manifest;
+use ringfence::egress::ChangeError;
+use ringfence::policy::{Egress, HostRule, Network};
+use ringfence_service::exchange::RequestBody;
+use serde::Serialize;
+
+use crate::api::control::{Calls, body};
+use crate::api::reply::{Refusal, Reply, bare};
+use crate::api::requests::{NetworkChange, NetworkRequest};
+use crate::lifecycle::registry::Live;
+use crate::storage::store::Record;
+use crate::to_its_end;
+
+/// Entries in a client's list that stand for all addresses.
+const EVERYTHING: [&str; 2] = ["0.0.0.0/0", "::/0"];
+
+/// Network that a client asks for, relative to the network of its template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// The whole network of the template.
+    Template,
+    /// No network at all.
+    Nothing,
+    /// The hosts in `allow`, except those in `deny`.
+    Only { allow: Vec<HostRule>, deny: Vec<HostRule> },
+    /// The network of the template, except these hosts.
+    Without(Vec<HostRule>),
+}
+
+impl Wanted {
+    /// Parses the request of a client. Refuses fields that the server does not support, and hosts
+    /// beyond the template.
+    pub(crate) fn of(
+        template: &Network,
+        allows_internet: Option<bool>,
+        asked: Option<&NetworkRequest>,
+    ) -> Result<Wanted, Refusal> {
+        if let Some(field) = asked.and_then(unkept) {
+            return Err(Refusal::wrong(format!(
+                "`network.{field}` cannot be kept by this server: leave it out"
+            )));
+        }
+        let (allows_everything, allow) =
+            rules("allowOut", asked.and_then(|asked| asked.allow_out.as_deref()))?;
+        let (denies_everything, deny) =
+            rules("denyOut", asked.and_then(|asked| asked.deny_out.as_deref()))?;
+        if allows_internet == Some(false) {
+            return Ok(Wanted::Nothing);
+        }
+        if allows_everything || !denies_everything {
+            // Unless the client denies everything, its allowed hosts change nothing: the template
+            // decides.
+            return match (template, deny.as_slice()) {
+                (_, []) | (Network::Closed, _) => Ok(Wanted::Template),
+                (Network::Allow(_), _) => Ok(Wanted::Without(deny)),
+                (Network::Open, _) => Err(Refusal::wrong(
+                    "`network.denyOut` can be kept where all else is denied, too: add 0.0.0.0/0 to it, and what is \
+                     needed to `network.allowOut`",
+                )),
+            };
+        }
+        if allow.is_empty() {
+            return Ok(Wanted::Nothing);
+        }
+        let beyond =
+            |why: &str| Err(Refusal::wrong(format!("`network.allowOut`: the template {why}")));
+        match template {
+            Network::Open => {}
+            Network::Allow(egress) if egress.observe => {
+                return beyond("lets everything be reached that it does not deny");
+            }
+            Network::Allow(egress) => {
+                if let Some(rule) = allow.iter().find(|rule| !rule.is_covered_by(&egress.allow)) {
+                    return beyond(&format!("does not let `{rule}` be reached"));
+                }
+            }
+            Network::Closed => return beyond("lets nothing be reached"),
+        }
+        Ok(Wanted::Only { allow, deny })
+    }
+
+    /// Returns the flags of `ringfence up` that give a sandbox of the template this network.
+    pub(crate) fn words(&self, template: &Network) -> Vec<OsString> {
+        match self {
+            Wanted::Template => Vec::new(),
+            Wanted::Nothing if *template == Network::Closed => Vec::new(),
+            Wanted::Nothing => vec!["--net".into(), "closed".into()],
+            Wanted::Only { allow, deny } => {
+                flags("--allow", allow).chain(flags("--deny", deny)).collect()
+            }
+            Wanted::Without(deny) => flags("--deny", deny).collect(),
+        }
+    }
+
+    /// Returns the network of a sandbox of the template. `own` supplies the options that are fixed
+    /// at the start of the sandbox.
+    fn network(self, template: &Network, own: &Egress) -> Network {
+        let theirs = template.egress().cloned().unwrap_or_default();
+        let (allow, deny) = match self {
+            Wanted::Template if *template == Network::Open => return Network::Open,
+            Wanted::Template => (theirs.allow, Vec::new()),
+            Wanted::Nothing => (Vec::new(), Vec::new()),
+            Wanted::Only { allow, deny } => (allow, deny),
+            Wanted::Without(deny) => (theirs.allow, deny),
+        };
+        // A client may repeat rules that the server listed for it.
+        let known: HashSet<HostRule> = theirs.deny.iter().cloned().collect();
+        let more = deny.into_iter().filter(|rule| !known.contains(rule));
+        let deny = theirs.deny.into_iter().chain(more).collect();
+        Network::Allow(Egress { allow, deny, transparent: own.transparent, observe: own.observe })
+    }
+}
+
+impl From<NetworkChange> for NetworkRequest {
+    fn from(change: NetworkChange) -> NetworkRequest {
+        let NetworkChange { allow_out, deny_out, dns_servers, egress_proxy, rules, .. } = change;
+        NetworkRequest {
+            allow_out,
+            deny_out,
+            dns_servers,
+            egress_proxy,
+            rules,
+            ..NetworkRequest::default()
+        }
+    }
+}
+
+/// Returns the new rules for a sandbox with the network `own`, or `None` if nothing changes.
+/// Refuses a change that the sandbox does not support.
+fn change(wanted: Wanted, template: &Network, own: &Network) -> Result<Option<Egress>, Refusal> {
+    let is_nothing =
+        wanted == Wanted::Nothing || (wanted == Wanted::Template && *template == Network::Closed);
+    // The template may have changed since the sandbox was started.
+    let is_list = matches!(wanted, Wanted::Only { .. })
+        || template.egress().is_some_and(|egress| !egress.observe);
+    match own {
+        Network::Closed if is_nothing => Ok(None),
+        Network::Closed => Err(Refusal::unsupported(
+            "the sandbox was started with a network that is closed, and has no gate that could be opened: create another",
+        )),
+        Network::Open if wanted == Wanted::Template && *template == Network::Open => Ok(None),
+        Network::Open => Err(Refusal::unsupported(
+            "the sandbox was started with a network that is open, and has no gate that could be closed: create another \
+             with `network.allowOut`",
+        )),
+        Network::Allow(own) if own.observe && (is_nothing || is_list) => Err(Refusal::unsupported(
+            "the sandbox was started to reach everything that is not denied: create another that reaches less",
+        )),
+        Network::Allow(own) => match wanted.network(template, own) {
+            Network::Allow(egress) => Ok(Some(egress)),
+            _ => Err(Refusal::unsupported(
+                "the sandbox was started with a list of hosts, and cannot reach everything: give another list, with \
+                 0.0.0.0/0 in `denyOut`, or create another",
+            )),
+        },
+    }
+}
+
+impl Calls<'_> {
+    /// Replaces the network of a sandbox. Answers once the new rules are in force.
+    pub(crate) async fn set_network(
+        &self,
+        id: &str,
+        request: Request<RequestBody>,
+    ) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        let asked: NetworkChange = body(request).await?;
+        let Some(template) = self.server.templates.get(&live.record.template) else {
+            let message = format!(
+                "the template `{}` is gone, and with it what it lets be reached",
+                live.record.template
+            );
+            return Err(Refusal::wrong(message));
+        };
+        let allows_internet = asked.allow_internet_access;
+        let wanted = Wanted::of(&template.network, allows_internet, Some(&asked.into()))?;
+        let own = network_of(&live)?;
+        if let Some(egress) = change(wanted, &template.network, &own)? {
+            let sandbox = live.sandbox.clone();
+            to_its_end(async move { sandbox.set_egress(egress).await }).await.map_err(|error| {
+                match error {
+                    ChangeError::Unreachable { .. }
+                    | ChangeError::Room(_)
+                    | ChangeError::Refused { .. } => {
+                        tracing::error!(
+                            id,
+                            error = ringfence::chain(&error),
+                            "what a sandbox may reach is not changed"
+                        );
+                        Refusal::failed(format!(
+                            "what `{id}` may reach could not be changed; the server's log tells why"
+                        ))
+                    }
+                    ChangeError::TooLong { .. } => Refusal::wrong(error.to_string()),
+                    error => Refusal::unsupported(error.to_string()),
+                }
+            })?;
+            tracing::info!(id, "what a sandbox may reach was changed");
+        }
+        Ok(bare(StatusCode::NO_CONTENT))
+    }
+}
+
+/// Returns the current manifest of a sandbox.
+pub(crate) fn manifest_of(live: &Live) -> Result<Arc<Manifest>, Refusal> {
+    live.sandbox.current_manifest().map_err(|error| {
+        tracing::error!(
+            id = live.record.id,
+            error = ringfence::chain(&error),
+            "a sandbox's rules cannot be read"
+        );
+        Refusal::failed("what the sandbox may reach cannot be read; the server's log tells why")
+    })
+}
+
+/// Returns the current network of a sandbox.
+pub(crate) fn network_of(live: &Live) -> Result<Network, Refusal> {
+    Ok(manifest_of(live)?.policy.network.clone().unwrap_or(Network::Closed))
+}
+
+/// Network of a sandbox, as the lists that a client could ask for to get it.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct NetworkFacts {
+    allow_out: Vec<String>,
+    deny_out: Vec<String>,
+    allow_public_traffic: bool,
+}
+
+/// Returns the request that gives a sandbox this network, or `None` if the network is that of the
+/// template.
+pub(crate) fn narrowing(network: &Network, template: Option<&Network>) -> Option<NetworkRequest> {
+    let (allow_out, deny_out) = lists(network);
+    let asked = NetworkRequest {
+        allow_out: Some(allow_out),
+        deny_out: Some(deny_out),
+        ..NetworkRequest::default()
+    };
+    (template != Some(network)).then_some(asked)
+}
+
+/// Returns the lists of allowed and denied hosts that describe a network.
+fn lists(network: &Network) -> (Vec<String>, Vec<String>) {
+    let text = |rules: &[HostRule]| rules.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let everything = EVERYTHING[0].to_owned();
+    match network {
+        Network::Open => (Vec::new(), Vec::new()),
+        Network::Closed => (Vec::new(), vec![everything]),
+        Network::Allow(egress) if egress.observe => (Vec::new(), text(&egress.deny)),
+        Network::Allow(egress) => {
+            (text(&egress.allow), [vec![everything], text(&egress.deny)].concat())
+        }
+    }
+}
+
+impl NetworkFacts {
+    pub(crate) fn of(network: &Network, record: &Record) -> NetworkFacts {
+        let (allow_out, deny_out) = lists(network);
+        NetworkFacts { allow_out, deny_out, allow_public_traffic: record.traffic_token.is_none() }
+    }
+
+    /// Returns whether the network reaches anything.
+    pub(crate) fn reaches_something(&self) -> bool {
+        !self.allow_out.is_empty()
+            || !self.deny_out.iter().any(|rule| EVERYTHING.contains(&rule.as_str()))
+    }
+}
+
+/// Returns whether a request says what the sandbox may reach.
+pub(crate) fn is_told(allows_internet: Option<bool>, asked: Option<&NetworkRequest>) -> bool {
+    allows_internet == Some(false)
+        || asked.is_some_and(|asked| asked.allow_out.is_some() || asked.deny_out.is_some())
+}
+
+/// Returns the name of a field that the client set and the server does not support, if any.
+fn unkept(asked: &NetworkRequest) -> Option<&'static str> {
+    let given = [
+        ("maskRequestHost", asked.mask_request_host.is_some()),
+        ("dnsServers", asked.dns_servers.as_ref().is_some_and(|servers| !servers.is_empty())),
+        ("egressProxy", asked.egress_proxy.as_ref().is_some_and(|proxy| !proxy.is_null())),
+        ("httpsPorts", asked.https_ports.as_ref().is_some_and(|ports| !ports.is_empty())),
+        ("rules", asked.rules.as_ref().is_some_and(|rules| !rules.is_empty())),
+    ];
+    given.into_iter().find_map(|(field, is_given)| is_given.then_some(field))
+}
+
+/// Parses a client's list. Returns whether the list contains an entry for everything, and its other
+/// rules.
+fn rules(field: &str, listed: Option<&[String]>) -> Result<(bool, Vec<HostRule>), Refusal> {
+    let (everything, others): (Vec<&str>, Vec<&str>) = listed
+        .into_iter()
+        .flatten()
+        .map(String::as_str)
+        .partition(|rule| EVERYTHING.contains(rule));
+    let parse = |text: &str| {
+        let wrong =
+            |error| Refusal::wrong(format!("`network.{field}`: {}", ringfence::chain(&error)));
+        text.parse::<HostRule>().map_err(wrong)
+    };
+    let rules: Result<Vec<HostRule>, Refusal> = others.into_iter().map(parse).collect();
+    Ok((!everything.is_empty(), rules?))
+}
+
+fn flags(flag: &str, rules: &[HostRule]) -> impl Iterator<Item = OsString> {
+    rules.iter().flat_map(move |rule| [flag.into(), rule.to_string().into()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(template: &Network, asked: &str, expected: Result<&str, &str>) {
+        let asked: NetworkRequest = serde_json::from_str(asked).unwrap();
+        let found =
+            Wanted::of(template, Some(true), Some(&asked)).map(|wanted| wanted.words(template));
+        let found = found.map(|words| {
+            words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
+        });
+        match expected {
+            Ok(words) => assert_eq!(found.unwrap(), words),
+            Err(why) => assert!(
+                found.as_ref().is_err_and(|refusal| refusal.message.contains(why)),
+                "{found:?}"
+            ),
+        }
+    }
+
+    #[test]
+    fn a_client_may_narrow_what_its_template_lets_be_reached() {
+        let open = Network::Open;
+        check(&open, "{}", Ok(""));
+        check(&open, r#"{"denyOut": ["0.0.0.0/0"]}"#, Ok("--net closed"));
+        let one = r#"{"allowOut": ["example.org"], "denyOut": ["0.0.0.0/0"]}"#;
+        check(&open, one, Ok("--allow example.org"));
+        check(&open, r#"{"allowOut": ["example.org"]}"#, Ok(""));
+        check(&open, r#"{"denyOut": ["example.org"]}"#, Err("add 0.0.0.0/0"));
+        check(&open, r#"{"dnsServers": ["9.9.9.9"]}"#, Err("`network.dnsServers` cannot be kept"));
+
+        let some = Network::only(["*.example.org".parse().unwrap()]);
+        check(
+            &some,
+            r#"{"allowOut": ["a.example.org"], "denyOut": ["0.0.0.0/0"]}"#,
+            Ok("--allow a.example.org"),
+        );
+        check(
+            &some,
+            r#"{"allowOut": ["example.net"], "denyOut": ["0.0.0.0/0"]}"#,
+            Err("`example.net`"),
+        );
+        check(&some, r#"{"denyOut": ["b.example.org"]}"#, Ok("--deny b.example.org"));
+        check(&Network::Closed, one, Err("lets nothing be reached"));
+        check(&Network::Closed, "{}", Ok(""));
+        check(&open, r#"{"allowOut": ["0.0.0.0/0"], "denyOut": ["0.0.0.0/0"]}"#, Ok(""));
+        check(
+            &some,
+            r#"{"allowOut": ["0.0.0.0/0"], "denyOut": ["0.0.0.0/0", "b.example.org"]}"#,
+            Ok("--deny b.example.org"),
+        );
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_read_is_told_whatever_the_template_lets_be_reached() {
+        let some = Network::only(["*.example.org".parse().unwrap()]);
+        for template in [Network::Open, Network::Closed, some] {
+            check(&template, r#"{"denyOut": ["1.2.3.4/99"]}"#, Err("`network.denyOut`: "));
+            check(
+                &template,
+                r#"{"denyOut": ["0.0.0.0/0", "nonsense!!"]}"#,
+                Err("`network.denyOut`: "),
+            );
+            check(&template, r#"{"allowOut": ["nonsense!!"]}"#, Err("`network.allowOut`: "));
+        }
+    }
+
+    #[test]
+    fn no_internet_is_none_whatever_the_template_says() {
+        let words = |template: Network, allows| {
+            Wanted::of(&template, allows, None).unwrap().words(&template)
+        };
+        assert_eq!(words(Network::Open, Some(false)), ["--net", "closed"]);
+        assert_eq!(words(Network::Open, None), [""; 0]);
+        assert_eq!(words(Network::Closed, Some(false)), [""; 0]);
+    }
+
+    fn list(text: &str) -> Vec<HostRule> {
+        text.split_whitespace().map(|rule| rule.parse().unwrap()).collect()
+    }
+
+    /// Checks a change of a sandbox with the network `own`. `expected` holds the allowed and denied
+    /// hosts after the change, or `None` if nothing changes, or the reason of the refusal.
+    #[track_caller]
+    fn change_to(
+        own: &Network,
+        template: &Network,
+        asked: &str,
+        expected: Result<Option<(&str, &str)>, &str>,
+    ) {
+        let asked: NetworkChange = serde_json::from_str(asked).unwrap();
+        let allows = asked.allow_internet_access;
+        let changed = Wanted::of(template, allows, Some(&asked.into()))
+            .and_then(|wanted| change(wanted, template, own))
+            .map_err(|refusal| refusal.message);
+        match expected {
+            Ok(expected) => {
+                let (expected, found) =
+                    (expected.map(|(a, d)| (list(a), list(d))), changed.unwrap());
+                assert_eq!(found.map(|egress| (egress.allow, egress.deny)), expected);
+            }
+            Err(why) => {
+                assert!(changed.as_ref().is_err_and(|message| message.contains(why)), "{changed:?}")
+            }
+        }
+    }
+
+    #[test]
+    fn a_change_replaces_all_and_never_reaches_beyond_the_template() {
+        let template = Network::Allow(Egress {
+            allow: list("*.example.org"),
+            deny: list("b.example.org"),
+            ..Egress::default()
+        });
+        let own = Network::only(list("a.example.org"));
+        change_to(&own, &template, "{}", Ok(Some(("*.example.org", "b.example.org"))));
+        change_to(
+            &own,
+            &template,
+            r#"{"allow_internet_access": false}"#,
+            Ok(Some(("", "b.example.org"))),
+        );
+        change_to(
+            &own,
+            &template,
+            r#"{"denyOut": ["0.0.0.0/0"]}"#,
+            Ok(Some(("", "b.example.org"))),
+        );
+        let some = r#"{"allowOut": ["c.example.org"], "denyOut": ["0.0.0.0/0", "d.example.org"]}"#;
+        change_to(
+            &own,
+            &template,
+            some,
+            Ok(Some(("c.example.org", "b.example.org d.example.org"))),
+        );
+        let repeated =
+            r#"{"allowOut": ["c.example.org"], "denyOut": ["0.0.0.0/0", "b.example.org"]}"#;
+        change_to(&own, &template, repeated, Ok(Some(("c.example.org", "b.example.org"))));
+        let without = r#"{"denyOut": ["d.example.org"]}"#;
+        change_to(
+            &own,
+            &template,
+            without,
+            Ok(Some(("*.example.org", "b.example.org d.example.org"))),
+        );
+        let beyond = r#"{"allowOut": ["example.net"], "denyOut": ["0.0.0.0/0"]}"#;
+        change_to(&own, &template, beyond, Err("does not let `example.net`"));
+        change_to(
+            &own,
+            &template,
+            r#"{"dnsServers": ["9.9.9.9"]}"#,
+            Err("`network.dnsServers` cannot be kept"),
+        );
+        change_to(&own, &Network::Open, beyond, Ok(Some(("example.net", ""))));
+        change_to(&own, &Network::Open, "{}", Err("cannot reach everything"));
+    }
+
+    #[test]
+    fn what_has_no_gate_stays_as_it_is_or_the_change_is_refused() {
+        let one = r#"{"allowOut": ["example.org"], "denyOut": ["0.0.0.0/0"]}"#;
+        for nothing in [r#"{"allow_internet_access": false}"#, r#"{"denyOut": ["0.0.0.0/0"]}"#] {
+            change_to(&Network::Closed, &Network::Open, nothing, Ok(None));
+            change_to(&Network::Closed, &Network::Closed, nothing, Ok(None));
+            change_to(&Network::Open, &Network::Open, nothing, Err("is open, and has no gate"));
+        }
+        change_to(&Network::Closed, &Network::Closed, "{}", Ok(None));
+        change_to(&Network::Closed, &Network::Open, "{}", Err("is closed, and has no gate"));
+        change_to(&Network::Closed, &Network::Open, one, Err("is closed, and has no gate"));
+        change_to(&Network::Open, &Network::Open, "{}", Ok(None));
+        change_to(&Network::Open, &Network::Open, one, Err("is open, and has no gate"));
+    }
+
+    #[test]
+    fn a_template_that_observes_is_not_narrowed_by_a_list() {
+        let observes = Network::Allow(Egress { observe: true, ..Egress::default() });
+        let one = r#"{"allowOut": ["example.org"], "denyOut": ["0.0.0.0/0"]}"#;
+        check(&observes, one, Err("that it does not deny"));
+        change_to(&observes, &observes, one, Err("that it does not deny"));
+        change_to(
+            &observes,
+            &observes,
+            r#"{"allow_internet_access": false}"#,
+            Err("that is not denied"),
+        );
+        change_to(
+            &observes,
+            &observes,
+            r#"{"denyOut": ["example.org"]}"#,
+            Ok(Some(("", "example.org"))),
+        );
+        // A sandbox that was started when its template observed cannot be limited to a list, so the
+        // change is refused.
+        let listed = Network::only(list("example.org"));
+        let without = r#"{"denyOut": ["example.org"]}"#;
+        for (asked, denied) in [("{}", ""), (one, ""), (without, "example.org")] {
+            change_to(&listed, &listed, asked, Ok(Some(("example.org", denied))));
+            change_to(&observes, &listed, asked, Err("that is not denied"));
+        }
+        change_to(&observes, &Network::Open, one, Err("that is not denied"));
+        change_to(&listed, &Network::Open, one, Ok(Some(("example.org", ""))));
+    }
+
+    #[test]
+    fn what_a_snapshot_keeps_of_a_network_is_asked_for_again_and_widens_nothing() {
+        let some = Network::only(["a.example.org".parse().unwrap()]);
+        assert_eq!(narrowing(&some, Some(&some)), None);
+        let words = |network: &Network, template: &Network| {
+            let asked = narrowing(network, Some(&Network::Open));
+            Wanted::of(template, None, asked.as_ref()).map(|wanted| wanted.words(template))
+        };
+        assert_eq!(words(&some, &Network::Open).unwrap(), ["--allow", "a.example.org"]);
+        assert_eq!(words(&Network::Closed, &Network::Open).unwrap(), ["--net", "closed"]);
+        assert!(words(&some, &Network::Closed).is_err(), "the template has become narrower");
+        assert!(words(&some, &Network::only([])).is_err());
+    }
+
+    #[test]
+    fn a_client_that_says_nothing_of_what_is_reached_leaves_it_as_it_was() {
+        let asked = |text: &str| serde_json::from_str::<NetworkRequest>(text).unwrap();
+        assert!(!is_told(None, None) && !is_told(Some(true), None));
+        assert!(!is_told(None, Some(&asked(r#"{"allowPublicTraffic": false}"#))));
+        assert!(is_told(Some(false), None) && is_told(None, Some(&asked(r#"{"denyOut": []}"#))));
+    }
+
+    #[test]
+    fn a_wish_that_is_not_known_is_not_overlooked() {
+        assert!(serde_json::from_str::<NetworkRequest>(r#"{"denyIn": ["0.0.0.0/0"]}"#).is_err());
+        assert!(serde_json::from_str::<NetworkChange>(r#"{"allowPublicTraffic": false}"#).is_err());
+    }
+}

@@ -1,0 +1,306 @@
+//! Creation of a sandbox. The server turns the request of a client into flags of `ringfence up`, or
+//! hands out a sandbox that already waits.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hyper::{Request, StatusCode};
+use jiff::Timestamp;
+use ringfence::policy::Environment;
+use ringfence_service::exchange::RequestBody;
+use ringfence_service::telemetry::Caller;
+
+use crate::api::control::{Calls, bytes, decode};
+use crate::api::network::{self, Wanted};
+use crate::api::reply::Refusal;
+use crate::api::requests::{NetworkRequest, NewSandbox};
+use crate::error::ServerError;
+use crate::forwarding::executions::caller;
+use crate::forwarding::place::text;
+use crate::lifecycle::life::{AtEnd, Life, after, left};
+use crate::lifecycle::pool::{Pool, Warm};
+use crate::lifecycle::registry::{Live, Registry};
+use crate::lifecycle::template::Template;
+use crate::secret::{hexadecimal, name};
+use crate::server::Server;
+use crate::storage::snapshots::{InUse, Snapshot};
+use crate::storage::store::Record;
+use crate::tenants::quota::Reserved;
+use crate::tenants::turns::{PATIENCE, Turn};
+use crate::to_its_end;
+
+/// Maximum number of variables that a client may set. With more variables than the kernel accepts,
+/// no command would start.
+const MOST_VARIABLES: usize = 4096;
+
+/// Maximum size of the metadata of a sandbox, in bytes, because every list contains all metadata.
+const LONGEST_METADATA: usize = 8 << 10;
+
+/// Header that marks a repeated request.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// Sandbox that a client asked for and may have.
+#[derive(Debug)]
+struct Wish {
+    record: Record,
+    /// Flags of the template.
+    words: Vec<OsString>,
+    /// Flags that make the sandbox narrower than its template.
+    narrower: Vec<OsString>,
+    variables: BTreeMap<String, String>,
+    /// Snapshot whose files the sandbox starts with.
+    snapshot: Option<InUse>,
+}
+
+impl Calls<'_> {
+    /// Creates the sandbox that a request asks for, or finds the sandbox that an earlier request
+    /// with the same key created.
+    pub(crate) async fn create_once(
+        &self,
+        request: Request<RequestBody>,
+    ) -> Result<Arc<Live>, Refusal> {
+        let key = text(request.headers(), IDEMPOTENCY_KEY).map(str::to_owned);
+        let caller = caller(&request);
+        let body = bytes(request).await?;
+        let asked: NewSandbox = decode(&body)?;
+        let Some(key) = key else { return self.create(asked, caller).await };
+        let outcome = self.server.repeats.outcome(&self.owner, &key, &body)?;
+        let (server, owner, quota) = (Arc::clone(self.server), self.owner.clone(), self.quota);
+        // A client repeats a request because it stopped waiting for the first one, so the first one
+        // must continue.
+        let made = to_its_end(async move {
+            let calls = Calls { server: &server, owner, quota };
+            let create = || async { Ok(calls.create(asked, caller).await?.record.id.clone()) };
+            outcome.get_or_try_init(create).await.cloned()
+        });
+        self.find(&made.await?)
+    }
+
+    /// Creates a sandbox, subject to the quota of the owner.
+    async fn create(&self, asked: NewSandbox, caller: Caller) -> Result<Arc<Live>, Refusal> {
+        let begun = Instant::now();
+        let wish = self.wish(asked, &caller)?;
+        let asked_at = wish.record.started;
+        let reserved = self.reserve()?;
+        // Take the turn to copy before the turn to start, so that requests that wait to copy do not
+        // block starts that copy nothing.
+        let copying = match wish.snapshot {
+            Some(_) => Some(self.server.snapshots.turn(&self.owner).await?),
+            None => None,
+        };
+        // A warm sandbox is already up and needs no turn to start.
+        let warm = wish.warm(&self.server.pool);
+        let turn = match warm {
+            Some(_) => None,
+            None => Some(self.turn_to_start().await?),
+        };
+        // If the client stops waiting, the start still completes, and the client finds the sandbox
+        // in its list.
+        let (server, template) = (Arc::clone(self.server), wish.record.template.clone());
+        let starting = to_its_end(async move {
+            let made = wish.fulfil(&server, warm).await;
+            drop((reserved, copying, turn));
+            made
+        });
+        let live = starting.await.map_err(|failure| {
+            self.server.counters.not_started();
+            tracing::error!(template, error = failure.message(), "a sandbox cannot be started");
+            let telemetry = &self.server.registry.telemetry;
+            telemetry.no_sandbox(&template, &caller, asked_at.into(), failure.message());
+            self.server.registry.failed("the sandbox could not be started")
+        })?;
+        self.server.counters.started(begun.elapsed());
+        tracing::info!(id = live.record.id, template, backend = %live.sandbox.manifest().backend, "a sandbox is up");
+        Ok(live)
+    }
+
+    async fn turn_to_start(&self) -> Result<Turn, Refusal> {
+        let turn = self.server.starting.take(&self.owner).await;
+        turn.ok_or_else(|| {
+            Refusal::busy("too many sandboxes are being started", PATIENCE.as_secs())
+        })
+    }
+
+    /// Checks a request and turns it into a [`Wish`], or refuses it.
+    fn wish(&self, asked: NewSandbox, caller: &Caller) -> Result<Wish, Refusal> {
+        let snapshot = match self.server.templates.contains_key(&asked.template_id) {
+            true => None,
+            false => self.server.snapshots.hold(&self.owner, &asked.template_id),
+        };
+        let taken = snapshot.as_ref().map(|held| &held.snapshot);
+        let (template_name, template) = self.template(&asked.template_id, taken)?;
+        let unsupported = [
+            ("autoPauseMemory", asked.auto_pause_memory == Some(false)),
+            ("mcp", asked.mcp.as_ref().is_some_and(|mcp| !mcp.is_null())),
+            ("iam", asked.iam.as_ref().is_some_and(|iam| !iam.is_null())),
+            ("volumeMounts", asked.volume_mounts.as_ref().is_some_and(|mounts| !mounts.is_empty())),
+        ];
+        if let Some((field, _)) = unsupported.into_iter().find(|(_, is_given)| *is_given) {
+            return Err(Refusal::wrong(format!(
+                "`{field}` cannot be kept by this server: leave it out"
+            )));
+        }
+        let metadata = asked.metadata.unwrap_or_default();
+        let length: usize = metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if length > LONGEST_METADATA {
+            let message = format!(
+                "`metadata` has {length} bytes: at most {LONGEST_METADATA} are kept, and listed"
+            );
+            return Err(Refusal::wrong(message));
+        }
+        let variables = asked.env_vars.unwrap_or_default();
+        if variables.len() > MOST_VARIABLES {
+            return Err(Refusal::wrong(format!(
+                "`envVars` has {MOST_VARIABLES} variables at most"
+            )));
+        }
+        for (variable, value) in &variables {
+            Environment::check(variable, value)
+                .map_err(|error| Refusal::wrong(format!("`envVars`: {error}")))?;
+        }
+        let mut wanted =
+            Wanted::of(&template.network, asked.allow_internet_access, asked.network.as_ref())?;
+        if let Some(snapshot) = taken
+            && !network::is_told(asked.allow_internet_access, asked.network.as_ref())
+        {
+            // The snapshot's network is checked against the current template, which may have
+            // changed.
+            wanted = Wanted::of(&template.network, None, snapshot.network.as_ref())?;
+        }
+        let narrower = wanted.words(&template.network);
+        let started = Timestamp::now();
+        let public = |network: Option<&NetworkRequest>| {
+            network.and_then(|network| network.allow_public_traffic)
+        };
+        let before = taken.and_then(|snapshot| snapshot.network.as_ref());
+        let has_public_ports =
+            public(asked.network.as_ref()).or_else(|| public(before)) != Some(false);
+        let record = Record {
+            id: name(),
+            template: template_name,
+            owner: self.owner.clone(),
+            started,
+            life: Life::until(self.ends(
+                started,
+                after(started, self.quota.longest()),
+                asked.timeout,
+            )?),
+            at_end: if asked.auto_pause == Some(true) { AtEnd::Pause } else { AtEnd::Kill },
+            is_woken: asked.auto_resume.is_some_and(|resume| resume.enabled),
+            token: hexadecimal::<32>(),
+            traffic_token: (!has_public_ports).then(hexadecimal::<32>),
+            metadata,
+            trace_parent: caller.text(),
+        };
+        Ok(Wish { record, words: template.words.clone(), narrower, variables, snapshot })
+    }
+
+    /// Returns the template with the name `id`, or the template of the snapshot, with its name.
+    fn template(
+        &self,
+        id: &str,
+        snapshot: Option<&Snapshot>,
+    ) -> Result<(String, &Template), Refusal> {
+        let templates = &self.server.templates;
+        let name = snapshot.map_or(id, |snapshot| &snapshot.template);
+        let template = templates.get(name).ok_or_else(|| {
+            let names: Vec<&str> = templates.keys().map(String::as_str).collect();
+            let of = if snapshot.is_some() {
+                format!(", which snapshot `{id}` was taken of")
+            } else {
+                String::new()
+            };
+            let message =
+                format!("there is no template `{name}`{of}: there are {}", names.join(", "));
+            Refusal::new(StatusCode::NOT_FOUND, message)
+        })?;
+        Ok((name.to_owned(), template))
+    }
+
+    /// Reserves a place for one more sandbox, if the quota of this owner allows it.
+    fn reserve(&self) -> Result<Reserved, Refusal> {
+        let live = self.server.registry.of(&self.owner);
+        let next = live.iter().map(|live| live.life().ends).min().unwrap_or_default();
+        let soon = left(next, Timestamp::now());
+        self.server.tallies().reserve(&self.owner, &self.quota, live.len(), soon)
+    }
+}
+
+impl Wish {
+    /// Takes a waiting sandbox from the pool, if the wish is exactly a plain sandbox of its
+    /// template.
+    fn warm(&self, pool: &Pool) -> Option<Warm> {
+        let is_plain = self.narrower.is_empty() && self.snapshot.is_none();
+        is_plain.then(|| pool.take(&self.record.template)).flatten()
+    }
+
+    /// Creates the sandbox: hands over the waiting sandbox if it can be prepared, else starts a new
+    /// one.
+    async fn fulfil(
+        mut self,
+        server: &Server,
+        warm: Option<Warm>,
+    ) -> Result<Arc<Live>, ServerError> {
+        let registry = &server.registry;
+        if let Some(warm) = warm {
+            match self.prepare(&warm).await {
+                Ok(()) => {
+                    self.record.id = warm.id;
+                    return registry.hand_over(self.record, warm.launched).await;
+                }
+                Err(failure) => {
+                    tracing::warn!(
+                        id = warm.id,
+                        error = failure.message(),
+                        "a sandbox that waited is of no use"
+                    );
+                    registry.discard(&warm.id, warm.launched).await;
+                }
+            }
+        }
+        if let Some(held) = self.snapshot.take() {
+            let copied =
+                server.snapshots.copy_out(&held, registry.workspace(&self.record.id)).await;
+            let hint = || {
+                "look at the disk: df -h; and at `snapshot_size` in the server's settings"
+                    .to_owned()
+            };
+            copied.map_err(|error| {
+                ServerError::new(ringfence::chain(&error), [hint()], error.fault())
+            })?;
+        }
+        let words = self.all_words(registry);
+        registry.start(self.record, words).await
+    }
+
+    /// Prepares a waiting sandbox for the wish: sets its variables and its lease.
+    async fn prepare(&self, warm: &Warm) -> Result<(), ServerError> {
+        let sandbox = &warm.launched.sandbox;
+        if !self.variables.is_empty() {
+            let added = sandbox.add_variables(self.variables.clone()).await;
+            added.map_err(|error| ServerError::from_session(&error, &warm.id))?;
+            // Running interpreters keep their old variables, so remove them.
+            for context in sandbox.contexts().list() {
+                let removed = sandbox.contexts().remove(context.id()).await;
+                removed.map_err(|error| {
+                    ServerError::failed(ringfence::chain(&error), "ringfence doctor")
+                })?;
+            }
+        }
+        Ok(sandbox.renew(self.lease())?)
+    }
+
+    fn all_words(&self, registry: &Registry) -> Vec<OsString> {
+        let variables = self.variables.iter();
+        let variables =
+            variables.flat_map(|(name, value)| ["--env".into(), format!("{name}={value}").into()]);
+        let more = self.words.iter().cloned().chain(variables).chain(self.narrower.iter().cloned());
+        registry.words(&self.record.id, self.lease(), more.collect())
+    }
+
+    fn lease(&self) -> Duration {
+        self.record.life.lease(self.record.at_end)
+    }
+}

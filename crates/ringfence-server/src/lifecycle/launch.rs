@@ -1,0 +1,112 @@
+//! Start of the process that keeps a sandbox, and the end of a sandbox that no client received.
+
+use std::ffi::OsString;
+use std::future::ready;
+use std::time::Duration;
+
+use ringfence::Sandbox;
+use ringfence::monitor::{MonitorAnswer, MonitorHandle};
+use tokio::time::timeout;
+
+use crate::error::ServerError;
+use crate::lifecycle::registry::{Registry, make_private};
+
+/// Path of the sandbox's own directory inside, as E2B's clients expect it.
+const HOME: &str = "/home/user";
+/// Flag of `ringfence up` for the sandboxes of a server's clients, with which `ringfence up` reads
+/// no `ringfence.toml`.
+pub const FOR_SERVER: &str = "--for-server";
+/// Maximum time for the start of a sandbox, because an image may have to be downloaded first.
+const START_PATIENCE: Duration = Duration::from_secs(300);
+
+/// Started sandbox and the process that keeps it.
+#[derive(Debug)]
+pub(crate) struct Launched {
+    pub(crate) sandbox: Sandbox,
+    pub(crate) monitor: MonitorHandle,
+}
+
+impl Registry {
+    /// Returns the command line of `ringfence up` that all sandboxes share, with `more` at the end.
+    pub(crate) fn words(&self, id: &str, lease: Duration, more: Vec<OsString>) -> Vec<OsString> {
+        // Round up, so that the server ends the sandbox before the lease of the monitor is over.
+        let lease = format!("{}s", lease.as_secs() + 1);
+        let mut words: Vec<OsString> =
+            vec!["ringfence".into(), "up".into(), id.into(), "--lease".into(), lease.into()];
+        words.extend([
+            "--directory".into(),
+            self.workspace(id).into(),
+            "--workspace".into(),
+            format!(".:{HOME}").into(),
+        ]);
+        words.extend(["--allow-workspace".into(), self.workspaces().into(), FOR_SERVER.into()]);
+        words.extend(["--env".into(), format!("HOME={HOME}").into()]);
+        words.extend(more);
+        words
+    }
+
+    /// Starts a sandbox with a command line of `ringfence up`. Gives up if `given_up` completes
+    /// first. Removes everything if the start fails.
+    pub(crate) async fn launch(
+        &self,
+        id: &str,
+        words: Vec<OsString>,
+        given_up: impl Future<Output = ()>,
+    ) -> Result<Launched, ServerError> {
+        let workspace = self.workspace(id);
+        // Use a blocking thread, because the start waits for the new process to run and to read its
+        // words.
+        let begun = tokio::task::spawn_blocking(move || {
+            let unmade = |error| {
+                ServerError::failed(
+                    format!("cannot make a workspace: {error}"),
+                    "look at the disk: df -h",
+                )
+            };
+            make_private(&workspace).map_err(unmade)?;
+            MonitorHandle::start(&words).map_err(ServerError::from)
+        });
+        let begun = begun.await.expect("starting a process does not panic");
+        let mut monitor = begun.inspect_err(|_| self.remove_workspace(id, ready(())))?;
+        let answer = tokio::select! {
+            answer = timeout(START_PATIENCE, monitor.answer()) => match answer {
+                Ok(answer) => answer.map_err(ServerError::from),
+                Err(_) => Err(ServerError::failed("a sandbox did not come up in time", "ringfence doctor")),
+            },
+            () = given_up => {
+                Err(ServerError::failed("a sandbox is given up that is not up yet", "ringfence serve"))
+            }
+        };
+        let launched = match answer {
+            Ok(MonitorAnswer::Ready { .. }) => {
+                Sandbox::attach(self.host(), id).await.map_err(ServerError::from)
+            }
+            Ok(MonitorAnswer::Failed(error)) => Err(error.into()),
+            Err(failure) => Err(failure),
+        };
+        match launched {
+            Ok(sandbox) => Ok(Launched { sandbox, monitor }),
+            Err(failure) => {
+                monitor.ask_to_end();
+                self.remove_workspace(id, end_of(monitor));
+                Err(failure)
+            }
+        }
+    }
+
+    /// Ends a sandbox that no client received.
+    pub(crate) async fn discard(&self, id: &str, launched: Launched) {
+        let Launched { sandbox, monitor } = launched;
+        if let Err(error) = sandbox.stop().await {
+            tracing::error!(id, error = ringfence::chain(&error), "a sandbox does not end");
+            monitor.ask_to_end();
+        }
+        self.remove_workspace(id, end_of(monitor));
+    }
+}
+
+/// Waits for the end of the process that keeps a sandbox.
+pub(crate) async fn end_of(monitor: MonitorHandle) {
+    let waited = tokio::task::spawn_blocking(|| monitor.wait()).await;
+    waited.expect("waiting does not panic");
+}

@@ -1,0 +1,506 @@
+//! Sandboxes of a server. Each sandbox is kept by a process of its own, so it outlives the server,
+//! and the next server finds it again.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hyper::StatusCode;
+use jiff::Timestamp;
+use ringfence::monitor::MonitorHandle;
+use ringfence::{AttachError, Host, RoomError, Sandbox};
+use ringfence_service::telemetry::{Caller, SandboxSpan, Telemetry};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::api::control::Owner;
+use crate::api::reply::Refusal;
+use crate::error::ServerError;
+use crate::forwarding::carry::Ways;
+use crate::lifecycle::launch::{Launched, end_of};
+use crate::lifecycle::life::{AtEnd, Life, State};
+use crate::lifecycle::meter::History;
+use crate::lifecycle::removal::{Removals, remove_aside};
+use crate::lifecycle::rest::{as_found, over};
+use crate::page::activity::Activity;
+use crate::storage::store::{Found, Record, Store};
+use crate::tenants::quota::Tallies;
+
+/// Maximum time that the end of a sandbox waits for a running change of its lifetime.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(1);
+/// Wait before the server tries again to end or pause a sandbox whose time is over.
+const ANOTHER_TRY: Duration = Duration::from_secs(10);
+/// Number of free bytes below which the disk counts as full.
+const FULL: u64 = 64 << 10;
+
+/// Existing sandbox, running or paused.
+#[derive(Debug)]
+pub(crate) struct Live {
+    /// Stored record of the sandbox. `life` has the current lifetime, the record may have an older
+    /// one.
+    pub(crate) record: Record,
+    pub(crate) sandbox: Sandbox,
+    /// Connection pool to the guest of the sandbox.
+    pub(crate) ways: Ways,
+    /// Executions in the sandbox that go through this server.
+    pub(crate) activity: Arc<Activity>,
+    /// Telemetry span of the sandbox.
+    pub(crate) span: SandboxSpan,
+    pub(crate) life: watch::Sender<Life>,
+    /// Lock that is held during a change of `life`.
+    pub(crate) changing: tokio::sync::Mutex<()>,
+    /// Lock that is held while a snapshot of the sandbox is taken.
+    pub(crate) saving: Arc<tokio::sync::Mutex<()>>,
+    /// History of the resource use.
+    pub(crate) history: Mutex<History>,
+}
+
+impl Live {
+    /// Returns the current lifetime of the sandbox.
+    pub(crate) fn life(&self) -> Life {
+        *self.life.borrow()
+    }
+
+    /// Takes over the interpreter contexts that an earlier server left, unless the sandbox is
+    /// paused.
+    pub(crate) fn take_up_contexts(&self) {
+        if self.life().state() == State::Paused {
+            return;
+        }
+        let (id, sandbox) = (self.record.id.clone(), self.sandbox.clone());
+        tokio::spawn(async move {
+            // A failure is not final, because each use of a context tries again.
+            if let Err(error) = sandbox.contexts().keep().await {
+                tracing::warn!(
+                    id,
+                    error = ringfence::chain(&error),
+                    "contexts are not found again yet"
+                );
+            }
+        });
+    }
+}
+
+/// All sandboxes of a server.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    host: Host,
+    store: Store,
+    /// Directory that contains the sandboxes' own directories.
+    workspaces: PathBuf,
+    /// Running removals of directories of ended sandboxes and of snapshots.
+    removals: Removals,
+    live: Mutex<HashMap<String, Arc<Live>>>,
+    /// Telemetry that records the sandboxes.
+    pub(crate) telemetry: Telemetry,
+    /// Use of all keys.
+    tallies: Arc<Tallies>,
+}
+
+impl Registry {
+    /// Opens the sandboxes of the server whose directory is `place`. Finds the sandboxes that an
+    /// earlier server left again, and removes what is left of those that have ended since.
+    pub(crate) async fn open(
+        host: Host,
+        place: &Path,
+        telemetry: Telemetry,
+    ) -> Result<Arc<Registry>, ServerError> {
+        let workspaces = place.join("workspaces");
+        make_private(&workspaces).map_err(|error| {
+            ServerError::failed(
+                format!("cannot make the directory of workspaces: {error}"),
+                "look at its permissions",
+            )
+        })?;
+        let database = place.join("state.redb");
+        let store = Store::open(&database).map_err(|error| not_opened(error, &database))?;
+        let tallies = Arc::new(Tallies::of(store.all_use().map_err(of_store)?));
+        let (removals, live) = (Removals::default(), Mutex::default());
+        let registry =
+            Arc::new(Registry { host, store, workspaces, removals, live, telemetry, tallies });
+        let Found { read, unread } = registry.store.all().map_err(of_store)?;
+        let mut known: HashSet<String> = unread.into_iter().collect();
+        for record in read {
+            // The earlier server may have ended during the start of the sandbox.
+            match Sandbox::attach_when_made(&registry.host, &record.id).await {
+                Ok(sandbox) => {
+                    known.insert(record.id.clone());
+                    let told = record.life;
+                    let live = registry.admit(record, sandbox, None);
+                    if live.life() != told
+                        && let Err(failure) = registry.change(&live, live.life()).await
+                    {
+                        let (id, error) = (&live.record.id, failure.message());
+                        tracing::error!(
+                            id,
+                            error,
+                            "how long a sandbox stays cannot be written down"
+                        );
+                    }
+                    live.take_up_contexts();
+                }
+                Err(AttachError::Room(RoomError::Absent { .. })) => {
+                    tracing::info!(id = record.id, "a sandbox is gone");
+                    registry.store.remove(&record.id).await.map_err(of_store)?;
+                }
+                // The sandbox may exist. The next server looks again, and the lease ends the
+                // sandbox in any case.
+                Err(error) => {
+                    tracing::error!(
+                        id = record.id,
+                        error = ringfence::chain(&error),
+                        "a sandbox cannot be looked at"
+                    );
+                    known.insert(record.id);
+                }
+            }
+        }
+        registry.sweep(&known);
+        Ok(registry)
+    }
+
+    /// Ends sandboxes without a record, and removes the workspaces of ended sandboxes. Does not
+    /// wait, because some sandboxes may still be starting.
+    fn sweep(&self, known: &HashSet<String>) {
+        for entry in fs_err::read_dir(&self.workspaces).into_iter().flatten().flatten() {
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            if known.contains(&name) {
+                continue;
+            }
+            let (host, workspaces) = (self.host.clone(), self.workspaces.clone());
+            self.removals.see_to(async move {
+                if end_unknown(&host, &name, &workspaces).await {
+                    remove_aside(entry.path()).await;
+                }
+            });
+        }
+    }
+
+    /// Creates the refusal for an operation that failed on the server. The reason is only in the
+    /// log, except for a full disk, because many clients ask about that.
+    pub(crate) fn failed(&self, what: &str) -> Refusal {
+        let is_full =
+            |disk: rustix::fs::StatVfs| disk.f_bavail.saturating_mul(disk.f_frsize) < FULL;
+        match rustix::fs::statvfs(&self.workspaces).is_ok_and(is_full) {
+            true => Refusal::new(
+                StatusCode::INSUFFICIENT_STORAGE,
+                format!("{what}: the server's disk is full"),
+            ),
+            false => Refusal::failed(format!("{what}; the server's log tells why")),
+        }
+    }
+
+    /// Returns the host on which the sandboxes run.
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Returns the directory that contains the sandboxes' own directories.
+    pub(crate) fn workspaces(&self) -> &Path {
+        &self.workspaces
+    }
+
+    /// Returns the path of the sandbox's own directory on the host.
+    pub(crate) fn workspace(&self, id: &str) -> PathBuf {
+        self.workspaces.join(id)
+    }
+
+    /// Starts a sandbox with a command line of `ringfence up`, and stores its record.
+    pub(crate) async fn start(
+        self: &Arc<Registry>,
+        record: Record,
+        words: Vec<OsString>,
+    ) -> Result<Arc<Live>, ServerError> {
+        // Store and launch in parallel. The next server detects a record without a sandbox, and a
+        // sandbox without a record.
+        let launched = self.launch(&record.id, words, std::future::pending());
+        let (stored, launched) = tokio::join!(self.store.put(&record), launched);
+        match launched {
+            Ok(launched) => self.settle(record, launched, stored).await,
+            Err(failure) => {
+                remove_record(&self.store, &record.id).await;
+                Err(failure)
+            }
+        }
+    }
+
+    /// Gives a sandbox that was launched before to the owner in `record`.
+    pub(crate) async fn hand_over(
+        self: &Arc<Registry>,
+        record: Record,
+        launched: Launched,
+    ) -> Result<Arc<Live>, ServerError> {
+        let stored = self.store.put(&record).await;
+        self.settle(record, launched, stored).await
+    }
+
+    /// Adds a sandbox to the list if its record was stored, and ends the sandbox otherwise.
+    async fn settle(
+        self: &Arc<Registry>,
+        record: Record,
+        launched: Launched,
+        stored: Result<(), redb::Error>,
+    ) -> Result<Arc<Live>, ServerError> {
+        match stored {
+            Ok(()) => Ok(self.admit(record, launched.sandbox, Some(launched.monitor))),
+            Err(error) => {
+                self.discard(&record.id, launched).await;
+                Err(of_store(error))
+            }
+        }
+    }
+
+    /// Adds an existing sandbox to the list, and starts the task that watches for its end.
+    fn admit(
+        self: &Arc<Registry>,
+        record: Record,
+        sandbox: Sandbox,
+        monitor: Option<MonitorHandle>,
+    ) -> Arc<Live> {
+        let (id, life) = (record.id.clone(), watch::Sender::new(as_found(record.life, &sandbox)));
+        let history =
+            Mutex::new(if monitor.is_some() { History::of_new() } else { History::of_found() });
+        let (ways, activity) = (Ways::default(), Arc::default());
+        let (changing, saving) = (Default::default(), Arc::default());
+        let span = self.tell_of(&record, &sandbox);
+        let live = Arc::new(Live {
+            record,
+            sandbox,
+            ways,
+            activity,
+            span,
+            life,
+            changing,
+            saving,
+            history,
+        });
+        self.locked().insert(id, Arc::clone(&live));
+        tokio::spawn(Arc::clone(self).see_through(Arc::clone(&live), monitor));
+        live
+    }
+
+    fn tell_of(&self, record: &Record, sandbox: &Sandbox) -> SandboxSpan {
+        let caller = Caller::named(record.trace_parent.as_deref());
+        let span = self.telemetry.sandbox(sandbox.manifest(), &caller, record.started.into());
+        span.says("sandbox.template", record.template.clone());
+        if let Some(key) = &record.owner {
+            span.says("sandbox.key", key.clone());
+        }
+        span
+    }
+
+    /// Waits until a sandbox ends or its time is over, ends or pauses it in that case, and removes
+    /// what is left of it.
+    async fn see_through(self: Arc<Registry>, live: Arc<Live>, monitor: Option<MonitorHandle>) {
+        let mut life = live.life.subscribe();
+        let mut ended = pin!(live.sandbox.ended());
+        let id = &live.record.id;
+        let _turn = loop {
+            tokio::select! {
+                () = &mut ended => {
+                    tracing::info!(id, "a sandbox has ended");
+                    // The code that ends the sandbox holds the lock, forgets the sandbox itself and
+                    // answers after that.
+                    break timeout(CHANGE_PATIENCE, live.changing.lock()).await.ok();
+                }
+                () = over(&mut life) => {}
+            }
+            // From here on nobody can extend the time, but it may just have been extended.
+            let turn = live.changing.lock().await;
+            if live.life().ends > Timestamp::now() {
+                continue;
+            }
+            tracing::info!(id, "a sandbox's time is over");
+            let failure =
+                if live.record.at_end == AtEnd::Pause && live.life().state() == State::Running {
+                    match self.bring_to_rest(&live).await {
+                        Ok(()) => continue,
+                        Err(failure) => failure,
+                    }
+                } else {
+                    self.look_at(vec![Arc::clone(&live)]).await; // charge the last use
+                    match live.sandbox.clone().stop().await {
+                        Ok(_) => break Some(turn),
+                        Err(error) => error.into(),
+                    }
+                };
+            // The files and memory of the sandbox are not given up: the loop tries again until the
+            // lease is over.
+            tracing::error!(
+                id,
+                error = failure.message(),
+                "a sandbox does not end, or not rest, when its time is over"
+            );
+            drop(turn);
+            if timeout(ANOTHER_TRY, &mut ended).await.is_ok() {
+                break None;
+            }
+        };
+        self.forget(&live);
+        if let Some(monitor) = monitor {
+            end_of(monitor).await;
+        }
+    }
+
+    /// Returns the sandbox `id`, if it is on the list.
+    pub(crate) fn find(&self, id: &str) -> Option<Arc<Live>> {
+        self.locked().get(id).cloned()
+    }
+
+    /// Returns whether a sandbox is still on the list.
+    pub(crate) fn has(&self, live: &Arc<Live>) -> bool {
+        self.find(&live.record.id).is_some_and(|found| Arc::ptr_eq(&found, live))
+    }
+
+    /// Returns the database.
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Returns the running removals.
+    pub(crate) fn removals(&self) -> &Removals {
+        &self.removals
+    }
+
+    /// Returns the use of all keys.
+    pub(crate) fn tallies(&self) -> &Arc<Tallies> {
+        &self.tallies
+    }
+
+    /// Returns all sandboxes on the list.
+    pub(crate) fn all(&self) -> Vec<Arc<Live>> {
+        self.locked().values().cloned().collect()
+    }
+
+    /// Returns all sandboxes of an owner that are up now.
+    pub(crate) fn of(&self, owner: &Owner) -> Vec<Arc<Live>> {
+        let all: Vec<_> =
+            self.locked().values().filter(|live| live.record.owner == *owner).cloned().collect();
+        all.into_iter().filter(|live| live.sandbox.is_up()).collect()
+    }
+
+    /// Returns the first sandbox for which `is_it` holds.
+    pub(crate) fn first(&self, is_it: impl Fn(&Live) -> bool) -> Option<Arc<Live>> {
+        // `is_it` may be slow, so the lock is not held.
+        self.all().into_iter().find(|live| is_it(live))
+    }
+
+    /// Ends a sandbox, even if the client disconnects. If the end fails, the sandbox stays on the
+    /// list.
+    pub(crate) async fn end(self: &Arc<Registry>, live: &Arc<Live>) -> Result<(), ServerError> {
+        let (registry, live) = (Arc::clone(self), Arc::clone(live));
+        let ended = self.removals.see_to(async move { registry.end_in_turn(&live).await });
+        ended.await.expect("an end does not panic")
+    }
+
+    async fn end_in_turn(&self, live: &Arc<Live>) -> Result<(), ServerError> {
+        self.look_at(vec![Arc::clone(live)]).await; // charge the last use
+        // A running change of the lifetime writes to files that are about to be removed, so wait
+        // for it. A snapshot takes longer than the wait, and fails.
+        let _turn = timeout(CHANGE_PATIENCE, live.changing.lock()).await;
+        live.sandbox.clone().stop().await?;
+        self.forget(live);
+        Ok(())
+    }
+
+    /// Returns the number of sandboxes.
+    pub(crate) fn count(&self) -> usize {
+        self.locked().len()
+    }
+
+    /// Waits for running removals, and ends the telemetry of the sandboxes, which outlive the
+    /// server.
+    pub(crate) async fn close(&self) {
+        self.removals.ended().await;
+        for live in self.locked().values() {
+            live.span.says("sandbox.outlives_server", true);
+            live.span.end();
+        }
+        self.telemetry.clone().close().await;
+    }
+
+    fn forget(&self, live: &Arc<Live>) {
+        let id = &live.record.id;
+        live.span.end();
+        if self.locked().remove(id).is_some() {
+            self.clear_away(id);
+        }
+    }
+
+    /// Removes the record of an ended sandbox, and then its directory.
+    fn clear_away(&self, id: &str) {
+        let (store, record) = (self.store.clone(), id.to_owned());
+        self.remove_workspace(id, async move { remove_record(&store, &record).await });
+    }
+
+    /// Removes the directory of a sandbox after `first` has completed.
+    pub(crate) fn remove_workspace(
+        &self,
+        id: &str,
+        first: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.removals.begin(self.workspace(id), first);
+    }
+
+    fn locked(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Live>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn remove_record(store: &Store, id: &str) {
+    if let Err(error) = store.remove(id).await {
+        tracing::error!(id, %error, "a record is not removed");
+    }
+}
+
+pub(crate) fn of_store(error: redb::Error) -> ServerError {
+    match error {
+        redb::Error::DatabaseAlreadyOpen => ServerError::usage(
+            "another server has this user's sandboxes",
+            "stop it, or give this one a state of its own: XDG_STATE_HOME=/a/directory/of/yours ringfence serve",
+        ),
+        error => ServerError::failed(
+            format!("cannot use the server's database: {error}"),
+            "look at the disk: df -h",
+        ),
+    }
+}
+
+/// Creates the failure for a database that cannot be opened.
+fn not_opened(error: redb::Error, path: &Path) -> ServerError {
+    let why = match error {
+        redb::Error::Corrupted(why) => why,
+        redb::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => error.to_string(),
+        error => return of_store(error),
+    };
+    let path = path.display();
+    ServerError::failed(
+        format!("the server's database is damaged: {why}"),
+        format!(
+            "put a copy of it back, or begin anew, which removes all snapshots, and all sandboxes with their files: \
+             mv {path} {path}.damaged"
+        ),
+    )
+}
+
+/// Ends a sandbox without a record whose workspace is in `workspaces`. Returns `false` if the
+/// sandbox may still exist: the next server looks again, and the lease ends the sandbox in any
+/// case.
+async fn end_unknown(host: &Host, name: &str, workspaces: &Path) -> bool {
+    match Sandbox::attach_when_made(host, name).await {
+        Ok(sandbox) if sandbox.manifest().workspace.starts_with(workspaces) => {
+            sandbox.stop().await.is_ok()
+        }
+        Ok(_) | Err(AttachError::Room(RoomError::Absent { .. } | RoomError::Name(_))) => true,
+        Err(_) => false,
+    }
+}
+
+pub(crate) fn make_private(directory: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}

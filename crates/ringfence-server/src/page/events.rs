@@ -1,0 +1,185 @@
+//! Live events of a sandbox. The stream has one line of JSON for each execution, for each change of
+//! an execution and for each denial.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::{self, StreamExt};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::StatusCode;
+use hyper::body::Frame;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use ringfence::egress::{Entry, Event, Follower};
+use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use crate::api::control::{Calls, Owner};
+use crate::api::reply::{Refusal, Reply, bare};
+use crate::lifecycle::registry::Live;
+use crate::page::activity::Execution;
+use crate::server::Server;
+
+/// Interval at which the server looks for denials. Polling is necessary because another process
+/// writes them.
+const LOOK: Duration = Duration::from_secs(1);
+/// Number of looks without an event after which an empty line shows whether the client still
+/// listens.
+const QUIET: u32 = 15;
+
+/// Line of the event stream.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+enum Line {
+    Execution(Execution),
+    Denial(Denied),
+}
+
+/// Network request that the policy denied.
+#[derive(Debug, Serialize)]
+struct Denied {
+    at: String,
+    target: String,
+    reason: String,
+    /// Line of a policy that would allow the request, if there is one.
+    allow: Option<String>,
+}
+
+impl Calls<'_> {
+    /// Streams the events of a sandbox until the sandbox or the server ends.
+    pub(crate) fn events(&self, id: &str) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        let room = Arc::clone(&live.activity.watchers).try_acquire_owned();
+        let room =
+            room.map_err(|_| Refusal::busy("too many clients watch this sandbox", QUIET.into()))?;
+        let over = over(&live, Arc::clone(self.server));
+        let follower = Follower::of(self.server.registry.host(), id);
+        let watch = Watch::new(live, follower, Box::pin(over), room);
+        let pieces = stream::unfold(watch, |mut watch| async {
+            let text = watch.next().await?;
+            Some((Ok(Frame::data(Bytes::from(text))), watch))
+        });
+        let mut reply = bare(StatusCode::OK);
+        reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+        *reply.body_mut() = StreamBody::new(pieces.boxed()).boxed_unsync();
+        Ok(reply)
+    }
+}
+
+/// Waits until the event stream must end: the sandbox has ended, the key of its owner is revoked,
+/// or the server is about to end.
+fn over(live: &Live, server: Arc<Server>) -> impl Future<Output = ()> + Send + use<> {
+    let (sandbox, owner) = (live.sandbox.clone(), live.record.owner.clone());
+    async move {
+        let mut ending = server.ending.subscribe();
+        tokio::select! {
+            () = sandbox.ended() => {}
+            () = revoked(&server, owner) => {}
+            _ = ending.wait_for(|ending| *ending) => {} // an error means that the server is gone
+        }
+    }
+}
+
+/// Waits until the key of the owner is revoked.
+async fn revoked(server: &Server, owner: Owner) {
+    let Some(id) = owner else { return std::future::pending().await };
+    while server.keys.all().iter().any(|key| key.id == id) {
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Event stream of one client.
+struct Watch {
+    live: Arc<Live>,
+    over: Pin<Box<dyn Future<Output = ()> + Send>>,
+    changes: watch::Receiver<u64>,
+    /// Number of the last change that was sent.
+    told: u64,
+    look: Interval,
+    /// Reader of the egress log; absent while it reads on another thread.
+    follower: Option<Follower>,
+    /// Number of looks in a row without an event.
+    quiet: u32,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Watch {
+    fn new(
+        live: Arc<Live>,
+        follower: Follower,
+        over: Pin<Box<dyn Future<Output = ()> + Send>>,
+        room: OwnedSemaphorePermit,
+    ) -> Watch {
+        let mut look = interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Watch {
+            over,
+            changes: live.activity.changes(),
+            told: 0,
+            look,
+            follower: Some(follower),
+            quiet: 0,
+            live,
+            _room: room,
+        }
+    }
+
+    /// Returns the next lines, or `None` when the stream is over.
+    async fn next(&mut self) -> Option<String> {
+        loop {
+            let lines = tokio::select! {
+                () = &mut self.over => return None,
+                changed = self.changes.changed() => {
+                    changed.ok()?;
+                    self.executions()
+                }
+                _ = self.look.tick() => self.denials().await,
+            };
+            self.quiet = if lines.is_empty() { self.quiet + 1 } else { 0 };
+            if !lines.is_empty() {
+                let text = |line: &Line| {
+                    serde_json::to_string(line).expect("a line has text for keys") + "\n"
+                };
+                return Some(lines.iter().map(text).collect());
+            }
+            if self.quiet >= QUIET {
+                self.quiet = 0;
+                return Some("\n".to_owned());
+            }
+        }
+    }
+
+    fn executions(&mut self) -> Vec<Line> {
+        let (changed, told) = self.live.activity.after(self.told);
+        self.told = told;
+        changed.into_iter().map(Line::Execution).collect()
+    }
+
+    /// Returns the denials since the last look, or nothing if the log cannot be read.
+    async fn denials(&mut self) -> Vec<Line> {
+        let Some(mut follower) = self.follower.take() else { return Vec::new() };
+        let read = tokio::task::spawn_blocking(move || (follower.read_on(), follower));
+        let Ok((entries, follower)) = read.await else { return Vec::new() };
+        self.follower = Some(follower);
+        let entries =
+            entries.inspect_err(|error| tracing::warn!(%error, "the egress log cannot be read"));
+        entries.into_iter().flatten().filter_map(denied).map(Line::Denial).collect()
+    }
+}
+
+fn denied(entry: Entry) -> Option<Denied> {
+    let at = entry.time;
+    match entry.event {
+        Event::Denied(denial) => {
+            let reason = denial.reason.to_string();
+            Some(Denied { at, target: denial.target, reason, allow: denial.policy })
+        }
+        Event::Omitted { denials } => {
+            let reason = "counted and not kept".to_owned();
+            Some(Denied { at, target: format!("{denials} more"), reason, allow: None })
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,124 @@
+//! Calls that E2B's API does not have: the promises of a sandbox and their reasons, and the list of
+//! templates.
+
+use hyper::StatusCode;
+use ringfence::Clause;
+use ringfence::policy::Network;
+use serde::Serialize;
+
+use crate::api::control::Calls;
+use crate::api::network::manifest_of;
+use crate::api::reply::{Refusal, Reply, json};
+
+/// Facts about a server that need no key.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ServerFacts {
+    needs_key: bool,
+}
+
+/// Answers whether the server needs an API key.
+pub(crate) fn server(needs_key: bool) -> Reply {
+    json(StatusCode::OK, &ServerFacts { needs_key })
+}
+
+/// Template for sandboxes, as listed.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TemplateFacts<'a> {
+    name: &'a str,
+    network: &'static str,
+}
+
+/// Facts about the isolation of a sandbox.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SandboxFacts<'a> {
+    backend: &'static str,
+    because: &'a str,
+    image: Option<&'a str>,
+    network: &'a str,
+    promises: Vec<Promise<'a>>,
+    /// Policy as TOML, with all defaults filled in and without the values of variables.
+    policy: String,
+    policy_sha256: &'a str,
+}
+
+/// Promise and the mechanism that enforces it.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Promise<'a> {
+    name: &'static str,
+    promise: &'static str,
+    state: Strength,
+    by: &'a str,
+}
+
+/// Degree to which a promise is held.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Strength {
+    Held,
+    Weaker,
+    Absent,
+}
+
+impl<'a> Promise<'a> {
+    /// Creates a promise from the text that a manifest has for its clause.
+    fn of(clause: Clause, said: &'a str) -> Promise<'a> {
+        let (state, by) = match said.split_once(": ") {
+            Some(("weaker", how)) => (Strength::Weaker, how),
+            Some(("absent", why)) => (Strength::Absent, why),
+            _ => (Strength::Held, said),
+        };
+        Promise { name: clause.name(), promise: clause.promise(), state, by }
+    }
+}
+
+impl Calls<'_> {
+    /// Answers with the list of templates.
+    pub(crate) fn templates(&self) -> Reply {
+        let facts = self.server.templates.iter().map(|(name, template)| TemplateFacts {
+            name,
+            network: match template.network {
+                Network::Closed => "closed",
+                Network::Allow(_) => "allow",
+                Network::Open => "open",
+            },
+        });
+        json(StatusCode::OK, &facts.collect::<Vec<_>>())
+    }
+
+    /// Answers with the facts about the isolation of a sandbox.
+    pub(crate) fn facts(&self, id: &str) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        let manifest = manifest_of(&live)?;
+        let facts = SandboxFacts {
+            backend: manifest.backend.name(),
+            because: &manifest.chosen_because,
+            image: manifest.container.as_ref().map(|container| container.image.as_str()),
+            network: &manifest.network,
+            promises: manifest.held.iter().map(|(clause, by)| Promise::of(*clause, by)).collect(),
+            policy: toml::to_string(&manifest.policy)
+                .expect("a policy is made of tables and plain values"),
+            policy_sha256: &manifest.policy_sha256,
+        };
+        Ok(json(StatusCode::OK, &facts))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_promise_that_is_not_held_is_not_said_to_be() {
+        let check = |said: &'static str, state, by| {
+            let Promise { state: found, by: told, .. } = Promise::of(Clause::Filesystem, said);
+            assert_eq!((found, told), (state, by));
+        };
+        check("mount namespace+landlock", Strength::Held, "mount namespace+landlock");
+        check("bubblewrap: mount namespace", Strength::Held, "bubblewrap: mount namespace");
+        check("weaker: names can be read", Strength::Weaker, "names can be read");
+        check("absent: no isolation", Strength::Absent, "no isolation");
+    }
+}

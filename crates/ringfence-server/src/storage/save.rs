@@ -1,0 +1,189 @@
+//! Calls that take, list and delete snapshots.
+
+use std::sync::Arc;
+
+use hyper::{Request, StatusCode};
+use ringfence::{Copied, CopyError, Fault};
+use ringfence_proto::query::unescaped;
+use ringfence_service::exchange::RequestBody;
+use tokio::time::timeout;
+
+use crate::api::control::{Calls, body, query, with_next};
+use crate::api::messages::SnapshotInfo;
+use crate::api::network::{self, network_of};
+use crate::api::page::{Cursor, Page};
+use crate::api::reply::{Refusal, Reply, bare, json};
+use crate::api::requests::NewSnapshot;
+use crate::lifecycle::registry::Live;
+use crate::server::Server;
+use crate::storage::snapshots::{Kept, Snapshot, checked_name};
+use crate::tenants::quota::Quota;
+use crate::tenants::turns::PATIENCE;
+use crate::to_its_end;
+
+impl Calls<'_> {
+    /// Takes a snapshot of the files of a sandbox.
+    pub(crate) async fn save(
+        &self,
+        id: &str,
+        request: Request<RequestBody>,
+    ) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        let NewSnapshot { name, memory } = body(request).await?;
+        if memory != Some(false) {
+            return Err(Refusal::unsupported(
+                "what a sandbox has in memory cannot be copied by this server: have its files alone be, with \
+                 mode=\"filesystem\" (`memory`: false)",
+            ));
+        }
+        let name =
+            name.filter(|name| !name.is_empty()).map(|name| checked_name(&name)).transpose()?;
+        if let Some(name) = name.as_ref().filter(|name| self.server.templates.contains_key(*name)) {
+            return Err(Refusal::wrong(format!(
+                "`{name}` is a template of this server: give the snapshot another name"
+            )));
+        }
+        let template = self.server.templates.get(&live.record.template);
+        let mut network =
+            network::narrowing(&network_of(&live)?, template.map(|template| &template.network));
+        if live.record.traffic_token.is_some() {
+            network.get_or_insert_default().allow_public_traffic = Some(false);
+        }
+        let snapshot = Snapshot::new(name, &live.record, network);
+        let snapshots = &self.server.snapshots;
+        snapshots.check_room(&snapshot, &self.quota)?;
+        // A sandbox has one snapshot at a time, because it is paused meanwhile. Wait for that
+        // before taking a turn, so that the wait does not block other owners.
+        let alone = timeout(PATIENCE, Arc::clone(&live.saving).lock_owned()).await;
+        let alone = alone.map_err(|_| {
+            Refusal::busy(
+                format!("other snapshots of sandbox `{id}` are being taken"),
+                PATIENCE.as_secs(),
+            )
+        })?;
+        let turn = snapshots.turn(&self.owner).await?;
+        // If the client stops waiting, the snapshot still completes, and the client finds it in its
+        // list.
+        let (server, quota) = (Arc::clone(self.server), self.quota);
+        let saving = to_its_end(async move {
+            let saved = server.save(&live, snapshot, &quota).await;
+            drop((turn, alone));
+            saved
+        });
+        let kept = saving.await?;
+        Ok(json(StatusCode::CREATED, &SnapshotInfo::of(&kept.snapshot)))
+    }
+
+    /// Lists the snapshots of this owner, newest first.
+    pub(crate) fn snapshots(&self, request: &Request<RequestBody>) -> Result<Reply, Refusal> {
+        let query = query(request)?;
+        let cursor = Cursor::of(&query)?;
+        let wanted = |name: &str| query.get(name).filter(|text| !text.is_empty());
+        let (sandbox, name) = (wanted("sandboxID"), wanted("name"));
+        let mut all = self.server.snapshots.of(&self.owner);
+        all.retain(|kept| {
+            let snapshot = &kept.snapshot;
+            sandbox.is_none_or(|sandbox| snapshot.sandbox == sandbox)
+                && name.is_none_or(|name| snapshot.is_called(name))
+        });
+        let Page { shown, next } =
+            cursor.page(all, |kept| (kept.snapshot.taken, kept.snapshot.id.as_str()));
+        let listed: Vec<SnapshotInfo<'_>> =
+            shown.iter().map(|kept| SnapshotInfo::of(&kept.snapshot)).collect();
+        Ok(with_next(json(StatusCode::OK, &listed), next))
+    }
+
+    /// Deletes a snapshot. E2B's API treats snapshots as templates.
+    pub(crate) async fn delete_template(&self, escaped: &str) -> Result<Reply, Refusal> {
+        let which = unescaped(escaped)
+            .ok_or_else(|| Refusal::wrong("the URL's path is not encoded text"))?;
+        if let Some(kept) = self.server.snapshots.find(&self.owner, &which) {
+            let (server, found) = (Arc::clone(self.server), Arc::clone(&kept));
+            if to_its_end(async move { server.snapshots.remove(&found).await }).await? {
+                tracing::info!(id = kept.snapshot.id, "a snapshot is deleted");
+                return Ok(bare(StatusCode::NO_CONTENT));
+            }
+        }
+        if self.server.templates.contains_key(&which) {
+            let message = format!(
+                "`{which}` is a template of this server's settings: it goes when they name it no more"
+            );
+            return Err(Refusal::new(StatusCode::FORBIDDEN, message));
+        }
+        Err(Refusal::new(StatusCode::NOT_FOUND, format!("snapshot `{which}` was not found")))
+    }
+}
+
+impl Server {
+    /// Takes a snapshot of the files of a sandbox while its processes are paused, and keeps it.
+    /// Leaves nothing behind if the snapshot fails.
+    async fn save(
+        &self,
+        live: &Arc<Live>,
+        snapshot: Snapshot,
+        quota: &Quota,
+    ) -> Result<Arc<Kept>, Refusal> {
+        let saved = async {
+            let copied = self.copy_in(live, &snapshot).await?;
+            let kept = self.snapshots.keep(snapshot.clone(), quota).await?;
+            let (id, sandbox) = (&kept.snapshot.id, &live.record.id);
+            let Copied { bytes, entries, left_out, .. } = copied;
+            tracing::info!(id, sandbox, bytes, entries, left_out, "a snapshot is taken");
+            Ok(kept)
+        };
+        let saved = saved.await;
+        if saved.is_err() {
+            self.snapshots.discard(&snapshot).await;
+        }
+        saved
+    }
+
+    async fn copy_in(&self, live: &Arc<Live>, snapshot: &Snapshot) -> Result<Copied, Refusal> {
+        let id = &live.record.id;
+        let copying = self.snapshots.copy_in(self.registry.workspace(id), snapshot);
+        let copied = self.registry.while_at_rest(live, copying).await;
+        // The removal of a directory takes the sandbox off the list first. If the sandbox is still
+        // on the list, the copy is complete.
+        if !self.registry.has(live) {
+            return Err(Refusal::no_sandbox(id));
+        }
+        let copied = copied.map_err(|failure| {
+            tracing::error!(
+                id,
+                error = failure.message(),
+                "a sandbox does not rest for its snapshot, or not go on"
+            );
+            Refusal::failed(format!(
+                "sandbox `{id}` could not be brought to rest and go on; the server's log tells why"
+            ))
+        })?;
+        copied.map_err(|error| not_copied(id, &error))
+    }
+}
+
+fn not_copied(id: &str, error: &CopyError) -> Refusal {
+    let message = ringfence::chain(error);
+    let (status, next) = match error {
+        CopyError::TooLarge { .. } | CopyError::TooMany { .. } => {
+            (StatusCode::PAYLOAD_TOO_LARGE, "remove what is not needed")
+        }
+        CopyError::Write { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
+            tracing::error!(id, error = message, "a snapshot cannot be taken");
+            return Refusal::new(
+                StatusCode::INSUFFICIENT_STORAGE,
+                "the server's disk is full: delete snapshots",
+            );
+        }
+        error if error.fault() == Fault::User => (StatusCode::BAD_REQUEST, "change that"),
+        _ => {
+            tracing::error!(id, error = message, "a snapshot cannot be taken");
+            return Refusal::failed(format!(
+                "sandbox `{id}` could not be copied; the server's log tells why"
+            ));
+        }
+    };
+    Refusal::new(
+        status,
+        format!("{message}: {next} in sandbox `{id}`, and take the snapshot again"),
+    )
+}
