@@ -42,7 +42,7 @@ pub use tenants::quota::Quota;
 
 use api::idempotency::Repeats;
 use api::{control, listen};
-use lifecycle::pool::Pool;
+use lifecycle::pool::WarmPool;
 use lifecycle::registry::Registry;
 use page::counters::Counters;
 use server::Server;
@@ -101,7 +101,7 @@ impl Ready {
         )
         .await?;
         let starting = Turns::new(MOST_STARTING);
-        let (pool, said_open, counters) = (Pool::default(), Once::new(), Counters::default());
+        let (pool, said_open, counters) = (WarmPool::default(), Once::new(), Counters::default());
         let (seats, repeats, ending) =
             (Arc::default(), Repeats::default(), watch::Sender::default());
         let server = Arc::new(Server {

@@ -21,10 +21,10 @@ use crate::api::reply::{Refusal, Reply, bare, plain};
 use crate::forwarding::carry;
 use crate::forwarding::interpreter;
 use crate::forwarding::place::{Place, is_guests, text};
-use crate::lifecycle::life::State;
-use crate::lifecycle::pool::Pool;
-use crate::lifecycle::registry::{Live, Registry};
-use crate::lifecycle::rest::NotResumed;
+use crate::lifecycle::expiry::SandboxState;
+use crate::lifecycle::pausing::ResumeError;
+use crate::lifecycle::pool::WarmPool;
+use crate::lifecycle::registry::{ManagedSandbox, Registry};
 use crate::lifecycle::template::Template;
 use crate::page::counters::{self, Counters};
 use crate::page::facts;
@@ -61,7 +61,7 @@ pub(crate) struct Server {
     pub(crate) templates: BTreeMap<String, Template>,
     pub(crate) audience: Audience,
     /// Sandboxes that wait for a client.
-    pub(crate) pool: Pool,
+    pub(crate) pool: WarmPool,
     /// Turns for starts of sandboxes.
     pub(crate) starting: Turns,
     /// Number of connections of each holder.
@@ -89,11 +89,11 @@ impl Server {
         }
         match Place::of(&request) {
             Place::Port { id, port } => match self.registry.find(id) {
-                Some(live) => self.carry(&live, port, request).await,
+                Some(managed) => self.carry(&managed, port, request).await,
                 None => carry::not_found(id),
             },
             Place::Guest => match self.guest(&request) {
-                Some(live) => self.carry(&live, ENVD_PORT, request).await,
+                Some(managed) => self.carry(&managed, ENVD_PORT, request).await,
                 None => {
                     Refusal::unauthenticated("no sandbox has this token or made this signature")
                         .into()
@@ -167,12 +167,12 @@ impl Server {
     }
 
     /// Finds the sandbox whose token a request shows or is signed with.
-    fn guest(&self, request: &Request<RequestBody>) -> Option<Arc<Live>> {
+    fn guest(&self, request: &Request<RequestBody>) -> Option<Arc<ManagedSandbox>> {
         if let Some(token) = text(request.headers(), header::TOKEN) {
-            return self.registry.first(|live| agree(token, &live.record.token));
+            return self.registry.first(|managed| agree(token, &managed.record.token));
         }
         let claim = claim(request).ok()?;
-        self.registry.first(|live| match check(&claim, live) {
+        self.registry.first(|managed| match check(&claim, managed) {
             Ok(()) => true,
             Err(denied) => denied.message == signature::EXPIRED,
         })
@@ -193,29 +193,38 @@ impl Server {
     }
 
     /// Forwards a request to its target in a sandbox, if the caller is allowed to use it.
-    async fn carry(&self, live: &Arc<Live>, port: u16, request: Request<RequestBody>) -> Reply {
+    async fn carry(
+        &self,
+        managed: &Arc<ManagedSandbox>,
+        port: u16,
+        request: Request<RequestBody>,
+    ) -> Reply {
         let path = request.uri().path();
         // Credentials are checked first: a request without required credentials uses no connection
         // of the owner and does not resume the sandbox.
-        let owner = || live.record.owner.clone().map(Holder::Key);
-        let visitors = || Some(Holder::Visitors(live.record.owner.clone()));
+        let owner = || managed.record.owner.clone().map(Holder::Key);
+        let visitors = || Some(Holder::Visitors(managed.record.owner.clone()));
         if port == interpreter::PORT && interpreter::is_its(path) {
-            let checked = may_visit(&live.record, request.headers())
-                .and_then(|()| interpreter::check_token(&live.record, path, request.headers()));
+            let checked = may_visit(&managed.record, request.headers())
+                .and_then(|()| interpreter::check_token(&managed.record, path, request.headers()));
             return match checked.and_then(|()| self.seat(owner(), &request)) {
                 Err(refusal) => interpreter::refuse(refusal),
-                Ok(()) if !self.is_awake(live).await => carry::not_found(&live.record.id),
-                Ok(()) => interpreter::answer(live, request).await,
+                Ok(()) if !self.ensure_running(managed).await => {
+                    carry::not_found(&managed.record.id)
+                }
+                Ok(()) => interpreter::answer(managed, request).await,
             };
         }
         if port != ENVD_PORT {
-            let holder = if live.record.traffic_token.is_some() { owner() } else { visitors() };
-            return match may_visit(&live.record, request.headers())
+            let holder = if managed.record.traffic_token.is_some() { owner() } else { visitors() };
+            return match may_visit(&managed.record, request.headers())
                 .and_then(|()| self.seat(holder, &request))
             {
                 Err(refusal) => refusal.into(),
-                Ok(()) if !self.is_awake(live).await => carry::not_found(&live.record.id),
-                Ok(()) => carry::to_port(live, port, request).await,
+                Ok(()) if !self.ensure_running(managed).await => {
+                    carry::not_found(&managed.record.id)
+                }
+                Ok(()) => carry::to_port(managed, port, request).await,
             };
         }
         if !is_guests(path) {
@@ -223,38 +232,38 @@ impl Server {
                 .into();
         }
         let holder = if path == "/health" { visitors() } else { owner() };
-        match may_talk(live, &request).and_then(|()| self.seat(holder, &request)) {
+        match may_talk(managed, &request).and_then(|()| self.seat(holder, &request)) {
             Err(refusal) => refusal.into(),
             // A health check needs no credentials, so it does not resume the sandbox.
-            Ok(()) if path == "/health" && live.life().state() == State::Paused => {
-                carry::not_found(&live.record.id)
+            Ok(()) if path == "/health" && managed.expiry().state() == SandboxState::Paused => {
+                carry::not_found(&managed.record.id)
             }
-            Ok(()) if !self.is_awake(live).await => carry::not_found(&live.record.id),
-            Ok(()) => carry::to_guest(live, request).await,
+            Ok(()) if !self.ensure_running(managed).await => carry::not_found(&managed.record.id),
+            Ok(()) => carry::to_guest(managed, request).await,
         }
     }
 
     /// Returns whether a sandbox runs. Resumes a paused sandbox if its client asked for that, as
     /// long as its key exists and has quota left.
-    async fn is_awake(&self, live: &Arc<Live>) -> bool {
-        if live.life().state() == State::Running {
+    async fn ensure_running(&self, managed: &Arc<ManagedSandbox>) -> bool {
+        if managed.expiry().state() == SandboxState::Running {
             return true;
         }
         let keys = self.keys.all();
-        let quota = match &live.record.owner {
+        let quota = match &managed.record.owner {
             Some(owner) => keys.iter().find(|key| key.id == *owner).map(|key| key.quota),
             None => Some(Quota::default()),
         };
         let may = |quota: &Quota| {
-            live.record.is_woken && self.tallies().spent(&live.record.owner, quota).is_none()
+            managed.record.is_woken && self.tallies().spent(&managed.record.owner, quota).is_none()
         };
         let Some(quota) = quota.filter(may) else { return false };
-        match self.registry.resume(live, control::stay(None), quota.longest()).await {
+        match self.registry.resume(managed, control::stay(None), quota.longest()).await {
             Ok(_) => true,
-            Err(NotResumed::Spent) => false,
-            Err(NotResumed::Failed(failure)) => {
+            Err(ResumeError::Spent) => false,
+            Err(ResumeError::Failed(failure)) => {
                 tracing::error!(
-                    id = live.record.id,
+                    id = managed.record.id,
                     error = failure.message(),
                     "a sandbox does not go on"
                 );
@@ -278,15 +287,15 @@ fn may_visit(record: &Record, headers: &HeaderMap) -> Result<(), Refusal> {
 }
 
 /// Checks that a caller may talk to a guest.
-fn may_talk(live: &Live, request: &Request<RequestBody>) -> Result<(), Refusal> {
+fn may_talk(managed: &ManagedSandbox, request: &Request<RequestBody>) -> Result<(), Refusal> {
     let path = request.uri().path();
     if path == "/health" {
         return Ok(());
     }
     match text(request.headers(), header::TOKEN) {
-        Some(token) if agree(token, &live.record.token) => Ok(()),
+        Some(token) if agree(token, &managed.record.token) => Ok(()),
         None if path == "/files" => {
-            claim(request).and_then(|claim| check(&claim, live)).map_err(|denied| {
+            claim(request).and_then(|claim| check(&claim, managed)).map_err(|denied| {
                 let status =
                     StatusCode::from_u16(denied.code.status()).unwrap_or(StatusCode::UNAUTHORIZED);
                 Refusal::new(status, denied.message)
@@ -317,8 +326,11 @@ fn claim(request: &Request<RequestBody>) -> Result<Claim, Denied> {
 }
 
 /// Checks that a request is signed with the token of a sandbox.
-fn check(claim: &Claim, live: &Live) -> Result<(), Denied> {
-    claim.check(&live.record.token, u64::try_from(Timestamp::now().as_second()).unwrap_or_default())
+fn check(claim: &Claim, managed: &ManagedSandbox) -> Result<(), Denied> {
+    claim.check(
+        &managed.record.token,
+        u64::try_from(Timestamp::now().as_second()).unwrap_or_default(),
+    )
 }
 
 /// Returns whether a host name, with or without a port, can only mean this machine. Such a name is

@@ -22,9 +22,9 @@ use crate::api::network::{NetworkFacts, network_of};
 use crate::api::page::{Filter, Page, parsed};
 use crate::api::reply::{Refusal, Reply, bare, json};
 use crate::api::requests::{Rest, Stay};
-use crate::lifecycle::life::{State, after};
-use crate::lifecycle::registry::Live;
-use crate::lifecycle::rest::{NotResumed, Renewed};
+use crate::lifecycle::expiry::{SandboxState, after};
+use crate::lifecycle::pausing::{RenewOutcome, ResumeError};
+use crate::lifecycle::registry::ManagedSandbox;
 use crate::server::Server;
 use crate::tenants::quota::Quota;
 
@@ -59,8 +59,8 @@ pub(crate) async fn answer(
     let calls = Calls { server, owner, quota };
     match (request.method(), segments) {
         (&Method::POST, ["sandboxes"]) => {
-            let live = calls.create_once(request).await?;
-            Ok(json(StatusCode::CREATED, &Access::of(&live)))
+            let managed = calls.create_once(request).await?;
+            Ok(json(StatusCode::CREATED, &Access::of(&managed)))
         }
         (&Method::GET, ["sandboxes"]) => calls.list(&request),
         (&Method::GET, ["sandboxes", "metrics"]) => calls.metrics_of_several(&request).await,
@@ -96,40 +96,41 @@ pub(crate) struct Calls<'a> {
 
 impl Calls<'_> {
     /// Returns the sandbox `id` if it belongs to this owner and is up.
-    pub(crate) fn find(&self, id: &str) -> Result<Arc<Live>, Refusal> {
-        let live = self.server.registry.find(id).filter(|live| live.record.owner == self.owner);
-        live.filter(|live| live.sandbox.is_up()).ok_or_else(|| Refusal::no_sandbox(id))
+    pub(crate) fn find(&self, id: &str) -> Result<Arc<ManagedSandbox>, Refusal> {
+        let managed =
+            self.server.registry.find(id).filter(|managed| managed.record.owner == self.owner);
+        managed.filter(|managed| managed.sandbox.is_up()).ok_or_else(|| Refusal::no_sandbox(id))
     }
 
     fn info(&self, id: &str) -> Result<Reply, Refusal> {
-        let live = self.find(id)?;
-        let network = NetworkFacts::of(&network_of(&live)?, &live.record);
+        let managed = self.find(id)?;
+        let network = NetworkFacts::of(&network_of(&managed)?, &managed.record);
         let detail = Detail {
-            listed: self.listed(&live),
-            envd_access_token: &live.record.token,
+            listed: self.listed(&managed),
+            envd_access_token: &managed.record.token,
             allow_internet_access: network.reaches_something(),
             network,
-            lifecycle: Lifecycle::of(&live.record),
+            lifecycle: Lifecycle::of(&managed.record),
         };
         Ok(json(StatusCode::OK, &detail))
     }
 
-    fn listed<'a>(&self, live: &'a Live) -> Listed<'a> {
-        Listed::of(live, self.server.templates.get(&live.record.template))
+    fn listed<'a>(&self, managed: &'a ManagedSandbox) -> Listed<'a> {
+        Listed::of(managed, self.server.templates.get(&managed.record.template))
     }
 
     fn list(&self, request: &Request<RequestBody>) -> Result<Reply, Refusal> {
         let filter = Filter::of(&query(request)?)?;
         let all = self.server.registry.of(&self.owner);
         let Page { shown, next } =
-            filter.page(all, |live| &live.record, |live| live.life().state());
-        let listed: Vec<Listed<'_>> = shown.iter().map(|live| self.listed(live)).collect();
+            filter.page(all, |managed| &managed.record, |managed| managed.expiry().state());
+        let listed: Vec<Listed<'_>> = shown.iter().map(|managed| self.listed(managed)).collect();
         Ok(with_next(json(StatusCode::OK, &listed), next))
     }
 
     async fn kill(&self, id: &str) -> Result<Reply, Refusal> {
-        let live = self.find(id)?;
-        self.server.registry.end(&live).await.map_err(|failure| {
+        let managed = self.find(id)?;
+        self.server.registry.end(&managed).await.map_err(|failure| {
             tracing::error!(id, error = failure.message(), "a sandbox does not end");
             self.server.registry.failed(&format!("sandbox `{id}` could not be ended"))
         })?;
@@ -137,27 +138,31 @@ impl Calls<'_> {
     }
 
     async fn set_timeout(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
-        let live = self.find(id)?;
+        let managed = self.find(id)?;
         let Stay { timeout, .. } = body(request).await?;
         let seconds = timeout.ok_or_else(|| {
             Refusal::wrong("`timeout` is missing: how many seconds it is to stay")
         })?;
-        self.stay_for(&live, seconds).await
+        self.stay_for(&managed, seconds).await
     }
 
     async fn refresh(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
-        let live = self.find(id)?;
+        let managed = self.find(id)?;
         let Stay { timeout, .. } = body(request).await?;
-        self.stay_for(&live, timeout.unwrap_or(DEFAULT_STAY)).await
+        self.stay_for(&managed, timeout.unwrap_or(DEFAULT_STAY)).await
     }
 
-    async fn stay_for(&self, live: &Arc<Live>, seconds: u64) -> Result<Reply, Refusal> {
-        let id = &live.record.id;
-        let latest = live.life().latest(live.record.started, self.quota.longest());
-        match self.renew(live, self.ends(Timestamp::now(), latest, Some(seconds))?).await? {
-            Renewed::Done => Ok(bare(StatusCode::NO_CONTENT)),
-            Renewed::Gone => Err(Refusal::no_sandbox(id)),
-            Renewed::AtRest => Err(Refusal::new(
+    async fn stay_for(
+        &self,
+        managed: &Arc<ManagedSandbox>,
+        seconds: u64,
+    ) -> Result<Reply, Refusal> {
+        let id = &managed.record.id;
+        let latest = managed.expiry().latest(managed.record.started, self.quota.longest());
+        match self.renew(managed, self.ends(Timestamp::now(), latest, Some(seconds))?).await? {
+            RenewOutcome::Done => Ok(bare(StatusCode::NO_CONTENT)),
+            RenewOutcome::Gone => Err(Refusal::no_sandbox(id)),
+            RenewOutcome::Paused => Err(Refusal::new(
                 StatusCode::CONFLICT,
                 format!("sandbox `{id}` is paused: connect to it first"),
             )),
@@ -167,7 +172,7 @@ impl Calls<'_> {
     /// Connects to a sandbox, and resumes the sandbox if it is paused. Extends the lease of a
     /// running sandbox where the requested time is longer, and never shortens it.
     async fn connect(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
-        let live = self.find(id)?;
+        let managed = self.find(id)?;
         let Stay { timeout, memory } = body(request).await?;
         if memory == Some(false) {
             return Err(Refusal::wrong(
@@ -175,7 +180,7 @@ impl Calls<'_> {
             ));
         }
         let (stay, longest) = (stay(timeout), self.quota.longest());
-        if live.life().state() == State::Paused
+        if managed.expiry().state() == SandboxState::Paused
             && let Some(refusal) = self.server.tallies().spent(&self.owner, &self.quota)
         {
             return Err(refusal);
@@ -183,36 +188,41 @@ impl Calls<'_> {
         let resumed = self
             .server
             .registry
-            .resume(&live, stay, longest)
+            .resume(&managed, stay, longest)
             .await
             .map_err(|error| self.not_resumed(id, error))?;
         if resumed {
-            return Ok(json(StatusCode::CREATED, &Access::of(&live)));
+            return Ok(json(StatusCode::CREATED, &Access::of(&managed)));
         }
-        let life = live.life();
-        let ends = after(Timestamp::now(), stay).min(life.latest(live.record.started, longest));
-        if ends > life.ends && self.renew(&live, ends).await? == Renewed::Gone {
+        let expiry = managed.expiry();
+        let ends =
+            after(Timestamp::now(), stay).min(expiry.latest(managed.record.started, longest));
+        if ends > expiry.ends && self.renew(&managed, ends).await? == RenewOutcome::Gone {
             return Err(Refusal::no_sandbox(id));
         }
-        Ok(json(StatusCode::OK, &Access::of(&live)))
+        Ok(json(StatusCode::OK, &Access::of(&managed)))
     }
 
-    fn not_resumed(&self, id: &str, error: NotResumed) -> Refusal {
+    fn not_resumed(&self, id: &str, error: ResumeError) -> Refusal {
         match error {
-            NotResumed::Spent => Refusal::wrong(format!(
+            ResumeError::Spent => Refusal::wrong(format!(
                 "sandbox `{id}` has run for as long as its key lets it: kill it"
             )),
-            NotResumed::Failed(failure) => {
+            ResumeError::Failed(failure) => {
                 tracing::error!(id, error = failure.message(), "a sandbox does not go on");
                 self.server.registry.failed(&format!("sandbox `{id}` could not be resumed"))
             }
         }
     }
 
-    async fn renew(&self, live: &Arc<Live>, ends: Timestamp) -> Result<Renewed, Refusal> {
-        self.server.registry.renew(live, ends).await.map_err(|failure| {
+    async fn renew(
+        &self,
+        managed: &Arc<ManagedSandbox>,
+        ends: Timestamp,
+    ) -> Result<RenewOutcome, Refusal> {
+        self.server.registry.renew(managed, ends).await.map_err(|failure| {
             tracing::error!(
-                id = live.record.id,
+                id = managed.record.id,
                 error = failure.message(),
                 "a sandbox's time is not changed"
             );
@@ -221,7 +231,7 @@ impl Calls<'_> {
     }
 
     async fn pause(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
-        let live = self.find(id)?;
+        let managed = self.find(id)?;
         let Rest { memory, require_healthy_guest } = body(request).await?;
         if memory == Some(false) {
             return Err(Refusal::wrong(
@@ -229,13 +239,13 @@ impl Calls<'_> {
             ));
         }
         if require_healthy_guest
-            && live.life().state() == State::Running
-            && live.sandbox.health().await.is_err()
+            && managed.expiry().state() == SandboxState::Running
+            && managed.sandbox.health().await.is_err()
         {
             let message = format!("the guest of sandbox `{id}` does not answer, and it runs on");
             return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message));
         }
-        let paused = self.server.registry.pause(&live).await.map_err(|failure| {
+        let paused = self.server.registry.pause(&managed).await.map_err(|failure| {
             tracing::error!(id, error = failure.message(), "a sandbox is not paused");
             self.server.registry.failed(&format!("sandbox `{id}` could not be paused"))
         })?;
@@ -250,7 +260,7 @@ impl Calls<'_> {
     /// Answers with the metrics of a sandbox between two times, as far as the server keeps them.
     /// Without an end in the request, the newest metrics are included.
     async fn metrics(&self, id: &str, request: &Request<RequestBody>) -> Result<Reply, Refusal> {
-        let live = self.find(id)?;
+        let managed = self.find(id)?;
         let query = query(request)?;
         let second = |name: &str| -> Result<Option<Timestamp>, Refusal> {
             let given = parsed::<i64>(&query, name)?.filter(|second| *second != 0);
@@ -258,13 +268,13 @@ impl Calls<'_> {
             given.map(|second| Timestamp::from_second(second).map_err(wrong)).transpose()
         };
         let (from, to) = (second("start")?, second("end")?);
-        if to.is_none_or(|to| to >= Timestamp::now()) && !live.is_known() {
-            self.server.registry.look_at(vec![Arc::clone(&live)]).await;
+        if to.is_none_or(|to| to >= Timestamp::now()) && !managed.is_known() {
+            self.server.registry.look_at(vec![Arc::clone(&managed)]).await;
         }
         // Clients give times in whole seconds, so include the whole last second.
         let to = to.map(|to| after(to, Duration::from_secs(1)));
-        let samples = live.samples(from.unwrap_or(Timestamp::MIN), to.unwrap_or(Timestamp::MAX));
-        let template = self.server.templates.get(&live.record.template);
+        let samples = managed.samples(from.unwrap_or(Timestamp::MIN), to.unwrap_or(Timestamp::MAX));
+        let template = self.server.templates.get(&managed.record.template);
         let metrics: Vec<Metric> = samples.iter().map(|sample| sample.metric(template)).collect();
         Ok(json(StatusCode::OK, &metrics))
     }
@@ -274,20 +284,25 @@ impl Calls<'_> {
         let query = query(request)?;
         let ids: Vec<&str> = query.all("sandbox_ids").flat_map(|ids| ids.split(',')).collect();
         let mut found = self.server.registry.of(&self.owner);
-        found.retain(|live| ids.contains(&live.record.id.as_str()));
-        let unseen = |live: &&Arc<Live>| live.samples(Timestamp::MIN, Timestamp::MAX).is_empty();
+        found.retain(|managed| ids.contains(&managed.record.id.as_str()));
+        let unseen = |managed: &&Arc<ManagedSandbox>| {
+            managed.samples(Timestamp::MIN, Timestamp::MAX).is_empty()
+        };
         self.server.registry.look_at(found.iter().filter(unseen).cloned().collect()).await;
-        let last = |live: &'_ Arc<Live>| live.samples(Timestamp::MIN, Timestamp::MAX).pop();
-        let template = |live: &Live| self.server.templates.get(&live.record.template);
-        let metrics = found
-            .iter()
-            .filter_map(|live| Some((live.record.id.as_str(), last(live)?.metric(template(live)))));
+        let last = |managed: &'_ Arc<ManagedSandbox>| {
+            managed.samples(Timestamp::MIN, Timestamp::MAX).pop()
+        };
+        let template =
+            |managed: &ManagedSandbox| self.server.templates.get(&managed.record.template);
+        let metrics = found.iter().filter_map(|managed| {
+            Some((managed.record.id.as_str(), last(managed)?.metric(template(managed))))
+        });
         Ok(json(StatusCode::OK, &Metrics { sandboxes: metrics.collect() }))
     }
 
     async fn logs(&self, id: &str) -> Result<Reply, Refusal> {
-        let live = self.find(id)?;
-        let log = live.sandbox.log();
+        let managed = self.find(id)?;
+        let log = managed.sandbox.log();
         let read = tokio::task::spawn_blocking(move || end_of(&log))
             .await
             .expect("reading does not panic");
@@ -295,7 +310,7 @@ impl Calls<'_> {
         let text = String::from_utf8_lossy(&text);
         let mut lines: Vec<&str> = text.lines().rev().take(MOST_LINES).collect();
         lines.reverse();
-        let timestamp = live.record.started;
+        let timestamp = managed.record.started;
         let line = |line: &&str| LogLine { timestamp, line: (*line).to_owned() };
         let entry = |line: &&str| LogEntry {
             timestamp,
@@ -329,8 +344,8 @@ impl Calls<'_> {
 
     /// Returns the refusal for an operation that no backend supports, on an existing sandbox.
     fn cannot(&self, id: &str, what: &str) -> Result<Reply, Refusal> {
-        let live = self.find(id)?;
-        let backend = live.sandbox.manifest().backend;
+        let managed = self.find(id)?;
+        let backend = managed.sandbox.manifest().backend;
         Err(Refusal::unsupported(format!("a sandbox on {backend} cannot be {what}")))
     }
 }

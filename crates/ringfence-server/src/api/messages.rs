@@ -8,8 +8,8 @@ use ringfence_proto::ENVD_VERSION;
 use serde::Serialize;
 
 use crate::api::network::NetworkFacts;
-use crate::lifecycle::life::AtEnd;
-use crate::lifecycle::registry::Live;
+use crate::lifecycle::expiry::ExpiryAction;
+use crate::lifecycle::registry::ManagedSandbox;
 use crate::lifecycle::template::Template;
 use crate::storage::snapshots::Snapshot;
 use crate::storage::store::Record;
@@ -55,8 +55,8 @@ pub(crate) struct Access<'a> {
 }
 
 impl<'a> Access<'a> {
-    pub(crate) fn of(live: &'a Live) -> Access<'a> {
-        let record = &live.record;
+    pub(crate) fn of(managed: &'a ManagedSandbox) -> Access<'a> {
+        let record = &managed.record;
         Access {
             identity: Identity::of(record),
             envd_access_token: &record.token,
@@ -84,18 +84,18 @@ pub(crate) struct Listed<'a> {
 
 impl<'a> Listed<'a> {
     /// Describes a sandbox. `template` is the template of the sandbox, if it still exists.
-    pub(crate) fn of(live: &'a Live, template: Option<&Template>) -> Listed<'a> {
-        let (record, life) = (&live.record, live.life());
+    pub(crate) fn of(managed: &'a ManagedSandbox, template: Option<&Template>) -> Listed<'a> {
+        let (record, expiry) = (&managed.record, managed.expiry());
         let shape = template
             .map_or((0, 0, 0), |template| (template.processors, template.memory, template.disk));
         Listed {
             identity: Identity::of(record),
             started_at: record.started,
-            end_at: life.ends,
+            end_at: expiry.ends,
             cpu_count: shape.0,
             memory: shape.1 / MEBIBYTE,
             disk: shape.2 / MEBIBYTE,
-            state: life.state().name(),
+            state: expiry.state().name(),
             metadata: &record.metadata,
         }
     }
@@ -141,8 +141,8 @@ pub(crate) struct Lifecycle {
 impl Lifecycle {
     pub(crate) fn of(record: &Record) -> Lifecycle {
         let on_timeout = match record.at_end {
-            AtEnd::Kill => "kill",
-            AtEnd::Pause => "pause",
+            ExpiryAction::Kill => "kill",
+            ExpiryAction::Pause => "pause",
         };
         Lifecycle { auto_resume: record.is_woken, on_timeout }
     }

@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::api::control::{Calls, body};
 use crate::api::reply::{Refusal, Reply, bare};
 use crate::api::requests::{NetworkChange, NetworkRequest};
-use crate::lifecycle::registry::Live;
+use crate::lifecycle::registry::ManagedSandbox;
 use crate::storage::store::Record;
 use crate::to_its_end;
 
@@ -171,20 +171,20 @@ impl Calls<'_> {
         id: &str,
         request: Request<RequestBody>,
     ) -> Result<Reply, Refusal> {
-        let live = self.find(id)?;
+        let managed = self.find(id)?;
         let asked: NetworkChange = body(request).await?;
-        let Some(template) = self.server.templates.get(&live.record.template) else {
+        let Some(template) = self.server.templates.get(&managed.record.template) else {
             let message = format!(
                 "the template `{}` is gone, and with it what it lets be reached",
-                live.record.template
+                managed.record.template
             );
             return Err(Refusal::wrong(message));
         };
         let allows_internet = asked.allow_internet_access;
         let wanted = Wanted::of(&template.network, allows_internet, Some(&asked.into()))?;
-        let own = network_of(&live)?;
+        let own = network_of(&managed)?;
         if let Some(egress) = change(wanted, &template.network, &own)? {
-            let sandbox = live.sandbox.clone();
+            let sandbox = managed.sandbox.clone();
             to_its_end(async move { sandbox.set_egress(egress).await }).await.map_err(|error| {
                 match error {
                     ChangeError::Unreachable { .. }
@@ -210,10 +210,10 @@ impl Calls<'_> {
 }
 
 /// Returns the current manifest of a sandbox.
-pub(crate) fn manifest_of(live: &Live) -> Result<Arc<Manifest>, Refusal> {
-    live.sandbox.current_manifest().map_err(|error| {
+pub(crate) fn manifest_of(managed: &ManagedSandbox) -> Result<Arc<Manifest>, Refusal> {
+    managed.sandbox.current_manifest().map_err(|error| {
         tracing::error!(
-            id = live.record.id,
+            id = managed.record.id,
             error = ringfence::chain(&error),
             "a sandbox's rules cannot be read"
         );
@@ -222,8 +222,8 @@ pub(crate) fn manifest_of(live: &Live) -> Result<Arc<Manifest>, Refusal> {
 }
 
 /// Returns the current network of a sandbox.
-pub(crate) fn network_of(live: &Live) -> Result<Network, Refusal> {
-    Ok(manifest_of(live)?.policy.network.clone().unwrap_or(Network::Closed))
+pub(crate) fn network_of(managed: &ManagedSandbox) -> Result<Network, Refusal> {
+    Ok(manifest_of(managed)?.policy.network.clone().unwrap_or(Network::Closed))
 }
 
 /// Network of a sandbox, as the lists that a client could ask for to get it.
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_that_is_not_known_is_not_overlooked() {
+    fn a_request_that_is_not_known_is_not_overlooked() {
         assert!(serde_json::from_str::<NetworkRequest>(r#"{"denyIn": ["0.0.0.0/0"]}"#).is_err());
         assert!(serde_json::from_str::<NetworkChange>(r#"{"allowPublicTraffic": false}"#).is_err());
     }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use ringfence_proto::query::{Query, unescaped};
 
 use crate::api::reply::Refusal;
-use crate::lifecycle::life::State;
+use crate::lifecycle::expiry::SandboxState;
 use crate::storage::store::Record;
 
 /// Maximum and default number of entries on a page.
@@ -19,7 +19,7 @@ pub(crate) struct Filter {
     /// Pairs that the metadata of a sandbox must contain. Each pair has two readings, as given and
     /// decoded once more, because E2B's SDKs encode the pairs twice.
     metadata: Vec<[(String, String); 2]>,
-    states: Vec<State>,
+    states: Vec<SandboxState>,
     template: Option<String>,
     started_after: Option<Timestamp>,
     cursor: Cursor,
@@ -63,14 +63,17 @@ impl Filter {
             None => Query::default(),
         };
         let state = |name| {
-            State::ALL.into_iter().find(|state| state.name() == name).ok_or_else(|| wrong("state"))
+            SandboxState::ALL
+                .into_iter()
+                .find(|state| state.name() == name)
+                .ok_or_else(|| wrong("state"))
         };
         let named =
             query.all("state").flat_map(|states| states.split(',')).filter(|name| !name.is_empty());
-        let states: Vec<State> = named.map(state).collect::<Result<_, Refusal>>()?;
+        let states: Vec<SandboxState> = named.map(state).collect::<Result<_, Refusal>>()?;
         Ok(Filter {
             metadata: metadata.pairs().map(readings).collect(),
-            states: if states.is_empty() { State::ALL.to_vec() } else { states },
+            states: if states.is_empty() { SandboxState::ALL.to_vec() } else { states },
             template: query
                 .get("template")
                 .filter(|template| !template.is_empty())
@@ -85,7 +88,7 @@ impl Filter {
         &self,
         all: Vec<T>,
         record: impl Fn(&T) -> &Record,
-        state: impl Fn(&T) -> State,
+        state: impl Fn(&T) -> SandboxState,
     ) -> Page<T> {
         let is_wanted = |one: &T| self.states.contains(&state(one)) && self.is_wanted(record(one));
         let wanted = all.into_iter().filter(is_wanted).collect();
@@ -175,7 +178,7 @@ pub(crate) fn parsed<T: FromStr>(query: &Query, name: &str) -> Result<Option<T>,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lifecycle::life::{AtEnd, Life};
+    use crate::lifecycle::expiry::{Expiry, ExpiryAction};
 
     fn record(number: i64) -> Record {
         Record {
@@ -183,8 +186,8 @@ mod tests {
             template: "base".to_owned(),
             owner: None,
             started: Timestamp::from_second(1000 + number / 2).unwrap(),
-            life: Life::until(Timestamp::MAX),
-            at_end: AtEnd::Kill,
+            expiry: Expiry::until(Timestamp::MAX),
+            at_end: ExpiryAction::Kill,
             is_woken: false,
             token: String::new(),
             traffic_token: None,
@@ -204,8 +207,8 @@ mod tests {
             (0..5).map(record).collect(),
             |record| record,
             |record| match record.id.as_str() {
-                "id0" => State::Paused,
-                _ => State::Running,
+                "id0" => SandboxState::Paused,
+                _ => SandboxState::Running,
             },
         );
         assert_eq!(

@@ -26,7 +26,7 @@ use tokio::time::timeout;
 
 use crate::api::reply::{Body, Reply, json};
 use crate::forwarding::executions::Execution;
-use crate::lifecycle::registry::Live;
+use crate::lifecycle::registry::ManagedSandbox;
 use crate::tenants::seats::Taken;
 
 /// Time after which an idle connection is not used again. A guest closes connections that are idle
@@ -127,14 +127,14 @@ async fn open(
 }
 
 /// Forwards a request to the guest of a sandbox and returns the answer.
-pub(crate) async fn to_guest(live: &Live, request: Request<RequestBody>) -> Reply {
+pub(crate) async fn to_guest(managed: &ManagedSandbox, request: Request<RequestBody>) -> Reply {
     let mut request = request.map(BodyExt::boxed_unsync);
-    let execution = Execution::of(live, &mut request);
+    let execution = Execution::of(managed, &mut request);
     prepare(&mut request);
     request.headers_mut().insert(HOST, HeaderValue::from_static("guest"));
-    let mut reply = match live.ways.send(live.sandbox.session(), request).await {
-        Ok(response) => word_of_guest(live, response),
-        Err(lost) => gone(live, &lost),
+    let mut reply = match managed.ways.send(managed.sandbox.session(), request).await {
+        Ok(response) => word_of_guest(managed, response),
+        Err(lost) => gone(managed, &lost),
     };
     if let Some(execution) = execution {
         execution.follow(&mut reply);
@@ -150,7 +150,11 @@ pub(crate) async fn to_guest(live: &Live, request: Request<RequestBody>) -> Repl
 
 /// Forwards a request to a port of a sandbox and returns the answer. Also forwards an upgrade to
 /// another protocol if both sides agree on it.
-pub(crate) async fn to_port(live: &Live, port: u16, mut request: Request<RequestBody>) -> Reply {
+pub(crate) async fn to_port(
+    managed: &ManagedSandbox,
+    port: u16,
+    mut request: Request<RequestBody>,
+) -> Reply {
     let here = hyper::upgrade::on(&mut request);
     let taken = request.extensions().get::<Taken>().cloned();
     let protocol = request.headers().get(UPGRADE).cloned();
@@ -161,13 +165,13 @@ pub(crate) async fn to_port(live: &Live, port: u16, mut request: Request<Request
         request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
     }
     let sent = async {
-        let stream = live.sandbox.connect_own_port(port).await.map_err(Lost::Unreachable)?;
+        let stream = managed.sandbox.connect_own_port(port).await.map_err(Lost::Unreachable)?;
         open(stream).await?.send_request(request).await.map_err(Lost::Broken)
     };
     let mut response = match sent.await {
         Ok(response) => response,
-        Err(Lost::Unreachable(SessionError::PortClosed { .. })) => return closed(live, port),
-        Err(lost) => return gone(live, &lost),
+        Err(Lost::Unreachable(SessionError::PortClosed { .. })) => return closed(managed, port),
+        Err(lost) => return gone(managed, &lost),
     };
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         return answer(response);
@@ -258,14 +262,14 @@ fn answer(mut response: Response<Incoming>) -> Reply {
 /// Turns an answer of a guest into the answer that the client gets. Code in a sandbox can replace
 /// its guest. An answer must therefore not redirect a client, nor make a browser store or run
 /// anything in the name of this server.
-fn word_of_guest(live: &Live, response: Response<Incoming>) -> Reply {
+fn word_of_guest(managed: &ManagedSandbox, response: Response<Incoming>) -> Reply {
     if response.status().is_redirection() || response.status().is_informational() {
         tracing::info!(
-            id = live.record.id,
+            id = managed.record.id,
             status = response.status().as_u16(),
             "a guest says what none says"
         );
-        return unreachable(&live.record.id, "The sandbox does not answer", None);
+        return unreachable(&managed.record.id, "The sandbox does not answer", None);
     }
     let mut reply = answer(response);
     let told = told_by_guest(reply.headers());
@@ -337,13 +341,13 @@ pub(crate) fn not_found(id: &str) -> Reply {
     unreachable(id, "The sandbox was not found", None)
 }
 
-fn closed(live: &Live, port: u16) -> Reply {
-    unreachable(&live.record.id, "The sandbox is running but port is not open", Some(port))
+fn closed(managed: &ManagedSandbox, port: u16) -> Reply {
+    unreachable(&managed.record.id, "The sandbox is running but port is not open", Some(port))
 }
 
-fn gone(live: &Live, lost: &Lost) -> Reply {
-    let id = live.record.id.as_str();
-    if !live.sandbox.is_up() {
+fn gone(managed: &ManagedSandbox, lost: &Lost) -> Reply {
+    let id = managed.record.id.as_str();
+    if !managed.sandbox.is_up() {
         return not_found(id);
     }
     match lost {

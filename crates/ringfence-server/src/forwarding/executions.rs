@@ -17,7 +17,7 @@ use ringfence_service::telemetry::{Caller, ExecSpan, TRACE_PARENT};
 use crate::api::reply::{Body, Reply};
 use crate::forwarding::place::text;
 use crate::forwarding::skim::Skimmer;
-use crate::lifecycle::registry::Live;
+use crate::lifecycle::registry::ManagedSandbox;
 use crate::page::activity::{Begun, Kind, What};
 
 /// Maximum length of a message that starts a command, in bytes. The words of a longer message are
@@ -51,16 +51,19 @@ struct Traced {
 impl Execution {
     /// Returns the execution that a request starts, if it starts one. Wraps the body of the request
     /// to read its messages.
-    pub(crate) fn of(live: &Live, request: &mut Request<Body>) -> Option<Execution> {
+    pub(crate) fn of(managed: &ManagedSandbox, request: &mut Request<Body>) -> Option<Execution> {
         let method = request.uri().path().strip_prefix('/')?.strip_prefix(process::SERVICE)?;
         if request.method() != Method::POST || method != "/Start" {
             return None;
         }
-        let span = live.span.exec(&caller(request));
-        let trace =
-            || Traced { span: span.clone(), before: live.sandbox.observe(), begun: Instant::now() };
+        let span = managed.span.exec(&caller(request));
+        let trace = || Traced {
+            span: span.clone(),
+            before: managed.sandbox.observe(),
+            begun: Instant::now(),
+        };
         let execution = Execution { begun: Arc::default(), traced: span.is_told().then(trace) };
-        let (activity, begun) = (Arc::clone(&live.activity), Arc::clone(&execution.begun));
+        let (activity, begun) = (Arc::clone(&managed.activity), Arc::clone(&execution.begun));
         listen(request.body_mut(), LONGEST_START, move |message| {
             let what = match message.and_then(|message| serde_json::from_slice(message).ok()) {
                 Some(StartRequest { process, pty, .. }) => {

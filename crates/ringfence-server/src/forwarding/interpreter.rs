@@ -22,7 +22,7 @@ use crate::api::control::body;
 use crate::api::reply::{Refusal, Reply, bare, json};
 use crate::forwarding::executions::caller;
 use crate::forwarding::place::text;
-use crate::lifecycle::registry::Live;
+use crate::lifecycle::registry::ManagedSandbox;
 use crate::page::activity::{Begun, What};
 use crate::storage::store::Record;
 use crate::to_its_end;
@@ -52,8 +52,8 @@ pub(crate) fn check_token(record: &Record, path: &str, headers: &HeaderMap) -> R
 }
 
 /// Answers a request that [`check_token`] accepted.
-pub(crate) async fn answer(live: &Live, request: Request<RequestBody>) -> Reply {
-    route(live, request).await.unwrap_or_else(refuse)
+pub(crate) async fn answer(managed: &ManagedSandbox, request: Request<RequestBody>) -> Reply {
+    route(managed, request).await.unwrap_or_else(refuse)
 }
 
 /// Turns a refusal into a plain-text answer.
@@ -65,20 +65,20 @@ pub(crate) fn refuse(Refusal { status, message, .. }: Refusal) -> Reply {
     reply
 }
 
-async fn route(live: &Live, request: Request<RequestBody>) -> Result<Reply, Refusal> {
-    let contexts = live.sandbox.contexts();
+async fn route(managed: &ManagedSandbox, request: Request<RequestBody>) -> Result<Reply, Refusal> {
+    let contexts = managed.sandbox.contexts();
     contexts.keep().await.map_err(refusal)?;
     let path = request.uri().path().to_owned();
     let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
     match (request.method(), &segments[..]) {
         (&Method::POST, ["execute"]) => {
-            let span = live.span.exec(&caller(&request));
+            let span = managed.span.exec(&caller(&request));
             let request: ExecuteRequest = body(request).await?;
-            let (code, sandbox) = (request.code.clone(), live.sandbox.clone());
+            let (code, sandbox) = (request.code.clone(), managed.sandbox.clone());
             match to_its_end(async move { execute(sandbox.contexts(), request).await }).await {
                 Ok((language, cell)) => {
                     span.code(&language);
-                    Ok(lines(cell, live.activity.begin(What::code(code)), span))
+                    Ok(lines(cell, managed.activity.begin(What::code(code)), span))
                 }
                 Err(refusal) => {
                     span.fail("it was not begun");
@@ -88,7 +88,7 @@ async fn route(live: &Live, request: Request<RequestBody>) -> Result<Reply, Refu
         }
         (&Method::POST, ["contexts"]) => {
             let CreateRequest { language, cwd } = body(request).await?;
-            let (language, sandbox) = (named(language), live.sandbox.clone());
+            let (language, sandbox) = (named(language), managed.sandbox.clone());
             let created = async move {
                 sandbox.contexts().create(&language, cwd.as_deref()).await.map_err(refusal)
             };
@@ -99,7 +99,7 @@ async fn route(live: &Live, request: Request<RequestBody>) -> Result<Reply, Refu
             Ok(json(StatusCode::OK, &listed))
         }
         (&Method::DELETE, ["contexts", id]) => {
-            let (id, sandbox) = ((*id).to_owned(), live.sandbox.clone());
+            let (id, sandbox) = ((*id).to_owned(), managed.sandbox.clone());
             to_its_end(async move { sandbox.contexts().remove(&id).await.map_err(refusal) })
                 .await?;
             Ok(bare(StatusCode::NO_CONTENT))

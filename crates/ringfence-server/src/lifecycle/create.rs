@@ -19,9 +19,9 @@ use crate::api::requests::{NetworkRequest, NewSandbox};
 use crate::error::ServerError;
 use crate::forwarding::executions::caller;
 use crate::forwarding::place::text;
-use crate::lifecycle::life::{AtEnd, Life, after, left};
-use crate::lifecycle::pool::{Pool, Warm};
-use crate::lifecycle::registry::{Live, Registry};
+use crate::lifecycle::expiry::{Expiry, ExpiryAction, after, left};
+use crate::lifecycle::pool::{WarmPool, WarmSandbox};
+use crate::lifecycle::registry::{ManagedSandbox, Registry};
 use crate::lifecycle::template::Template;
 use crate::secret::{hexadecimal, name};
 use crate::server::Server;
@@ -43,7 +43,7 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Sandbox that a client asked for and may have.
 #[derive(Debug)]
-struct Wish {
+struct CreatePlan {
     record: Record,
     /// Flags of the template.
     words: Vec<OsString>,
@@ -60,7 +60,7 @@ impl Calls<'_> {
     pub(crate) async fn create_once(
         &self,
         request: Request<RequestBody>,
-    ) -> Result<Arc<Live>, Refusal> {
+    ) -> Result<Arc<ManagedSandbox>, Refusal> {
         let key = text(request.headers(), IDEMPOTENCY_KEY).map(str::to_owned);
         let caller = caller(&request);
         let body = bytes(request).await?;
@@ -79,32 +79,36 @@ impl Calls<'_> {
     }
 
     /// Creates a sandbox, subject to the quota of the owner.
-    async fn create(&self, asked: NewSandbox, caller: Caller) -> Result<Arc<Live>, Refusal> {
+    async fn create(
+        &self,
+        asked: NewSandbox,
+        caller: Caller,
+    ) -> Result<Arc<ManagedSandbox>, Refusal> {
         let begun = Instant::now();
-        let wish = self.wish(asked, &caller)?;
-        let asked_at = wish.record.started;
+        let plan = self.plan(asked, &caller)?;
+        let asked_at = plan.record.started;
         let reserved = self.reserve()?;
         // Take the turn to copy before the turn to start, so that requests that wait to copy do not
         // block starts that copy nothing.
-        let copying = match wish.snapshot {
+        let copying = match plan.snapshot {
             Some(_) => Some(self.server.snapshots.turn(&self.owner).await?),
             None => None,
         };
         // A warm sandbox is already up and needs no turn to start.
-        let warm = wish.warm(&self.server.pool);
+        let warm = plan.warm(&self.server.pool);
         let turn = match warm {
             Some(_) => None,
             None => Some(self.turn_to_start().await?),
         };
         // If the client stops waiting, the start still completes, and the client finds the sandbox
         // in its list.
-        let (server, template) = (Arc::clone(self.server), wish.record.template.clone());
+        let (server, template) = (Arc::clone(self.server), plan.record.template.clone());
         let starting = to_its_end(async move {
-            let made = wish.fulfil(&server, warm).await;
+            let made = plan.fulfil(&server, warm).await;
             drop((reserved, copying, turn));
             made
         });
-        let live = starting.await.map_err(|failure| {
+        let managed = starting.await.map_err(|failure| {
             self.server.counters.not_started();
             tracing::error!(template, error = failure.message(), "a sandbox cannot be started");
             let telemetry = &self.server.registry.telemetry;
@@ -112,8 +116,8 @@ impl Calls<'_> {
             self.server.registry.failed("the sandbox could not be started")
         })?;
         self.server.counters.started(begun.elapsed());
-        tracing::info!(id = live.record.id, template, backend = %live.sandbox.manifest().backend, "a sandbox is up");
-        Ok(live)
+        tracing::info!(id = managed.record.id, template, backend = %managed.sandbox.manifest().backend, "a sandbox is up");
+        Ok(managed)
     }
 
     async fn turn_to_start(&self) -> Result<Turn, Refusal> {
@@ -123,8 +127,8 @@ impl Calls<'_> {
         })
     }
 
-    /// Checks a request and turns it into a [`Wish`], or refuses it.
-    fn wish(&self, asked: NewSandbox, caller: &Caller) -> Result<Wish, Refusal> {
+    /// Checks a request and turns it into a [`CreatePlan`], or refuses it.
+    fn plan(&self, asked: NewSandbox, caller: &Caller) -> Result<CreatePlan, Refusal> {
         let snapshot = match self.server.templates.contains_key(&asked.template_id) {
             true => None,
             false => self.server.snapshots.hold(&self.owner, &asked.template_id),
@@ -182,19 +186,23 @@ impl Calls<'_> {
             template: template_name,
             owner: self.owner.clone(),
             started,
-            life: Life::until(self.ends(
+            expiry: Expiry::until(self.ends(
                 started,
                 after(started, self.quota.longest()),
                 asked.timeout,
             )?),
-            at_end: if asked.auto_pause == Some(true) { AtEnd::Pause } else { AtEnd::Kill },
+            at_end: if asked.auto_pause == Some(true) {
+                ExpiryAction::Pause
+            } else {
+                ExpiryAction::Kill
+            },
             is_woken: asked.auto_resume.is_some_and(|resume| resume.enabled),
             token: hexadecimal::<32>(),
             traffic_token: (!has_public_ports).then(hexadecimal::<32>),
             metadata,
             trace_parent: caller.text(),
         };
-        Ok(Wish { record, words: template.words.clone(), narrower, variables, snapshot })
+        Ok(CreatePlan { record, words: template.words.clone(), narrower, variables, snapshot })
     }
 
     /// Returns the template with the name `id`, or the template of the snapshot, with its name.
@@ -221,17 +229,17 @@ impl Calls<'_> {
 
     /// Reserves a place for one more sandbox, if the quota of this owner allows it.
     fn reserve(&self) -> Result<Reserved, Refusal> {
-        let live = self.server.registry.of(&self.owner);
-        let next = live.iter().map(|live| live.life().ends).min().unwrap_or_default();
+        let managed = self.server.registry.of(&self.owner);
+        let next = managed.iter().map(|managed| managed.expiry().ends).min().unwrap_or_default();
         let soon = left(next, Timestamp::now());
-        self.server.tallies().reserve(&self.owner, &self.quota, live.len(), soon)
+        self.server.tallies().reserve(&self.owner, &self.quota, managed.len(), soon)
     }
 }
 
-impl Wish {
-    /// Takes a waiting sandbox from the pool, if the wish is exactly a plain sandbox of its
+impl CreatePlan {
+    /// Takes a waiting sandbox from the pool, if the plan is exactly a plain sandbox of its
     /// template.
-    fn warm(&self, pool: &Pool) -> Option<Warm> {
+    fn warm(&self, pool: &WarmPool) -> Option<WarmSandbox> {
         let is_plain = self.narrower.is_empty() && self.snapshot.is_none();
         is_plain.then(|| pool.take(&self.record.template)).flatten()
     }
@@ -241,8 +249,8 @@ impl Wish {
     async fn fulfil(
         mut self,
         server: &Server,
-        warm: Option<Warm>,
-    ) -> Result<Arc<Live>, ServerError> {
+        warm: Option<WarmSandbox>,
+    ) -> Result<Arc<ManagedSandbox>, ServerError> {
         let registry = &server.registry;
         if let Some(warm) = warm {
             match self.prepare(&warm).await {
@@ -275,8 +283,8 @@ impl Wish {
         registry.start(self.record, words).await
     }
 
-    /// Prepares a waiting sandbox for the wish: sets its variables and its lease.
-    async fn prepare(&self, warm: &Warm) -> Result<(), ServerError> {
+    /// Prepares a waiting sandbox for the plan: sets its variables and its lease.
+    async fn prepare(&self, warm: &WarmSandbox) -> Result<(), ServerError> {
         let sandbox = &warm.launched.sandbox;
         if !self.variables.is_empty() {
             let added = sandbox.add_variables(self.variables.clone()).await;
@@ -301,6 +309,6 @@ impl Wish {
     }
 
     fn lease(&self) -> Duration {
-        self.record.life.lease(self.record.at_end)
+        self.record.expiry.lease(self.record.at_end)
     }
 }

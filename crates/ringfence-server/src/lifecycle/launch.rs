@@ -21,7 +21,7 @@ const START_PATIENCE: Duration = Duration::from_secs(300);
 
 /// Started sandbox and the process that keeps it.
 #[derive(Debug)]
-pub(crate) struct Launched {
+pub(crate) struct LaunchedSandbox {
     pub(crate) sandbox: Sandbox,
     pub(crate) monitor: MonitorHandle,
 }
@@ -52,7 +52,7 @@ impl Registry {
         id: &str,
         words: Vec<OsString>,
         given_up: impl Future<Output = ()>,
-    ) -> Result<Launched, ServerError> {
+    ) -> Result<LaunchedSandbox, ServerError> {
         let workspace = self.workspace(id);
         // Use a blocking thread, because the start waits for the new process to run and to read its
         // words.
@@ -85,7 +85,7 @@ impl Registry {
             Err(failure) => Err(failure),
         };
         match launched {
-            Ok(sandbox) => Ok(Launched { sandbox, monitor }),
+            Ok(sandbox) => Ok(LaunchedSandbox { sandbox, monitor }),
             Err(failure) => {
                 monitor.ask_to_end();
                 self.remove_workspace(id, end_of(monitor));
@@ -95,8 +95,8 @@ impl Registry {
     }
 
     /// Ends a sandbox that no client received.
-    pub(crate) async fn discard(&self, id: &str, launched: Launched) {
-        let Launched { sandbox, monitor } = launched;
+    pub(crate) async fn discard(&self, id: &str, launched: LaunchedSandbox) {
+        let LaunchedSandbox { sandbox, monitor } = launched;
         if let Err(error) = sandbox.stop().await {
             tracing::error!(id, error = ringfence::chain(&error), "a sandbox does not end");
             monitor.ask_to_end();

@@ -10,8 +10,8 @@ use jiff::Timestamp;
 use ringfence::{Footprint, Sandbox};
 
 use crate::api::messages::Metric;
-use crate::lifecycle::life::{State, after, left};
-use crate::lifecycle::registry::{Live, Registry};
+use crate::lifecycle::expiry::{SandboxState, after, left};
+use crate::lifecycle::registry::{ManagedSandbox, Registry};
 use crate::lifecycle::template::Template;
 use crate::server::Server;
 use crate::tenants::quota::DayUse;
@@ -28,7 +28,7 @@ const KEPT: usize = 720;
 
 /// Resource use of a sandbox at one moment.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Sample {
+pub(crate) struct UsageSample {
     pub(crate) at: Timestamp,
     /// Number of processors in use, on average since the measurement before.
     processors: f64,
@@ -40,22 +40,22 @@ pub(crate) struct Sample {
 
 /// Kept measurements of one sandbox.
 #[derive(Debug)]
-pub(crate) struct History {
-    samples: VecDeque<Sample>,
+pub(crate) struct UsageHistory {
+    samples: VecDeque<UsageSample>,
     /// Time of the last measurement, and the processor time that the sandbox had used by then.
     last: (Instant, Option<Duration>),
 }
 
-impl History {
+impl UsageHistory {
     /// Creates the history of a new sandbox, whose whole use counts.
-    pub(crate) fn of_new() -> History {
-        History { samples: VecDeque::new(), last: (Instant::now(), Some(Duration::ZERO)) }
+    pub(crate) fn of_new() -> UsageHistory {
+        UsageHistory { samples: VecDeque::new(), last: (Instant::now(), Some(Duration::ZERO)) }
     }
 
     /// Creates the history of a sandbox that existed before the server, whose use before the first
     /// measurement is unknown.
-    pub(crate) fn of_found() -> History {
-        History { samples: VecDeque::new(), last: (Instant::now(), None) }
+    pub(crate) fn of_found() -> UsageHistory {
+        UsageHistory { samples: VecDeque::new(), last: (Instant::now(), None) }
     }
 
     /// Adds a measurement and returns the processor time used since the measurement before.
@@ -74,7 +74,7 @@ impl History {
         if self.samples.len() == KEPT {
             self.samples.pop_front();
         }
-        let sample = Sample {
+        let sample = UsageSample {
             at: Timestamp::now(),
             processors,
             memory: footprint.memory,
@@ -86,7 +86,7 @@ impl History {
     }
 }
 
-impl Sample {
+impl UsageSample {
     /// Converts the sample to the form of the API.
     pub(crate) fn metric(&self, template: Option<&Template>) -> Metric {
         let (processors, memory) =
@@ -106,7 +106,7 @@ impl Sample {
     }
 }
 
-impl Live {
+impl ManagedSandbox {
     /// Returns whether the last measurement is so recent that another one would add nothing.
     pub(crate) fn is_known(&self) -> bool {
         let history = lock(&self.history);
@@ -117,7 +117,7 @@ impl Live {
     }
 
     /// Returns the samples between two times, oldest first.
-    pub(crate) fn samples(&self, from: Timestamp, to: Timestamp) -> Vec<Sample> {
+    pub(crate) fn samples(&self, from: Timestamp, to: Timestamp) -> Vec<UsageSample> {
         let history = lock(&self.history);
         history.samples.iter().filter(|sample| (from..=to).contains(&sample.at)).copied().collect()
     }
@@ -126,8 +126,8 @@ impl Live {
 impl Registry {
     /// Measures some sandboxes and charges their keys. Paused sandboxes use nothing and are
     /// skipped.
-    pub(crate) async fn look_at(&self, mut sandboxes: Vec<Arc<Live>>) {
-        sandboxes.retain(|live| live.life().state() == State::Running);
+    pub(crate) async fn look_at(&self, mut sandboxes: Vec<Arc<ManagedSandbox>>) {
+        sandboxes.retain(|managed| managed.expiry().state() == SandboxState::Running);
         if sandboxes.is_empty() {
             return;
         }
@@ -135,14 +135,14 @@ impl Registry {
         // Use a blocking thread, because the measurement reads files for each process of the
         // sandboxes.
         let looked = tokio::task::spawn_blocking(move || {
-            let found = Sandbox::footprints(sandboxes.iter().map(|live| &live.sandbox));
+            let found = Sandbox::footprints(sandboxes.iter().map(|managed| &managed.sandbox));
             let now = Instant::now();
-            for (live, footprint) in sandboxes.iter().zip(found) {
+            for (managed, footprint) in sandboxes.iter().zip(found) {
                 // The sandbox has ended meanwhile.
                 let Some(footprint) = footprint else { continue };
-                let disk = disk(live);
-                let used = lock(&live.history).add(now, footprint, disk);
-                tallies.charge(&live.record.owner, used);
+                let disk = disk(managed);
+                let used = lock(&managed.history).add(now, footprint, disk);
+                tallies.charge(&managed.record.owner, used);
             }
         });
         looked.await.expect("a look does not panic");
@@ -180,16 +180,16 @@ impl Server {
                 continue;
             }
             // Pause all at once, so that a sandbox that does not pause delays no other.
-            join_all(self.registry.of(&owner).into_iter().map(async |live| {
-                if live.changing.try_lock().is_err() {
+            join_all(self.registry.of(&owner).into_iter().map(async |managed| {
+                if managed.changing.try_lock().is_err() {
                     // The sandbox is paused while it is copied; the next measurement finds it
                     // again.
                     return;
                 }
-                if let Err(failure) = self.registry.pause(&live).await {
+                if let Err(failure) = self.registry.pause(&managed).await {
                     let error = failure.message();
                     tracing::error!(
-                        id = live.record.id,
+                        id = managed.record.id,
                         error,
                         "a sandbox whose key is spent is not paused"
                     );
@@ -208,13 +208,15 @@ impl Server {
     }
 }
 
-fn lock(history: &Mutex<History>) -> std::sync::MutexGuard<'_, History> {
+fn lock(history: &Mutex<UsageHistory>) -> std::sync::MutexGuard<'_, UsageHistory> {
     history.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the used and total bytes of the file system that holds the sandbox's own directory.
-fn disk(live: &Live) -> (u64, u64) {
-    let Ok(disk) = rustix::fs::statvfs(&live.sandbox.manifest().workspace) else { return (0, 0) };
+fn disk(managed: &ManagedSandbox) -> (u64, u64) {
+    let Ok(disk) = rustix::fs::statvfs(&managed.sandbox.manifest().workspace) else {
+        return (0, 0);
+    };
     (disk.f_blocks.saturating_sub(disk.f_bfree) * disk.f_frsize, disk.f_blocks * disk.f_frsize)
 }
 
@@ -224,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_history_tells_what_was_used_between_two_looks_and_has_an_end() {
-        let mut history = History::of_new();
+        let mut history = UsageHistory::of_new();
         let begun = history.last.0;
         let footprint =
             |seconds| Footprint { processor_time: Duration::from_secs(seconds), memory: 7 };
@@ -237,7 +239,7 @@ mod tests {
             history.add(after(30), footprint(25), (1, 2));
         }
         assert_eq!(history.samples.len(), KEPT);
-        let mut found = History::of_found();
+        let mut found = UsageHistory::of_found();
         assert_eq!(found.add(after(40), footprint(100), (0, 0)), Duration::ZERO);
         assert_eq!(found.add(after(50), footprint(101), (0, 0)), Duration::from_secs(1));
     }

@@ -9,7 +9,7 @@ use ringfence::Sandbox;
 use ringfence::contexts::DEFAULT_LANGUAGE;
 use tokio::sync::{Notify, watch};
 
-use crate::lifecycle::launch::Launched;
+use crate::lifecycle::launch::LaunchedSandbox;
 use crate::lifecycle::registry::Registry;
 use crate::lifecycle::template::Template;
 use crate::secret::name;
@@ -24,9 +24,9 @@ const LOOK: Duration = Duration::from_secs(60);
 
 /// Waiting sandboxes of all templates.
 #[derive(Debug, Default)]
-pub(crate) struct Pool {
+pub(crate) struct WarmPool {
     /// Waiting sandboxes by template, the oldest first.
-    waiting: Mutex<HashMap<String, VecDeque<Warm>>>,
+    waiting: Mutex<HashMap<String, VecDeque<WarmSandbox>>>,
     /// Notified when a client has received a sandbox.
     changed: Notify,
     is_closed: watch::Sender<bool>,
@@ -34,24 +34,24 @@ pub(crate) struct Pool {
 
 /// Sandbox that waits for a client.
 #[derive(Debug)]
-pub(crate) struct Warm {
+pub(crate) struct WarmSandbox {
     pub(crate) id: String,
-    pub(crate) launched: Launched,
+    pub(crate) launched: LaunchedSandbox,
     since: Instant,
 }
 
-impl Warm {
+impl WarmSandbox {
     fn is_good(&self) -> bool {
         self.since.elapsed() < REST && self.launched.sandbox.is_up()
     }
 }
 
-impl Pool {
+impl WarmPool {
     /// Takes a usable sandbox of a template, if one waits.
-    pub(crate) fn take(&self, template: &str) -> Option<Warm> {
+    pub(crate) fn take(&self, template: &str) -> Option<WarmSandbox> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let ready = waiting.get_mut(template)?;
-        let position = ready.iter().position(Warm::is_good)?;
+        let position = ready.iter().position(WarmSandbox::is_good)?;
         let taken = ready.remove(position);
         drop(waiting);
         self.changed.notify_one();
@@ -114,7 +114,7 @@ impl Pool {
                         () = self.closed() => {}
                     }
                 }
-                let warm = Warm { id, launched, since: Instant::now() };
+                let warm = WarmSandbox { id, launched, since: Instant::now() };
                 let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
                 waiting.entry(template_name.to_owned()).or_default().push_back(warm);
                 true
@@ -150,7 +150,7 @@ impl Pool {
     }
 
     /// Removes and returns the sandboxes for which `is_one` holds.
-    fn remove(&self, is_one: impl Fn(&Warm) -> bool) -> Vec<Warm> {
+    fn remove(&self, is_one: impl Fn(&WarmSandbox) -> bool) -> Vec<WarmSandbox> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut removed = Vec::new();
         for ready in waiting.values_mut() {

@@ -22,11 +22,11 @@ use crate::api::control::Owner;
 use crate::api::reply::Refusal;
 use crate::error::ServerError;
 use crate::forwarding::carry::Ways;
-use crate::lifecycle::launch::{Launched, end_of};
-use crate::lifecycle::life::{AtEnd, Life, State};
-use crate::lifecycle::meter::History;
+use crate::lifecycle::expiry::{Expiry, ExpiryAction, SandboxState};
+use crate::lifecycle::launch::{LaunchedSandbox, end_of};
+use crate::lifecycle::meter::UsageHistory;
+use crate::lifecycle::pausing::{as_found, over};
 use crate::lifecycle::removal::{Removals, remove_aside};
-use crate::lifecycle::rest::{as_found, over};
 use crate::page::activity::Activity;
 use crate::storage::store::{Found, Record, Store};
 use crate::tenants::quota::Tallies;
@@ -40,8 +40,8 @@ const FULL: u64 = 64 << 10;
 
 /// Existing sandbox, running or paused.
 #[derive(Debug)]
-pub(crate) struct Live {
-    /// Stored record of the sandbox. `life` has the current lifetime, the record may have an older
+pub(crate) struct ManagedSandbox {
+    /// Stored record of the sandbox. `expiry` has the current lifetime, the record may have an older
     /// one.
     pub(crate) record: Record,
     pub(crate) sandbox: Sandbox,
@@ -51,25 +51,25 @@ pub(crate) struct Live {
     pub(crate) activity: Arc<Activity>,
     /// Telemetry span of the sandbox.
     pub(crate) span: SandboxSpan,
-    pub(crate) life: watch::Sender<Life>,
-    /// Lock that is held during a change of `life`.
+    pub(crate) expiry: watch::Sender<Expiry>,
+    /// Lock that is held during a change of `expiry`.
     pub(crate) changing: tokio::sync::Mutex<()>,
     /// Lock that is held while a snapshot of the sandbox is taken.
     pub(crate) saving: Arc<tokio::sync::Mutex<()>>,
     /// History of the resource use.
-    pub(crate) history: Mutex<History>,
+    pub(crate) history: Mutex<UsageHistory>,
 }
 
-impl Live {
+impl ManagedSandbox {
     /// Returns the current lifetime of the sandbox.
-    pub(crate) fn life(&self) -> Life {
-        *self.life.borrow()
+    pub(crate) fn expiry(&self) -> Expiry {
+        *self.expiry.borrow()
     }
 
     /// Takes over the interpreter contexts that an earlier server left, unless the sandbox is
     /// paused.
     pub(crate) fn take_up_contexts(&self) {
-        if self.life().state() == State::Paused {
+        if self.expiry().state() == SandboxState::Paused {
             return;
         }
         let (id, sandbox) = (self.record.id.clone(), self.sandbox.clone());
@@ -95,7 +95,7 @@ pub(crate) struct Registry {
     workspaces: PathBuf,
     /// Running removals of directories of ended sandboxes and of snapshots.
     removals: Removals,
-    live: Mutex<HashMap<String, Arc<Live>>>,
+    sandboxes: Mutex<HashMap<String, Arc<ManagedSandbox>>>,
     /// Telemetry that records the sandboxes.
     pub(crate) telemetry: Telemetry,
     /// Use of all keys.
@@ -120,9 +120,9 @@ impl Registry {
         let database = place.join("state.redb");
         let store = Store::open(&database).map_err(|error| not_opened(error, &database))?;
         let tallies = Arc::new(Tallies::of(store.all_use().map_err(of_store)?));
-        let (removals, live) = (Removals::default(), Mutex::default());
+        let (removals, sandboxes) = (Removals::default(), Mutex::default());
         let registry =
-            Arc::new(Registry { host, store, workspaces, removals, live, telemetry, tallies });
+            Arc::new(Registry { host, store, workspaces, removals, sandboxes, telemetry, tallies });
         let Found { read, unread } = registry.store.all().map_err(of_store)?;
         let mut known: HashSet<String> = unread.into_iter().collect();
         for record in read {
@@ -130,19 +130,19 @@ impl Registry {
             match Sandbox::attach_when_made(&registry.host, &record.id).await {
                 Ok(sandbox) => {
                     known.insert(record.id.clone());
-                    let told = record.life;
-                    let live = registry.admit(record, sandbox, None);
-                    if live.life() != told
-                        && let Err(failure) = registry.change(&live, live.life()).await
+                    let told = record.expiry;
+                    let managed = registry.admit(record, sandbox, None);
+                    if managed.expiry() != told
+                        && let Err(failure) = registry.change(&managed, managed.expiry()).await
                     {
-                        let (id, error) = (&live.record.id, failure.message());
+                        let (id, error) = (&managed.record.id, failure.message());
                         tracing::error!(
                             id,
                             error,
                             "how long a sandbox stays cannot be written down"
                         );
                     }
-                    live.take_up_contexts();
+                    managed.take_up_contexts();
                 }
                 Err(AttachError::Room(RoomError::Absent { .. })) => {
                     tracing::info!(id = record.id, "a sandbox is gone");
@@ -215,7 +215,7 @@ impl Registry {
         self: &Arc<Registry>,
         record: Record,
         words: Vec<OsString>,
-    ) -> Result<Arc<Live>, ServerError> {
+    ) -> Result<Arc<ManagedSandbox>, ServerError> {
         // Store and launch in parallel. The next server detects a record without a sandbox, and a
         // sandbox without a record.
         let launched = self.launch(&record.id, words, std::future::pending());
@@ -233,8 +233,8 @@ impl Registry {
     pub(crate) async fn hand_over(
         self: &Arc<Registry>,
         record: Record,
-        launched: Launched,
-    ) -> Result<Arc<Live>, ServerError> {
+        launched: LaunchedSandbox,
+    ) -> Result<Arc<ManagedSandbox>, ServerError> {
         let stored = self.store.put(&record).await;
         self.settle(record, launched, stored).await
     }
@@ -243,9 +243,9 @@ impl Registry {
     async fn settle(
         self: &Arc<Registry>,
         record: Record,
-        launched: Launched,
+        launched: LaunchedSandbox,
         stored: Result<(), redb::Error>,
-    ) -> Result<Arc<Live>, ServerError> {
+    ) -> Result<Arc<ManagedSandbox>, ServerError> {
         match stored {
             Ok(()) => Ok(self.admit(record, launched.sandbox, Some(launched.monitor))),
             Err(error) => {
@@ -261,27 +261,31 @@ impl Registry {
         record: Record,
         sandbox: Sandbox,
         monitor: Option<MonitorHandle>,
-    ) -> Arc<Live> {
-        let (id, life) = (record.id.clone(), watch::Sender::new(as_found(record.life, &sandbox)));
-        let history =
-            Mutex::new(if monitor.is_some() { History::of_new() } else { History::of_found() });
+    ) -> Arc<ManagedSandbox> {
+        let (id, expiry) =
+            (record.id.clone(), watch::Sender::new(as_found(record.expiry, &sandbox)));
+        let history = Mutex::new(if monitor.is_some() {
+            UsageHistory::of_new()
+        } else {
+            UsageHistory::of_found()
+        });
         let (ways, activity) = (Ways::default(), Arc::default());
         let (changing, saving) = (Default::default(), Arc::default());
         let span = self.tell_of(&record, &sandbox);
-        let live = Arc::new(Live {
+        let managed = Arc::new(ManagedSandbox {
             record,
             sandbox,
             ways,
             activity,
             span,
-            life,
+            expiry,
             changing,
             saving,
             history,
         });
-        self.locked().insert(id, Arc::clone(&live));
-        tokio::spawn(Arc::clone(self).see_through(Arc::clone(&live), monitor));
-        live
+        self.locked().insert(id, Arc::clone(&managed));
+        tokio::spawn(Arc::clone(self).see_through(Arc::clone(&managed), monitor));
+        managed
     }
 
     fn tell_of(&self, record: &Record, sandbox: &Sandbox) -> SandboxSpan {
@@ -296,39 +300,44 @@ impl Registry {
 
     /// Waits until a sandbox ends or its time is over, ends or pauses it in that case, and removes
     /// what is left of it.
-    async fn see_through(self: Arc<Registry>, live: Arc<Live>, monitor: Option<MonitorHandle>) {
-        let mut life = live.life.subscribe();
-        let mut ended = pin!(live.sandbox.ended());
-        let id = &live.record.id;
+    async fn see_through(
+        self: Arc<Registry>,
+        managed: Arc<ManagedSandbox>,
+        monitor: Option<MonitorHandle>,
+    ) {
+        let mut expiry = managed.expiry.subscribe();
+        let mut ended = pin!(managed.sandbox.ended());
+        let id = &managed.record.id;
         let _turn = loop {
             tokio::select! {
                 () = &mut ended => {
                     tracing::info!(id, "a sandbox has ended");
                     // The code that ends the sandbox holds the lock, forgets the sandbox itself and
                     // answers after that.
-                    break timeout(CHANGE_PATIENCE, live.changing.lock()).await.ok();
+                    break timeout(CHANGE_PATIENCE, managed.changing.lock()).await.ok();
                 }
-                () = over(&mut life) => {}
+                () = over(&mut expiry) => {}
             }
             // From here on nobody can extend the time, but it may just have been extended.
-            let turn = live.changing.lock().await;
-            if live.life().ends > Timestamp::now() {
+            let turn = managed.changing.lock().await;
+            if managed.expiry().ends > Timestamp::now() {
                 continue;
             }
             tracing::info!(id, "a sandbox's time is over");
-            let failure =
-                if live.record.at_end == AtEnd::Pause && live.life().state() == State::Running {
-                    match self.bring_to_rest(&live).await {
-                        Ok(()) => continue,
-                        Err(failure) => failure,
-                    }
-                } else {
-                    self.look_at(vec![Arc::clone(&live)]).await; // charge the last use
-                    match live.sandbox.clone().stop().await {
-                        Ok(_) => break Some(turn),
-                        Err(error) => error.into(),
-                    }
-                };
+            let failure = if managed.record.at_end == ExpiryAction::Pause
+                && managed.expiry().state() == SandboxState::Running
+            {
+                match self.pause_running(&managed).await {
+                    Ok(()) => continue,
+                    Err(failure) => failure,
+                }
+            } else {
+                self.look_at(vec![Arc::clone(&managed)]).await; // charge the last use
+                match managed.sandbox.clone().stop().await {
+                    Ok(_) => break Some(turn),
+                    Err(error) => error.into(),
+                }
+            };
             // The files and memory of the sandbox are not given up: the loop tries again until the
             // lease is over.
             tracing::error!(
@@ -341,20 +350,20 @@ impl Registry {
                 break None;
             }
         };
-        self.forget(&live);
+        self.forget(&managed);
         if let Some(monitor) = monitor {
             end_of(monitor).await;
         }
     }
 
     /// Returns the sandbox `id`, if it is on the list.
-    pub(crate) fn find(&self, id: &str) -> Option<Arc<Live>> {
+    pub(crate) fn find(&self, id: &str) -> Option<Arc<ManagedSandbox>> {
         self.locked().get(id).cloned()
     }
 
     /// Returns whether a sandbox is still on the list.
-    pub(crate) fn has(&self, live: &Arc<Live>) -> bool {
-        self.find(&live.record.id).is_some_and(|found| Arc::ptr_eq(&found, live))
+    pub(crate) fn has(&self, managed: &Arc<ManagedSandbox>) -> bool {
+        self.find(&managed.record.id).is_some_and(|found| Arc::ptr_eq(&found, managed))
     }
 
     /// Returns the database.
@@ -373,38 +382,48 @@ impl Registry {
     }
 
     /// Returns all sandboxes on the list.
-    pub(crate) fn all(&self) -> Vec<Arc<Live>> {
+    pub(crate) fn all(&self) -> Vec<Arc<ManagedSandbox>> {
         self.locked().values().cloned().collect()
     }
 
     /// Returns all sandboxes of an owner that are up now.
-    pub(crate) fn of(&self, owner: &Owner) -> Vec<Arc<Live>> {
-        let all: Vec<_> =
-            self.locked().values().filter(|live| live.record.owner == *owner).cloned().collect();
-        all.into_iter().filter(|live| live.sandbox.is_up()).collect()
+    pub(crate) fn of(&self, owner: &Owner) -> Vec<Arc<ManagedSandbox>> {
+        let all: Vec<_> = self
+            .locked()
+            .values()
+            .filter(|managed| managed.record.owner == *owner)
+            .cloned()
+            .collect();
+        all.into_iter().filter(|managed| managed.sandbox.is_up()).collect()
     }
 
     /// Returns the first sandbox for which `is_it` holds.
-    pub(crate) fn first(&self, is_it: impl Fn(&Live) -> bool) -> Option<Arc<Live>> {
+    pub(crate) fn first(
+        &self,
+        is_it: impl Fn(&ManagedSandbox) -> bool,
+    ) -> Option<Arc<ManagedSandbox>> {
         // `is_it` may be slow, so the lock is not held.
-        self.all().into_iter().find(|live| is_it(live))
+        self.all().into_iter().find(|managed| is_it(managed))
     }
 
     /// Ends a sandbox, even if the client disconnects. If the end fails, the sandbox stays on the
     /// list.
-    pub(crate) async fn end(self: &Arc<Registry>, live: &Arc<Live>) -> Result<(), ServerError> {
-        let (registry, live) = (Arc::clone(self), Arc::clone(live));
-        let ended = self.removals.see_to(async move { registry.end_in_turn(&live).await });
+    pub(crate) async fn end(
+        self: &Arc<Registry>,
+        managed: &Arc<ManagedSandbox>,
+    ) -> Result<(), ServerError> {
+        let (registry, managed) = (Arc::clone(self), Arc::clone(managed));
+        let ended = self.removals.see_to(async move { registry.end_in_turn(&managed).await });
         ended.await.expect("an end does not panic")
     }
 
-    async fn end_in_turn(&self, live: &Arc<Live>) -> Result<(), ServerError> {
-        self.look_at(vec![Arc::clone(live)]).await; // charge the last use
+    async fn end_in_turn(&self, managed: &Arc<ManagedSandbox>) -> Result<(), ServerError> {
+        self.look_at(vec![Arc::clone(managed)]).await; // charge the last use
         // A running change of the lifetime writes to files that are about to be removed, so wait
         // for it. A snapshot takes longer than the wait, and fails.
-        let _turn = timeout(CHANGE_PATIENCE, live.changing.lock()).await;
-        live.sandbox.clone().stop().await?;
-        self.forget(live);
+        let _turn = timeout(CHANGE_PATIENCE, managed.changing.lock()).await;
+        managed.sandbox.clone().stop().await?;
+        self.forget(managed);
         Ok(())
     }
 
@@ -417,16 +436,16 @@ impl Registry {
     /// server.
     pub(crate) async fn close(&self) {
         self.removals.ended().await;
-        for live in self.locked().values() {
-            live.span.says("sandbox.outlives_server", true);
-            live.span.end();
+        for managed in self.locked().values() {
+            managed.span.says("sandbox.outlives_server", true);
+            managed.span.end();
         }
         self.telemetry.clone().close().await;
     }
 
-    fn forget(&self, live: &Arc<Live>) {
-        let id = &live.record.id;
-        live.span.end();
+    fn forget(&self, managed: &Arc<ManagedSandbox>) {
+        let id = &managed.record.id;
+        managed.span.end();
         if self.locked().remove(id).is_some() {
             self.clear_away(id);
         }
@@ -447,8 +466,8 @@ impl Registry {
         self.removals.begin(self.workspace(id), first);
     }
 
-    fn locked(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Live>>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    fn locked(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<ManagedSandbox>>> {
+        self.sandboxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

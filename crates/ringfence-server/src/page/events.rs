@@ -18,7 +18,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::api::control::{Calls, Owner};
 use crate::api::reply::{Refusal, Reply, bare};
-use crate::lifecycle::registry::Live;
+use crate::lifecycle::registry::ManagedSandbox;
 use crate::page::activity::Execution;
 use crate::server::Server;
 
@@ -50,13 +50,13 @@ struct Denied {
 impl Calls<'_> {
     /// Streams the events of a sandbox until the sandbox or the server ends.
     pub(crate) fn events(&self, id: &str) -> Result<Reply, Refusal> {
-        let live = self.find(id)?;
-        let room = Arc::clone(&live.activity.watchers).try_acquire_owned();
+        let managed = self.find(id)?;
+        let room = Arc::clone(&managed.activity.watchers).try_acquire_owned();
         let room =
             room.map_err(|_| Refusal::busy("too many clients watch this sandbox", QUIET.into()))?;
-        let over = over(&live, Arc::clone(self.server));
+        let over = over(&managed, Arc::clone(self.server));
         let follower = Follower::of(self.server.registry.host(), id);
-        let watch = Watch::new(live, follower, Box::pin(over), room);
+        let watch = Watch::new(managed, follower, Box::pin(over), room);
         let pieces = stream::unfold(watch, |mut watch| async {
             let text = watch.next().await?;
             Some((Ok(Frame::data(Bytes::from(text))), watch))
@@ -70,8 +70,8 @@ impl Calls<'_> {
 
 /// Waits until the event stream must end: the sandbox has ended, the key of its owner is revoked,
 /// or the server is about to end.
-fn over(live: &Live, server: Arc<Server>) -> impl Future<Output = ()> + Send + use<> {
-    let (sandbox, owner) = (live.sandbox.clone(), live.record.owner.clone());
+fn over(managed: &ManagedSandbox, server: Arc<Server>) -> impl Future<Output = ()> + Send + use<> {
+    let (sandbox, owner) = (managed.sandbox.clone(), managed.record.owner.clone());
     async move {
         let mut ending = server.ending.subscribe();
         tokio::select! {
@@ -92,7 +92,7 @@ async fn revoked(server: &Server, owner: Owner) {
 
 /// Event stream of one client.
 struct Watch {
-    live: Arc<Live>,
+    managed: Arc<ManagedSandbox>,
     over: Pin<Box<dyn Future<Output = ()> + Send>>,
     changes: watch::Receiver<u64>,
     /// Number of the last change that was sent.
@@ -107,7 +107,7 @@ struct Watch {
 
 impl Watch {
     fn new(
-        live: Arc<Live>,
+        managed: Arc<ManagedSandbox>,
         follower: Follower,
         over: Pin<Box<dyn Future<Output = ()> + Send>>,
         room: OwnedSemaphorePermit,
@@ -116,12 +116,12 @@ impl Watch {
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Watch {
             over,
-            changes: live.activity.changes(),
+            changes: managed.activity.changes(),
             told: 0,
             look,
             follower: Some(follower),
             quiet: 0,
-            live,
+            managed,
             _room: room,
         }
     }
@@ -152,7 +152,7 @@ impl Watch {
     }
 
     fn executions(&mut self) -> Vec<Line> {
-        let (changed, told) = self.live.activity.after(self.told);
+        let (changed, told) = self.managed.activity.after(self.told);
         self.told = told;
         changed.into_iter().map(Line::Execution).collect()
     }

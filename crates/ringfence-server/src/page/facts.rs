@@ -90,8 +90,8 @@ impl Calls<'_> {
 
     /// Answers with the facts about the isolation of a sandbox.
     pub(crate) fn facts(&self, id: &str) -> Result<Reply, Refusal> {
-        let live = self.find(id)?;
-        let manifest = manifest_of(&live)?;
+        let managed = self.find(id)?;
+        let manifest = manifest_of(&managed)?;
         let facts = SandboxFacts {
             backend: manifest.backend.name(),
             because: &manifest.chosen_because,

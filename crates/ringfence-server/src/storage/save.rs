@@ -14,7 +14,7 @@ use crate::api::network::{self, network_of};
 use crate::api::page::{Cursor, Page};
 use crate::api::reply::{Refusal, Reply, bare, json};
 use crate::api::requests::NewSnapshot;
-use crate::lifecycle::registry::Live;
+use crate::lifecycle::registry::ManagedSandbox;
 use crate::server::Server;
 use crate::storage::snapshots::{Kept, Snapshot, checked_name};
 use crate::tenants::quota::Quota;
@@ -28,7 +28,7 @@ impl Calls<'_> {
         id: &str,
         request: Request<RequestBody>,
     ) -> Result<Reply, Refusal> {
-        let live = self.find(id)?;
+        let managed = self.find(id)?;
         let NewSnapshot { name, memory } = body(request).await?;
         if memory != Some(false) {
             return Err(Refusal::unsupported(
@@ -43,18 +43,18 @@ impl Calls<'_> {
                 "`{name}` is a template of this server: give the snapshot another name"
             )));
         }
-        let template = self.server.templates.get(&live.record.template);
+        let template = self.server.templates.get(&managed.record.template);
         let mut network =
-            network::narrowing(&network_of(&live)?, template.map(|template| &template.network));
-        if live.record.traffic_token.is_some() {
+            network::narrowing(&network_of(&managed)?, template.map(|template| &template.network));
+        if managed.record.traffic_token.is_some() {
             network.get_or_insert_default().allow_public_traffic = Some(false);
         }
-        let snapshot = Snapshot::new(name, &live.record, network);
+        let snapshot = Snapshot::new(name, &managed.record, network);
         let snapshots = &self.server.snapshots;
         snapshots.check_room(&snapshot, &self.quota)?;
         // A sandbox has one snapshot at a time, because it is paused meanwhile. Wait for that
         // before taking a turn, so that the wait does not block other owners.
-        let alone = timeout(PATIENCE, Arc::clone(&live.saving).lock_owned()).await;
+        let alone = timeout(PATIENCE, Arc::clone(&managed.saving).lock_owned()).await;
         let alone = alone.map_err(|_| {
             Refusal::busy(
                 format!("other snapshots of sandbox `{id}` are being taken"),
@@ -66,7 +66,7 @@ impl Calls<'_> {
         // list.
         let (server, quota) = (Arc::clone(self.server), self.quota);
         let saving = to_its_end(async move {
-            let saved = server.save(&live, snapshot, &quota).await;
+            let saved = server.save(&managed, snapshot, &quota).await;
             drop((turn, alone));
             saved
         });
@@ -119,14 +119,14 @@ impl Server {
     /// Leaves nothing behind if the snapshot fails.
     async fn save(
         &self,
-        live: &Arc<Live>,
+        managed: &Arc<ManagedSandbox>,
         snapshot: Snapshot,
         quota: &Quota,
     ) -> Result<Arc<Kept>, Refusal> {
         let saved = async {
-            let copied = self.copy_in(live, &snapshot).await?;
+            let copied = self.copy_in(managed, &snapshot).await?;
             let kept = self.snapshots.keep(snapshot.clone(), quota).await?;
-            let (id, sandbox) = (&kept.snapshot.id, &live.record.id);
+            let (id, sandbox) = (&kept.snapshot.id, &managed.record.id);
             let Copied { bytes, entries, left_out, .. } = copied;
             tracing::info!(id, sandbox, bytes, entries, left_out, "a snapshot is taken");
             Ok(kept)
@@ -138,13 +138,17 @@ impl Server {
         saved
     }
 
-    async fn copy_in(&self, live: &Arc<Live>, snapshot: &Snapshot) -> Result<Copied, Refusal> {
-        let id = &live.record.id;
+    async fn copy_in(
+        &self,
+        managed: &Arc<ManagedSandbox>,
+        snapshot: &Snapshot,
+    ) -> Result<Copied, Refusal> {
+        let id = &managed.record.id;
         let copying = self.snapshots.copy_in(self.registry.workspace(id), snapshot);
-        let copied = self.registry.while_at_rest(live, copying).await;
+        let copied = self.registry.while_paused(managed, copying).await;
         // The removal of a directory takes the sandbox off the list first. If the sandbox is still
         // on the list, the copy is complete.
-        if !self.registry.has(live) {
+        if !self.registry.has(managed) {
             return Err(Refusal::no_sandbox(id));
         }
         let copied = copied.map_err(|failure| {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::api::control::Owner;
-use crate::lifecycle::life::{AtEnd, Life};
+use crate::lifecycle::expiry::{Expiry, ExpiryAction};
 use crate::secret::hex;
 use crate::storage::snapshots::Snapshot;
 use crate::tenants::quota::DayUse;
@@ -39,10 +39,10 @@ pub(crate) struct Record {
     pub(crate) started: Timestamp,
     /// Lifetime of the sandbox, as last changed.
     #[serde(flatten)]
-    pub(crate) life: Life,
+    pub(crate) expiry: Expiry,
     /// Action at the end of the sandbox's time.
     #[serde(default)]
-    pub(crate) at_end: AtEnd,
+    pub(crate) at_end: ExpiryAction,
     /// Set if a request to the paused sandbox resumes it.
     #[serde(default)]
     pub(crate) is_woken: bool,
@@ -279,8 +279,8 @@ mod tests {
             template: "base".to_owned(),
             owner: None,
             started: Timestamp::UNIX_EPOCH,
-            life: Life::until(Timestamp::MAX),
-            at_end: AtEnd::Pause,
+            expiry: Expiry::until(Timestamp::MAX),
+            at_end: ExpiryAction::Pause,
             is_woken: false,
             token: "secret".to_owned(),
             traffic_token: None,

@@ -1,4 +1,4 @@
-//! Lifetime of a sandbox: running until its time is over, or paused.
+//! Expiry of a sandbox: the end of its time, running or paused.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const UNATTENDED: Duration = Duration::from_secs(24 * 60 * 60);
 /// Action at the end of a sandbox's time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum AtEnd {
+pub(crate) enum ExpiryAction {
     /// The sandbox ends.
     #[default]
     Kill,
@@ -24,28 +24,28 @@ pub(crate) enum AtEnd {
 
 /// State of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum SandboxState {
     /// The processes of the sandbox run.
     Running,
     /// The processes of the sandbox are paused.
     Paused,
 }
 
-impl State {
-    pub(crate) const ALL: [State; 2] = [State::Running, State::Paused];
+impl SandboxState {
+    pub(crate) const ALL: [SandboxState; 2] = [SandboxState::Running, SandboxState::Paused];
 
     /// Returns the name of the state in the API.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            State::Running => "running",
-            State::Paused => "paused",
+            SandboxState::Running => "running",
+            SandboxState::Paused => "paused",
         }
     }
 }
 
-/// Lifetime of a sandbox and its pauses.
+/// End of a sandbox's time, and its pauses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Life {
+pub(crate) struct Expiry {
     /// Time at which the sandbox ends, running or paused.
     pub(crate) ends: Timestamp,
     /// Start of the current pause, if the sandbox is paused.
@@ -56,25 +56,25 @@ pub(crate) struct Life {
     pub(crate) rested: u64,
 }
 
-impl Life {
-    /// Creates the life of a sandbox that runs until `ends`.
-    pub(crate) fn until(ends: Timestamp) -> Life {
-        Life { ends, paused: None, rested: 0 }
+impl Expiry {
+    /// Creates the expiry of a sandbox that runs until `ends`.
+    pub(crate) fn until(ends: Timestamp) -> Expiry {
+        Expiry { ends, paused: None, rested: 0 }
     }
 
-    pub(crate) fn state(&self) -> State {
-        if self.paused.is_some() { State::Paused } else { State::Running }
+    pub(crate) fn state(&self) -> SandboxState {
+        if self.paused.is_some() { SandboxState::Paused } else { SandboxState::Running }
     }
 
-    /// Returns the life after a pause that begins at `now`.
-    pub(crate) fn at_rest(self, now: Timestamp) -> Life {
-        Life { ends: after(now, LONGEST_REST), paused: Some(now), ..self }
+    /// Returns the expiry after a pause that begins at `now`.
+    pub(crate) fn paused_at(self, now: Timestamp) -> Expiry {
+        Expiry { ends: after(now, LONGEST_REST), paused: Some(now), ..self }
     }
 
-    /// Returns the life after a resume at `now`. The caller must set a new end.
-    pub(crate) fn awake(self, now: Timestamp) -> Life {
+    /// Returns the expiry after a resume at `now`. The caller must set a new end.
+    pub(crate) fn resumed_at(self, now: Timestamp) -> Expiry {
         let rest = self.paused.map_or(0, |since| left(now, since).as_secs());
-        Life { paused: None, rested: self.rested.saturating_add(rest), ..self }
+        Expiry { paused: None, rested: self.rested.saturating_add(rest), ..self }
     }
 
     /// Returns the latest possible end of a sandbox that began at `started` and may run for
@@ -85,10 +85,10 @@ impl Life {
 
     /// Returns the lease for the monitor of the sandbox. The monitor ends the sandbox after this
     /// time if no server acts before.
-    pub(crate) fn lease(&self, at_end: AtEnd) -> Duration {
+    pub(crate) fn lease(&self, at_end: ExpiryAction) -> Duration {
         let left = left(self.ends, Timestamp::now());
         match (at_end, self.paused) {
-            (AtEnd::Pause, None) => left.saturating_add(UNATTENDED),
+            (ExpiryAction::Pause, None) => left.saturating_add(UNATTENDED),
             _ => left,
         }
     }
@@ -112,21 +112,21 @@ mod tests {
     fn rest_does_not_count_as_running_and_is_bounded_itself() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let longest = Duration::from_secs(100);
-        let life = Life::until(at(50));
-        assert_eq!(life.latest(at(0), longest), at(100));
-        let resting = life.at_rest(at(40));
-        assert_eq!((resting.paused, resting.ends), (Some(at(40)), after(at(40), LONGEST_REST)));
-        let again = resting.awake(at(1040));
+        let expiry = Expiry::until(at(50));
+        assert_eq!(expiry.latest(at(0), longest), at(100));
+        let paused = expiry.paused_at(at(40));
+        assert_eq!((paused.paused, paused.ends), (Some(at(40)), after(at(40), LONGEST_REST)));
+        let again = paused.resumed_at(at(1040));
         assert_eq!((again.paused, again.latest(at(0), longest)), (None, at(1100)));
-        assert_eq!(again.at_rest(at(1050)).awake(at(1051)).latest(at(0), longest), at(1101));
+        assert_eq!(again.paused_at(at(1050)).resumed_at(at(1051)).latest(at(0), longest), at(1101));
     }
 
     #[test]
     fn one_that_is_to_be_brought_to_rest_has_a_lease_beyond_its_time() {
-        let life = Life::until(after(Timestamp::now(), Duration::from_secs(60)));
-        assert!(life.lease(AtEnd::Kill) <= Duration::from_secs(60));
-        assert!(life.lease(AtEnd::Pause) > UNATTENDED);
-        assert!(life.at_rest(Timestamp::now()).lease(AtEnd::Pause) <= LONGEST_REST);
-        assert_eq!(Life::until(Timestamp::UNIX_EPOCH).lease(AtEnd::Kill), Duration::ZERO);
+        let expiry = Expiry::until(after(Timestamp::now(), Duration::from_secs(60)));
+        assert!(expiry.lease(ExpiryAction::Kill) <= Duration::from_secs(60));
+        assert!(expiry.lease(ExpiryAction::Pause) > UNATTENDED);
+        assert!(expiry.paused_at(Timestamp::now()).lease(ExpiryAction::Pause) <= LONGEST_REST);
+        assert_eq!(Expiry::until(Timestamp::UNIX_EPOCH).lease(ExpiryAction::Kill), Duration::ZERO);
     }
 }
