@@ -85,7 +85,7 @@ impl ConnectionLimit {
         }
         let number = open.next;
         open.next += 1;
-        let exchanges = Exchanges::told_to(Arc::clone(&self.changed));
+        let exchanges = Exchanges::with_listener(Arc::clone(&self.changed));
         let admitted = Instant::now();
         open.by_number.insert(number, OpenConnection { exchanges: exchanges.clone(), admitted });
         Some(Admission { limit: Arc::clone(self), number, exchanges })

@@ -23,13 +23,13 @@ use tokio::time::{Sleep, sleep, timeout};
 /// Maximum number of bytes that the server reads and discards of an unwanted request body.
 const MOST_UNWANTED: u64 = 32 << 20;
 /// Maximum time that the server spends on reading an unwanted request body.
-const REST_PATIENCE: Duration = Duration::from_secs(5);
+const UNWANTED_BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time in which a peer may read nothing of the data that the server sends.
-const TAKE_PATIENCE: Duration = Duration::from_secs(330);
+const SEND_TIMEOUT: Duration = Duration::from_secs(330);
 
 /// Counter of activity on all connections. The connection with the smallest last value has been
 /// idle for longest.
-static MOMENT: AtomicU64 = AtomicU64::new(0);
+static ACTIVITY_CLOCK: AtomicU64 = AtomicU64::new(0);
 
 /// Time limits for the head of a request.
 #[derive(Debug, Clone, Copy)]
@@ -53,7 +53,7 @@ struct Counts {
     underway: AtomicUsize,
     /// Number of requests whose remaining body the server reads only so that the answer arrives.
     unwanted: AtomicUsize,
-    /// Value of [`MOMENT`] at the last activity.
+    /// Value of [`ACTIVITY_CLOCK`] at the last activity.
     last: AtomicU64,
     /// Set once the client has authenticated.
     is_known: AtomicBool,
@@ -78,7 +78,7 @@ pub struct Underway(Exchanges);
 impl Exchanges {
     /// Creates the record of a new connection, which notifies `listener` when the connection
     /// becomes idle.
-    pub fn told_to(listener: Arc<Notify>) -> Exchanges {
+    pub fn with_listener(listener: Arc<Notify>) -> Exchanges {
         let exchanges =
             Exchanges(Arc::new(Counts { listener: Some(listener), ..Counts::default() }));
         exchanges.touch();
@@ -87,7 +87,7 @@ impl Exchanges {
 
     /// Records activity on the connection.
     pub fn touch(&self) {
-        self.0.last.store(MOMENT.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        self.0.last.store(ACTIVITY_CLOCK.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// Records that the client has authenticated.
@@ -124,8 +124,8 @@ impl Exchanges {
     /// allow.
     pub fn watch<Stream>(&self, stream: Stream, timeouts: HeadTimeouts) -> Watched<Stream> {
         let deadline = Some(Box::pin(sleep(timeouts.first)));
-        let patience = timeouts.later;
-        Watched { stream, exchanges: self.clone(), patience, seen: 0, deadline, taken_by: None }
+        let head_timeout = timeouts.later;
+        Watched { stream, exchanges: self.clone(), head_timeout, seen: 0, deadline, taken_by: None }
     }
 
     /// Begins an exchange. When the returned request is dropped, the rest of its body goes to the
@@ -136,7 +136,7 @@ impl Exchanges {
         let (back, left) = oneshot::channel();
         let is_withheld = request.headers().contains_key(EXPECT);
         let lend = |body| {
-            let left = Some(Left { body, is_withheld });
+            let left = Some(UnreadBody { body, is_withheld });
             RequestBody { left, back: Some(back), _underway: self.one_more() }
         };
         (request.map(lend), Exchange { left, underway: self.one_more() })
@@ -174,7 +174,7 @@ impl Drop for Underway {
 /// Request that the server is answering.
 #[derive(Debug)]
 pub struct Exchange {
-    left: oneshot::Receiver<Left>,
+    left: oneshot::Receiver<UnreadBody>,
     underway: Underway,
 }
 
@@ -188,7 +188,7 @@ impl Exchange {
         let left = self.left.try_recv();
         // The connection counts as idle while the client sends an unwanted body, so that the server
         // can close the connection when other clients wait for a place.
-        let is_open = |left: &Left| !left.body.is_end_stream();
+        let is_open = |left: &UnreadBody| !left.body.is_end_stream();
         let is_unwanted = is_refusal || left.as_ref().is_ok_and(is_open);
         let _unwanted = is_unwanted.then(|| UnwantedBody::new(self.underway.0.clone()));
         let is_read = match left {
@@ -231,27 +231,27 @@ impl Drop for UnwantedBody {
 }
 
 async fn soon(reading: impl Future<Output = bool>) -> bool {
-    timeout(REST_PATIENCE, reading).await.unwrap_or(false)
+    timeout(UNWANTED_BODY_TIMEOUT, reading).await.unwrap_or(false)
 }
 
 /// Body of a request. When the body is dropped, its unread rest goes to the [`Exchange`].
 #[derive(Debug)]
 pub struct RequestBody {
-    left: Option<Left>,
-    back: Option<oneshot::Sender<Left>>,
+    left: Option<UnreadBody>,
+    back: Option<oneshot::Sender<UnreadBody>>,
     _underway: Underway,
 }
 
 /// Unread rest of a request body.
 #[derive(Debug)]
-struct Left {
+struct UnreadBody {
     body: Incoming,
     /// Set while the client holds the body back until the server asks for it, as in RFC 9110,
     /// 10.1.1.
     is_withheld: bool,
 }
 
-impl Left {
+impl UnreadBody {
     /// Reads the body to its end and returns whether the end was reached. Does not ask the client
     /// for a body that it holds back.
     async fn read(mut self) -> bool {
@@ -336,7 +336,7 @@ impl<Body: HttpBody + Unpin> HttpBody for ReplyBody<Body> {
 pub struct Watched<Stream> {
     stream: Stream,
     exchanges: Exchanges,
-    patience: Duration,
+    head_timeout: Duration,
     /// Number of requests at the time of the last read.
     seen: usize,
     /// Timer for the head of a request that has begun.
@@ -354,7 +354,7 @@ impl<Stream> Watched<Stream> {
             self.exchanges.touch();
             return sent;
         }
-        let taken_by = self.taken_by.get_or_insert_with(|| Box::pin(sleep(TAKE_PATIENCE)));
+        let taken_by = self.taken_by.get_or_insert_with(|| Box::pin(sleep(SEND_TIMEOUT)));
         taken_by.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
@@ -373,7 +373,7 @@ impl<Stream: AsyncRead + Unpin> AsyncRead for Watched<Stream> {
             (self.seen, self.deadline) = (begun, None); // the head arrived in time
         }
         if !is_busy && self.deadline.is_none() && buffer.filled().len() > before {
-            self.deadline = Some(Box::pin(sleep(self.patience)));
+            self.deadline = Some(Box::pin(sleep(self.head_timeout)));
         }
         match &mut self.deadline {
             Some(deadline) if read.is_pending() => {
@@ -434,8 +434,8 @@ mod tests {
 
     /// Returns a client of a server that refuses requests to `/no` without reading them, and
     /// accepts all other requests.
-    fn client(patience: Duration) -> DuplexStream {
-        client_with(HeadTimeouts { first: LONG, later: patience }).0
+    fn client(head_timeout: Duration) -> DuplexStream {
+        client_with(HeadTimeouts { first: LONG, later: head_timeout }).0
     }
 
     fn client_with(timeouts: HeadTimeouts) -> (DuplexStream, Exchanges) {
@@ -603,12 +603,12 @@ mod tests {
             // A refused client that does not send its body does not use a place that another client
             // needs.
             client.write_all(post(5).as_bytes()).await.unwrap();
-            sleep(REST_PATIENCE / 2).await;
+            sleep(UNWANTED_BODY_TIMEOUT / 2).await;
             assert!(exchanges.0.underway.load(Ordering::Relaxed) > 0, "it is read");
             assert!(exchanges.idleness().is_some());
             let _busy = exchanges.one_more();
             drop(client);
-            sleep(REST_PATIENCE).await;
+            sleep(UNWANTED_BODY_TIMEOUT).await;
             assert!(exchanges.idleness().is_none());
         });
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hyper::StatusCode;
-use ringfence_service::telemetry::{Kind, Measure};
+use ringfence_service::telemetry::{Measure, MeasureKind};
 
 /// Range of the first digits of HTTP statuses.
 const CLASSES: std::ops::Range<usize> = 1..6;
@@ -48,38 +48,44 @@ impl Counters {
         let by_status =
             |class: usize| (Some(("status", format!("{class}xx"))), load(&self.answers[class]));
         vec![
-            Measure::of("sandboxes", Kind::Gauge, "", "Sandboxes that are up.", sandboxes as f64),
-            Measure::of(
+            Measure::with_value(
+                "sandboxes",
+                MeasureKind::Gauge,
+                "",
+                "Sandboxes that are up.",
+                sandboxes as f64,
+            ),
+            Measure::with_value(
                 "sandboxes_waiting",
-                Kind::Gauge,
+                MeasureKind::Gauge,
                 "",
                 "Sandboxes that wait for a client.",
                 waiting as f64,
             ),
             Measure {
                 name: "requests",
-                kind: Kind::Counter,
+                kind: MeasureKind::Counter,
                 unit: "",
                 help: "Requests that were answered.",
                 samples: CLASSES.map(by_status).collect(),
             },
-            Measure::of(
+            Measure::with_value(
                 "starts",
-                Kind::Counter,
+                MeasureKind::Counter,
                 "",
                 "Sandboxes that were started.",
                 load(&self.started),
             ),
-            Measure::of(
+            Measure::with_value(
                 "starts_failed",
-                Kind::Counter,
+                MeasureKind::Counter,
                 "",
                 "Sandboxes that could not be started.",
                 load(&self.not_started),
             ),
-            Measure::of(
+            Measure::with_value(
                 "start_time",
-                Kind::Counter,
+                MeasureKind::Counter,
                 "s",
                 "How long clients waited for their sandboxes, all together.",
                 load(&self.starting) / 1e6,
@@ -94,8 +100,8 @@ pub(crate) fn text(measures: &[Measure]) -> String {
     for Measure { name, kind, unit, help, samples } in measures {
         let unit = if *unit == "s" { "_seconds" } else { "" };
         let (kind, suffix) = match kind {
-            Kind::Gauge => ("gauge", ""),
-            Kind::Counter => ("counter", "_total"),
+            MeasureKind::Gauge => ("gauge", ""),
+            MeasureKind::Counter => ("counter", "_total"),
         };
         let name = format!("ringfence_{name}{unit}{suffix}");
         // Writing to a string cannot fail.

@@ -35,7 +35,7 @@ const LONGEST_ANSWER: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Collector {
     signal: Signal,
-    patience: Duration,
+    answer_timeout: Duration,
     /// TLS configuration, present if the endpoint is an `https:` address.
     tls: Option<Arc<ClientConfig>>,
     /// Set if the last request to the collector failed.
@@ -44,7 +44,7 @@ pub(super) struct Collector {
 
 /// Error of a request that the collector did not accept.
 #[derive(Debug, thiserror::Error)]
-enum Lost {
+enum CollectorError {
     #[error("cannot wait for anything")]
     Here(#[source] io::Error),
     #[error("`{0}` names no host")]
@@ -70,33 +70,36 @@ impl Collector {
         });
         Some(Collector {
             signal,
-            patience: signal.patience(host),
+            answer_timeout: signal.answer_timeout(host),
             tls: tls.ok()?,
             is_away: AtomicBool::new(false),
         })
     }
 
     /// Sends a request and waits for the answer on this thread.
-    fn send_here(&self, request: Request<Bytes>) -> Result<Response<Bytes>, Lost> {
+    fn send_here(&self, request: Request<Bytes>) -> Result<Response<Bytes>, CollectorError> {
         let uri = request.uri().clone();
-        let runtime = Builder::new_current_thread().enable_all().build().map_err(Lost::Here)?;
+        let runtime =
+            Builder::new_current_thread().enable_all().build().map_err(CollectorError::Here)?;
         let sent = async {
-            timeout(self.patience, self.send(request)).await.unwrap_or(Err(Lost::Slow(uri)))
+            timeout(self.answer_timeout, self.send(request))
+                .await
+                .unwrap_or(Err(CollectorError::Slow(uri)))
         };
         let outcome = runtime.block_on(sent);
         runtime.shutdown_background(); // the result of a name lookup that still runs is not needed
         outcome
     }
 
-    async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, Lost> {
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, CollectorError> {
         let uri = request.uri().clone();
-        let Some(host) = uri.host() else { return Err(Lost::Nowhere(uri)) };
+        let Some(host) = uri.host() else { return Err(CollectorError::Nowhere(uri)) };
         // Square brackets around an IPv6 address belong to the URI, not to the address.
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let is_tls = uri.scheme_str() == Some("https");
         let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
         let address = format!("{host}:{port}");
-        let unreachable = |source| Lost::Unreachable { address: address.clone(), source };
+        let unreachable = |source| CollectorError::Unreachable { address: address.clone(), source };
         let stream = TcpStream::connect((host, port)).await.map_err(unreachable)?;
         match self.tls.clone().filter(|_| is_tls) {
             None => exchange(stream, request, address).await,
@@ -112,7 +115,7 @@ impl Collector {
     }
 
     /// Logs once when requests begin to fail, and once when they succeed again.
-    fn judge(&self, outcome: &Result<Response<Bytes>, Lost>) {
+    fn judge(&self, outcome: &Result<Response<Bytes>, CollectorError>) {
         let why = match outcome {
             Ok(answer) if answer.status().is_success() => None,
             Ok(answer) => Some(format!("it answered {}", answer.status())),
@@ -154,9 +157,9 @@ async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     request: Request<Bytes>,
     address: String,
-) -> Result<Response<Bytes>, Lost> {
-    let broken = |source| Lost::Broken { address: address.clone(), source };
-    let (mut way, connection) =
+) -> Result<Response<Bytes>, CollectorError> {
+    let broken = |source| CollectorError::Broken { address: address.clone(), source };
+    let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(error.into()))?;
     let mut request = request.map(Full::new);
     let host = HeaderValue::from_str(
@@ -166,10 +169,10 @@ async fn exchange(
     let path = request.uri().path_and_query().cloned();
     *request.uri_mut() = path.map(Uri::from).unwrap_or_default();
     let asked = async {
-        let response = way.send_request(request).await.map_err(|error| broken(error.into()))?;
+        let response = sender.send_request(request).await.map_err(|error| broken(error.into()))?;
         let (head, body) = response.into_parts();
         let body = Limited::new(body, LONGEST_ANSWER).collect().await.map_err(broken)?;
-        drop(way); // the drop ends the connection
+        drop(sender); // the drop ends the connection
         Ok(Response::from_parts(head, body.to_bytes()))
     };
     // The answer also contains the error that ended the connection.

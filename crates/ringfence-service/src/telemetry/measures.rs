@@ -6,7 +6,7 @@ use super::Telemetry;
 
 /// Way in which the value of a metric changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum MeasureKind {
     /// The value goes up and down.
     Gauge,
     /// The value only goes up.
@@ -19,7 +19,7 @@ pub struct Measure {
     /// Name of the metric: words joined by `_`, without the prefix `ringfence.`.
     pub name: &'static str,
     /// Way in which the value changes.
-    pub kind: Kind,
+    pub kind: MeasureKind,
     /// Unit of the value, such as `s`; empty for a count.
     pub unit: &'static str,
     /// Description of the metric, as one sentence.
@@ -30,9 +30,9 @@ pub struct Measure {
 
 impl Measure {
     /// Creates a metric with a single value and no label.
-    pub fn of(
+    pub fn with_value(
         name: &'static str,
-        kind: Kind,
+        kind: MeasureKind,
         unit: &'static str,
         help: &'static str,
         value: f64,
@@ -58,13 +58,13 @@ impl Telemetry {
             };
             let name = format!("ringfence.{name}");
             match kind {
-                Kind::Gauge => {
+                MeasureKind::Gauge => {
                     let gauge =
                         meter.f64_observable_gauge(name).with_unit(unit).with_description(help);
                     // The meter keeps the callback, so the handle is not needed.
                     let _ = gauge.with_callback(observe).build();
                 }
-                Kind::Counter => {
+                MeasureKind::Counter => {
                     let counter =
                         meter.f64_observable_counter(name).with_unit(unit).with_description(help);
                     // The meter keeps the callback, so the handle is not needed.

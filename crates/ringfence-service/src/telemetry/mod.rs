@@ -29,23 +29,23 @@ use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 use ringfence::{Host, chain};
 
 use collector::Collector;
-pub use measures::{Kind, Measure};
+pub use measures::{Measure, MeasureKind};
 pub use spans::{Caller, ExecSpan, SandboxSpan, TRACE_PARENT};
 use variables::Signal;
 
 /// Default service name in traces, and name of the instrumentation scope.
 const NAME: &str = "ringfence";
 /// Maximum time for the last export when the process ends.
-const LAST_PATIENCE: Duration = Duration::from_secs(3);
+const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Trace and metric providers; the default has none and exports nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Telemetry {
-    told: Option<Arc<Told>>,
+    providers: Option<Arc<Providers>>,
 }
 
 #[derive(Debug)]
-struct Told {
+struct Providers {
     traces: Option<(SdkTracerProvider, SdkTracer)>,
     metrics: Option<SdkMeterProvider>,
 }
@@ -82,35 +82,35 @@ impl Telemetry {
             )
         });
         let is_asked = traces.is_some() || metrics.is_some();
-        Telemetry { told: is_asked.then(|| Arc::new(Told { traces, metrics })) }
+        Telemetry { providers: is_asked.then(|| Arc::new(Providers { traces, metrics })) }
     }
 
     fn tracer(&self) -> Option<&SdkTracer> {
-        Some(&self.told.as_ref()?.traces.as_ref()?.1)
+        Some(&self.providers.as_ref()?.traces.as_ref()?.1)
     }
 
     fn meter(&self) -> Option<Meter> {
-        Some(self.told.as_ref()?.metrics.as_ref()?.meter_with_scope(scope()))
+        Some(self.providers.as_ref()?.metrics.as_ref()?.meter_with_scope(scope()))
     }
 
-    /// Exports the remaining data and waits up to [`LAST_PATIENCE`] for the export.
+    /// Exports the remaining data and waits up to [`LAST_EXPORT_TIMEOUT`] for the export.
     pub async fn close(self) {
-        let Some(told) = self.told else { return };
+        let Some(providers) = self.providers else { return };
         let (done, over) = tokio::sync::oneshot::channel();
         // A separate thread, because the end of the runtime could wait for a thread of its own.
         std::thread::spawn(move || {
-            if let Some((provider, _)) = &told.traces {
+            if let Some((provider, _)) = &providers.traces {
                 // The collector has logged its failure.
-                let _ = provider.shutdown_with_timeout(LAST_PATIENCE);
+                let _ = provider.shutdown_with_timeout(LAST_EXPORT_TIMEOUT);
             }
-            if let Some(provider) = &told.metrics {
+            if let Some(provider) = &providers.metrics {
                 // The collector has logged its failure.
-                let _ = provider.shutdown_with_timeout(LAST_PATIENCE);
+                let _ = provider.shutdown_with_timeout(LAST_EXPORT_TIMEOUT);
             }
             let _ = done.send(()); // the receiver is gone if the wait timed out
         });
         // Data that is not sent by now is lost.
-        let _ = tokio::time::timeout(LAST_PATIENCE, over).await;
+        let _ = tokio::time::timeout(LAST_EXPORT_TIMEOUT, over).await;
     }
 }
 

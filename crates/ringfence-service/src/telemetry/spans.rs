@@ -60,7 +60,7 @@ impl Telemetry {
         started: SystemTime,
     ) -> SandboxSpan {
         let begun = self.tracer().map(|tracer| {
-            let attributes = of_sandbox(manifest)
+            let attributes = sandbox_attributes(manifest)
                 .into_iter()
                 .chain([KeyValue::new("sandbox.chosen_because", manifest.chosen_because.clone())]);
             let span = SpanBuilder::from_name("sandbox")
@@ -72,7 +72,7 @@ impl Telemetry {
             Begun {
                 tracer: tracer.clone(),
                 context: context.with_span(span),
-                facts: of_sandbox(manifest).into(),
+                attributes: sandbox_attributes(manifest).into(),
             }
         });
         SandboxSpan { begun }
@@ -91,7 +91,7 @@ impl Telemetry {
 }
 
 /// Returns the attributes that every span about a sandbox has.
-fn of_sandbox(manifest: &Manifest) -> [KeyValue; 2] {
+fn sandbox_attributes(manifest: &Manifest) -> [KeyValue; 2] {
     [
         KeyValue::new("sandbox.id", manifest.name.to_string()),
         KeyValue::new("sandbox.select", manifest.backend.name()),
@@ -109,7 +109,7 @@ pub struct SandboxSpan {
 struct Begun {
     tracer: SdkTracer,
     context: Context,
-    facts: Vec<KeyValue>,
+    attributes: Vec<KeyValue>,
 }
 
 impl SandboxSpan {
@@ -131,10 +131,10 @@ impl SandboxSpan {
     /// caller, with a link to the span of the sandbox. If the caller has no span, the execution
     /// belongs to the trace of the sandbox.
     pub fn exec(&self, caller: &Caller) -> ExecSpan {
-        let context = self.begun.as_ref().map(|Begun { tracer, context, facts }| {
+        let context = self.begun.as_ref().map(|Begun { tracer, context, attributes }| {
             let span = SpanBuilder::from_name("exec")
                 .with_kind(SpanKind::Internal)
-                .with_attributes(facts.clone());
+                .with_attributes(attributes.clone());
             match caller.context() {
                 None => context.with_span(tracer.build_with_context(span, context)),
                 Some(asked_from) => {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use ringfence::Host;
 
 /// Only protocol that this program supports.
-const SPOKEN: &str = "http/protobuf";
+const SUPPORTED_PROTOCOL: &str = "http/protobuf";
 /// Default time that a collector has for its answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const DEFAULT_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Kind of telemetry data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Signal {
     }
 
     /// Returns whether the variables name a collector for the signal. Logs a warning if they ask
-    /// for a protocol other than [`SPOKEN`].
+    /// for a protocol other than [`SUPPORTED_PROTOCOL`].
     pub(super) fn is_asked_for(self, host: &Host) -> bool {
         let is_disabled =
             host.text("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"));
@@ -51,22 +51,22 @@ impl Signal {
             && self.variable(host, "ENDPOINT").is_some();
         if is_asked
             && let Some(protocol) = self.variable(host, "PROTOCOL")
-            && protocol != SPOKEN
+            && protocol != SUPPORTED_PROTOCOL
         {
             let signal = self.plural();
             tracing::warn!(
                 signal,
                 protocol,
-                "OTEL_EXPORTER_OTLP_PROTOCOL asks for what is not spoken here: {SPOKEN} is, which collectors take on port 4318"
+                "OTEL_EXPORTER_OTLP_PROTOCOL asks for what is not spoken here: {SUPPORTED_PROTOCOL} is, which collectors take on port 4318"
             );
         }
         is_asked
     }
 
     /// Returns the time that a collector has for its answer.
-    pub(super) fn patience(self, host: &Host) -> Duration {
+    pub(super) fn answer_timeout(self, host: &Host) -> Duration {
         let said = self.variable(host, "TIMEOUT").and_then(|text| text.parse().ok());
-        said.map_or(PATIENCE, Duration::from_millis)
+        said.map_or(DEFAULT_ANSWER_TIMEOUT, Duration::from_millis)
     }
 }
 
@@ -118,11 +118,11 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "2000"),
             ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "500"),
         ]);
-        assert_eq!(Signal::Traces.patience(&host), Duration::from_millis(500));
-        assert_eq!(Signal::Metrics.patience(&host), Duration::from_secs(2));
+        assert_eq!(Signal::Traces.answer_timeout(&host), Duration::from_millis(500));
+        assert_eq!(Signal::Metrics.answer_timeout(&host), Duration::from_secs(2));
         assert_eq!(
-            Signal::Metrics.patience(&self::host(&[("OTEL_EXPORTER_OTLP_TIMEOUT", "soon")])),
-            PATIENCE
+            Signal::Metrics.answer_timeout(&self::host(&[("OTEL_EXPORTER_OTLP_TIMEOUT", "soon")])),
+            DEFAULT_ANSWER_TIMEOUT
         );
     }
 }
