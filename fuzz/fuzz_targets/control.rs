@@ -21,8 +21,8 @@ fuzz_target!(|input: (&[u8], &str)| {
     drop(serde_json::from_slice::<requests::NetworkRequest>(body));
     drop(serde_json::from_slice::<requests::NetworkChange>(body));
     drop(serde_json::from_slice::<requests::NewSnapshot>(body));
-    drop(serde_json::from_slice::<requests::Stay>(body));
-    drop(serde_json::from_slice::<requests::Rest>(body));
+    drop(serde_json::from_slice::<requests::LeaseRequest>(body));
+    drop(serde_json::from_slice::<requests::PauseRequest>(body));
     let Ok(query) = Query::of(text) else { return };
     for (name, value) in query.pairs() {
         assert!(query.all(name).any(|found| found == value));

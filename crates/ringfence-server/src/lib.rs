@@ -6,11 +6,11 @@
 //! envd's protocol itself. The crate must never isolate anything itself, decide what a policy
 //! means, or trust what a guest or a client says: a sandbox is at most what its template allows.
 //!
-//! Start with [`Ready`]. Reading order: [`api`] accepts connections and has the calls of the
-//! control plane, [`server`] finds the owner and the target of a request, [`tenants`] has the keys
-//! and limits of owners, [`lifecycle`] creates, pauses and ends sandboxes, [`forwarding`] brings
-//! requests to sandboxes, [`storage`] keeps what outlives the server, and [`page`] is the web page
-//! with what it shows.
+//! Start with [`PreparedServer`]. Reading order: [`api`] accepts connections and has the calls of
+//! the control plane, [`server`] finds the owner and the target of a request, [`tenants`] has the
+//! keys and limits of owners, [`lifecycle`] creates, pauses and ends sandboxes, [`forwarding`]
+//! brings requests to sandboxes, [`storage`] keeps what outlives the server, and [`page`] is the
+//! web page with what it shows.
 
 mod api;
 mod error;
@@ -32,7 +32,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-pub use api::tls::{DOMAIN, Identity};
+pub use api::tls::{DOMAIN, TlsIdentity};
 pub use error::ServerError;
 pub use lifecycle::launch::FOR_SERVER;
 pub use lifecycle::template::{ServerConfig, Template, TemplateConfig};
@@ -40,22 +40,22 @@ pub use server::Audience;
 pub use tenants::keys::{Key, KeyFile};
 pub use tenants::quota::Quota;
 
-use api::idempotency::Repeats;
+use api::idempotency::IdempotencyCache;
 use api::{control, listen};
 use lifecycle::pool::WarmPool;
 use lifecycle::registry::Registry;
 use page::counters::Counters;
 use server::Server;
 use storage::snapshots::Snapshots;
+use tenants::fair_semaphore::FairSemaphore;
 use tenants::keys::Keys;
-use tenants::turns::Turns;
 
 /// Maximum number of sandboxes that start at once; further requests wait.
 const MOST_STARTING: u32 = 16;
 
 /// Runs `work` to completion even if the client disconnects, because half-done work would be of no
 /// use.
-async fn to_its_end<Work>(work: Work) -> Work::Output
+async fn run_to_completion<Work>(work: Work) -> Work::Output
 where
     Work: Future<Output: Send + 'static> + Send + 'static,
 {
@@ -64,11 +64,11 @@ where
 
 /// Server that knows its sandboxes and does not listen yet.
 #[derive(Debug)]
-pub struct Ready {
+pub struct PreparedServer {
     server: Arc<Server>,
 }
 
-impl Ready {
+impl PreparedServer {
     /// Opens the server whose directory is `place`, and finds its existing sandboxes and snapshots.
     pub async fn open(
         host: Host,
@@ -77,7 +77,7 @@ impl Ready {
         largest_snapshot: u64,
         audience: Audience,
         telemetry: Telemetry,
-    ) -> Result<Ready, ServerError> {
+    ) -> Result<PreparedServer, ServerError> {
         let keys = Keys::open(KeyFile::in_directory(place)).map_err(|error| {
             ServerError::failed(
                 format!("cannot read the keys: {error}"),
@@ -100,10 +100,10 @@ impl Ready {
             is_there,
         )
         .await?;
-        let starting = Turns::new(MOST_STARTING);
+        let starting = FairSemaphore::new(MOST_STARTING);
         let (pool, said_open, counters) = (WarmPool::default(), Once::new(), Counters::default());
-        let (seats, repeats, ending) =
-            (Arc::default(), Repeats::default(), watch::Sender::default());
+        let (connection_limits, idempotency_cache, ending) =
+            (Arc::default(), IdempotencyCache::default(), watch::Sender::default());
         let server = Arc::new(Server {
             keys,
             registry,
@@ -112,8 +112,8 @@ impl Ready {
             audience,
             pool,
             starting,
-            seats,
-            repeats,
+            connection_limits,
+            idempotency_cache,
             counters,
             said_open,
             ending,
@@ -123,7 +123,7 @@ impl Ready {
             .registry
             .telemetry
             .measure(move || counted.upgrade().map(|server| server.measures()).unwrap_or_default());
-        Ok(Ready { server })
+        Ok(PreparedServer { server })
     }
 
     /// Serves until `ended` completes, with TLS if `tls` is given. The sandboxes keep running after

@@ -16,25 +16,25 @@ use ringfence_service::telemetry::Measure;
 use tokio::sync::watch;
 
 use crate::api::control::{self, Owner};
-use crate::api::idempotency::Repeats;
+use crate::api::idempotency::IdempotencyCache;
 use crate::api::reply::{Refusal, Reply, bare, plain};
-use crate::forwarding::carry;
+use crate::forwarding::forward;
 use crate::forwarding::interpreter;
-use crate::forwarding::place::{Place, is_guests, text};
+use crate::forwarding::route::{Route, is_guests, text};
 use crate::lifecycle::expiry::SandboxState;
 use crate::lifecycle::pausing::ResumeError;
 use crate::lifecycle::pool::WarmPool;
 use crate::lifecycle::registry::{ManagedSandbox, Registry};
 use crate::lifecycle::template::Template;
 use crate::page::counters::{self, Counters};
-use crate::page::facts;
+use crate::page::extensions;
 use crate::page::web;
 use crate::storage::snapshots::Snapshots;
-use crate::storage::store::Record;
+use crate::storage::store::SandboxRecord;
+use crate::tenants::connection_limits::{ConnectionCharge, ConnectionHolder, ConnectionLimits};
+use crate::tenants::fair_semaphore::FairSemaphore;
 use crate::tenants::keys::{self, Keys};
 use crate::tenants::quota::{Quota, Tallies};
-use crate::tenants::seats::{Holder, Seats, Taken};
-use crate::tenants::turns::Turns;
 
 /// Maximum length of a path of a file in bytes, see path_resolution(7).
 const LONGEST_PATH: usize = 4096;
@@ -62,12 +62,12 @@ pub(crate) struct Server {
     pub(crate) audience: Audience,
     /// Sandboxes that wait for a client.
     pub(crate) pool: WarmPool,
-    /// Turns for starts of sandboxes.
-    pub(crate) starting: Turns,
+    /// Permits for starts of sandboxes.
+    pub(crate) starting: FairSemaphore,
     /// Number of connections of each holder.
-    pub(crate) seats: Arc<Seats>,
+    pub(crate) connection_limits: Arc<ConnectionLimits>,
     /// Remembered requests for a sandbox, which clients may repeat.
-    pub(crate) repeats: Repeats,
+    pub(crate) idempotency_cache: IdempotencyCache,
     /// Counters for metrics.
     pub(crate) counters: Counters,
     /// Set once the warning that any key is accepted was logged.
@@ -87,19 +87,19 @@ impl Server {
         if request.headers().get_all(HOST).iter().count() > 1 {
             return Refusal::wrong("the header `Host` is there more than once").into();
         }
-        match Place::of(&request) {
-            Place::Port { id, port } => match self.registry.find(id) {
-                Some(managed) => self.carry(&managed, port, request).await,
-                None => carry::not_found(id),
+        match Route::from_request(&request) {
+            Route::Port { id, port } => match self.registry.find(id) {
+                Some(managed) => self.forward(&managed, port, request).await,
+                None => forward::not_found(id),
             },
-            Place::Guest => match self.guest(&request) {
-                Some(managed) => self.carry(&managed, ENVD_PORT, request).await,
+            Route::Guest => match self.guest(&request) {
+                Some(managed) => self.forward(&managed, ENVD_PORT, request).await,
                 None => {
                     Refusal::unauthenticated("no sandbox has this token or made this signature")
                         .into()
                 }
             },
-            Place::Control => self.control(request).await.unwrap_or_else(Reply::from),
+            Route::Control => self.control(request).await.unwrap_or_else(Reply::from),
         }
     }
 
@@ -108,7 +108,7 @@ impl Server {
             "/healthz" | "/readyz" | "/health" => return Ok(bare(StatusCode::NO_CONTENT)),
             // The web page asks here whether it needs a key.
             "/ringfence/server" => {
-                return Ok(facts::server(self.owner(request.headers(), "").is_err()));
+                return Ok(extensions::server(self.owner(request.headers(), "").is_err()));
             }
             _ => {}
         }
@@ -129,7 +129,7 @@ impl Server {
             return Err(Refusal::unauthenticated("the header `X-API-KEY` is missing"));
         };
         let (owner, quota) = self.owner(headers, shown)?;
-        self.seat(owner.clone().map(Holder::Key), &request)?;
+        self.charge_connection(owner.clone().map(ConnectionHolder::Key), &request)?;
         control::answer(self, owner, quota, request).await
     }
 
@@ -184,16 +184,20 @@ impl Server {
     }
 
     /// Charges the connection of a request to a holder, or refuses if the holder is at its limit.
-    fn seat(&self, holder: Option<Holder>, request: &Request<RequestBody>) -> Result<(), Refusal> {
-        let Some(taken) = request.extensions().get::<Taken>() else { return Ok(()) };
-        if !matches!(holder, Some(Holder::Visitors(_))) {
-            taken.exchanges().mark_known();
+    fn charge_connection(
+        &self,
+        holder: Option<ConnectionHolder>,
+        request: &Request<RequestBody>,
+    ) -> Result<(), Refusal> {
+        let Some(charge) = request.extensions().get::<ConnectionCharge>() else { return Ok(()) };
+        if !matches!(holder, Some(ConnectionHolder::Visitors(_))) {
+            charge.exchanges().mark_known();
         }
-        holder.map_or(Ok(()), |holder| taken.be_of(holder, &self.seats))
+        holder.map_or(Ok(()), |holder| charge.charge_to(holder, &self.connection_limits))
     }
 
     /// Forwards a request to its target in a sandbox, if the caller is allowed to use it.
-    async fn carry(
+    async fn forward(
         &self,
         managed: &Arc<ManagedSandbox>,
         port: u16,
@@ -202,15 +206,15 @@ impl Server {
         let path = request.uri().path();
         // Credentials are checked first: a request without required credentials uses no connection
         // of the owner and does not resume the sandbox.
-        let owner = || managed.record.owner.clone().map(Holder::Key);
-        let visitors = || Some(Holder::Visitors(managed.record.owner.clone()));
+        let owner = || managed.record.owner.clone().map(ConnectionHolder::Key);
+        let visitors = || Some(ConnectionHolder::Visitors(managed.record.owner.clone()));
         if port == interpreter::PORT && interpreter::is_its(path) {
             let checked = may_visit(&managed.record, request.headers())
                 .and_then(|()| interpreter::check_token(&managed.record, path, request.headers()));
-            return match checked.and_then(|()| self.seat(owner(), &request)) {
+            return match checked.and_then(|()| self.charge_connection(owner(), &request)) {
                 Err(refusal) => interpreter::refuse(refusal),
                 Ok(()) if !self.ensure_running(managed).await => {
-                    carry::not_found(&managed.record.id)
+                    forward::not_found(&managed.record.id)
                 }
                 Ok(()) => interpreter::answer(managed, request).await,
             };
@@ -218,13 +222,13 @@ impl Server {
         if port != ENVD_PORT {
             let holder = if managed.record.traffic_token.is_some() { owner() } else { visitors() };
             return match may_visit(&managed.record, request.headers())
-                .and_then(|()| self.seat(holder, &request))
+                .and_then(|()| self.charge_connection(holder, &request))
             {
                 Err(refusal) => refusal.into(),
                 Ok(()) if !self.ensure_running(managed).await => {
-                    carry::not_found(&managed.record.id)
+                    forward::not_found(&managed.record.id)
                 }
-                Ok(()) => carry::to_port(managed, port, request).await,
+                Ok(()) => forward::to_port(managed, port, request).await,
             };
         }
         if !is_guests(path) {
@@ -232,14 +236,14 @@ impl Server {
                 .into();
         }
         let holder = if path == "/health" { visitors() } else { owner() };
-        match may_talk(managed, &request).and_then(|()| self.seat(holder, &request)) {
+        match may_talk(managed, &request).and_then(|()| self.charge_connection(holder, &request)) {
             Err(refusal) => refusal.into(),
             // A health check needs no credentials, so it does not resume the sandbox.
             Ok(()) if path == "/health" && managed.expiry().state() == SandboxState::Paused => {
-                carry::not_found(&managed.record.id)
+                forward::not_found(&managed.record.id)
             }
-            Ok(()) if !self.ensure_running(managed).await => carry::not_found(&managed.record.id),
-            Ok(()) => carry::to_guest(managed, request).await,
+            Ok(()) if !self.ensure_running(managed).await => forward::not_found(&managed.record.id),
+            Ok(()) => forward::to_guest(managed, request).await,
         }
     }
 
@@ -275,7 +279,7 @@ impl Server {
 
 /// Checks that a caller may use the ports of a sandbox. Ports are public unless the client of the
 /// sandbox disabled that.
-fn may_visit(record: &Record, headers: &HeaderMap) -> Result<(), Refusal> {
+fn may_visit(record: &SandboxRecord, headers: &HeaderMap) -> Result<(), Refusal> {
     let shown = text(headers, header::TRAFFIC).unwrap_or_default();
     match &record.traffic_token {
         Some(token) if !agree(shown, token) => {

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::Args;
 use ringfence::{Engine, Host, Sandbox, monitor};
 use ringfence_server::{
-    Audience, DOMAIN, FOR_SERVER, Identity, KeyFile, Ready, ServerConfig, Template,
+    Audience, DOMAIN, FOR_SERVER, KeyFile, PreparedServer, ServerConfig, Template, TlsIdentity,
 };
 use ringfence_service::telemetry::Telemetry;
 use tokio::net::TcpListener;
@@ -82,7 +82,8 @@ impl Serve {
         let (telemetry, largest) = (Telemetry::from_variables(&host), config.largest_snapshot());
         block_on(async {
             let mut ends = Ends::listen()?;
-            let ready = Ready::open(host, &place, templates, largest, audience, telemetry).await?;
+            let ready =
+                PreparedServer::open(host, &place, templates, largest, audience, telemetry).await?;
             let listener = TcpListener::bind(address)
                 .await
                 .and_then(|listener| Ok((listener.local_addr()?, listener)));
@@ -103,14 +104,14 @@ impl Serve {
     }
 
     /// Returns the TLS certificate and key of the server, if it uses TLS.
-    fn identity(&self, place: &Path) -> Result<Option<Identity>, Failure> {
+    fn identity(&self, place: &Path) -> Result<Option<TlsIdentity>, Failure> {
         if let (Some(certificate), Some(key)) = (self.tls_cert.clone(), self.tls_key.clone()) {
-            return Ok(Some(Identity { certificate, key }));
+            return Ok(Some(TlsIdentity { certificate, key }));
         }
         if !self.tls {
             return Ok(None);
         }
-        let (identity, authority) = Identity::own(&place.join("tls"))?;
+        let (identity, authority) = TlsIdentity::own(&place.join("tls"))?;
         tracing::info!(domain = DOMAIN, trust = %authority.display(), "clients trust this server by that certificate");
         Ok(Some(identity))
     }

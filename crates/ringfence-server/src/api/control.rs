@@ -16,12 +16,13 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::api::messages::{
-    Access, Detail, Lifecycle, Listed, LogEntry, LogLine, Logs, Metric, Metrics,
+    Lifecycle, ListedSandbox, LogEntry, LogLine, Logs, Metric, Metrics, SandboxAccess,
+    SandboxDetail,
 };
-use crate::api::network::{NetworkFacts, network_of};
-use crate::api::page::{Filter, Page, parsed};
+use crate::api::network::{NetworkInfo, network_of};
+use crate::api::pagination::{ListFilter, Page, parsed};
 use crate::api::reply::{Refusal, Reply, bare, json};
-use crate::api::requests::{Rest, Stay};
+use crate::api::requests::{LeaseRequest, PauseRequest};
 use crate::lifecycle::expiry::{SandboxState, after};
 use crate::lifecycle::pausing::{RenewOutcome, ResumeError};
 use crate::lifecycle::registry::ManagedSandbox;
@@ -33,7 +34,7 @@ const DEFAULT_STAY: u64 = 300;
 /// Maximum length of the body of a request, in bytes.
 const LONGEST_BODY: usize = 1 << 20;
 /// Maximum time for the body of a request to arrive.
-const BODY_PATIENCE: Duration = Duration::from_secs(30);
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Number of bytes at the end of a sandbox's log that the server reads.
 const MOST_OF_LOG: u64 = 256 << 10;
 /// Maximum number of log lines in an answer.
@@ -56,11 +57,11 @@ pub(crate) async fn answer(
     let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
     // Both versions of the API mean the same where they have the same call.
     let segments = segments.strip_prefix(&["v2"]).unwrap_or(&segments);
-    let calls = Calls { server, owner, quota };
+    let calls = OwnerCalls { server, owner, quota };
     match (request.method(), segments) {
         (&Method::POST, ["sandboxes"]) => {
             let managed = calls.create_once(request).await?;
-            Ok(json(StatusCode::CREATED, &Access::of(&managed)))
+            Ok(json(StatusCode::CREATED, &SandboxAccess::from_sandbox(&managed)))
         }
         (&Method::GET, ["sandboxes"]) => calls.list(&request),
         (&Method::GET, ["sandboxes", "metrics"]) => calls.metrics_of_several(&request).await,
@@ -79,7 +80,7 @@ pub(crate) async fn answer(
         ),
         (&Method::PUT, ["sandboxes", id, "network"]) => calls.set_network(id, request).await,
         (&Method::GET, ["ringfence", "templates"]) => Ok(calls.templates()),
-        (&Method::GET, ["ringfence", "sandboxes", id]) => calls.facts(id),
+        (&Method::GET, ["ringfence", "sandboxes", id]) => calls.isolation_info(id),
         (&Method::GET, ["ringfence", "sandboxes", id, "events"]) => calls.events(id),
         (&Method::GET, ["snapshots"]) => calls.snapshots(&request),
         (&Method::DELETE, ["templates", id]) => calls.delete_template(id).await,
@@ -88,13 +89,13 @@ pub(crate) async fn answer(
 }
 
 /// Calls of one owner, with the quota of the owner.
-pub(crate) struct Calls<'a> {
+pub(crate) struct OwnerCalls<'a> {
     pub(crate) server: &'a Arc<Server>,
     pub(crate) owner: Owner,
     pub(crate) quota: Quota,
 }
 
-impl Calls<'_> {
+impl OwnerCalls<'_> {
     /// Returns the sandbox `id` if it belongs to this owner and is up.
     pub(crate) fn find(&self, id: &str) -> Result<Arc<ManagedSandbox>, Refusal> {
         let managed =
@@ -104,27 +105,28 @@ impl Calls<'_> {
 
     fn info(&self, id: &str) -> Result<Reply, Refusal> {
         let managed = self.find(id)?;
-        let network = NetworkFacts::of(&network_of(&managed)?, &managed.record);
-        let detail = Detail {
+        let network = NetworkInfo::from_network(&network_of(&managed)?, &managed.record);
+        let detail = SandboxDetail {
             listed: self.listed(&managed),
             envd_access_token: &managed.record.token,
             allow_internet_access: network.reaches_something(),
             network,
-            lifecycle: Lifecycle::of(&managed.record),
+            lifecycle: Lifecycle::from_record(&managed.record),
         };
         Ok(json(StatusCode::OK, &detail))
     }
 
-    fn listed<'a>(&self, managed: &'a ManagedSandbox) -> Listed<'a> {
-        Listed::of(managed, self.server.templates.get(&managed.record.template))
+    fn listed<'a>(&self, managed: &'a ManagedSandbox) -> ListedSandbox<'a> {
+        ListedSandbox::from_sandbox(managed, self.server.templates.get(&managed.record.template))
     }
 
     fn list(&self, request: &Request<RequestBody>) -> Result<Reply, Refusal> {
-        let filter = Filter::of(&query(request)?)?;
-        let all = self.server.registry.of(&self.owner);
+        let filter = ListFilter::from_query(&query(request)?)?;
+        let all = self.server.registry.list_for_owner(&self.owner);
         let Page { shown, next } =
             filter.page(all, |managed| &managed.record, |managed| managed.expiry().state());
-        let listed: Vec<Listed<'_>> = shown.iter().map(|managed| self.listed(managed)).collect();
+        let listed: Vec<ListedSandbox<'_>> =
+            shown.iter().map(|managed| self.listed(managed)).collect();
         Ok(with_next(json(StatusCode::OK, &listed), next))
     }
 
@@ -139,7 +141,7 @@ impl Calls<'_> {
 
     async fn set_timeout(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
         let managed = self.find(id)?;
-        let Stay { timeout, .. } = body(request).await?;
+        let LeaseRequest { timeout, .. } = body(request).await?;
         let seconds = timeout.ok_or_else(|| {
             Refusal::wrong("`timeout` is missing: how many seconds it is to stay")
         })?;
@@ -148,7 +150,7 @@ impl Calls<'_> {
 
     async fn refresh(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
         let managed = self.find(id)?;
-        let Stay { timeout, .. } = body(request).await?;
+        let LeaseRequest { timeout, .. } = body(request).await?;
         self.stay_for(&managed, timeout.unwrap_or(DEFAULT_STAY)).await
     }
 
@@ -173,7 +175,7 @@ impl Calls<'_> {
     /// running sandbox where the requested time is longer, and never shortens it.
     async fn connect(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
         let managed = self.find(id)?;
-        let Stay { timeout, memory } = body(request).await?;
+        let LeaseRequest { timeout, memory } = body(request).await?;
         if memory == Some(false) {
             return Err(Refusal::wrong(
                 "`memory` cannot be left behind by this server: a paused sandbox goes on with it",
@@ -192,7 +194,7 @@ impl Calls<'_> {
             .await
             .map_err(|error| self.not_resumed(id, error))?;
         if resumed {
-            return Ok(json(StatusCode::CREATED, &Access::of(&managed)));
+            return Ok(json(StatusCode::CREATED, &SandboxAccess::from_sandbox(&managed)));
         }
         let expiry = managed.expiry();
         let ends =
@@ -200,7 +202,7 @@ impl Calls<'_> {
         if ends > expiry.ends && self.renew(&managed, ends).await? == RenewOutcome::Gone {
             return Err(Refusal::no_sandbox(id));
         }
-        Ok(json(StatusCode::OK, &Access::of(&managed)))
+        Ok(json(StatusCode::OK, &SandboxAccess::from_sandbox(&managed)))
     }
 
     fn not_resumed(&self, id: &str, error: ResumeError) -> Refusal {
@@ -232,7 +234,7 @@ impl Calls<'_> {
 
     async fn pause(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
         let managed = self.find(id)?;
-        let Rest { memory, require_healthy_guest } = body(request).await?;
+        let PauseRequest { memory, require_healthy_guest } = body(request).await?;
         if memory == Some(false) {
             return Err(Refusal::wrong(
                 "`memory` cannot be left behind by this server: a paused sandbox keeps it",
@@ -283,7 +285,7 @@ impl Calls<'_> {
     async fn metrics_of_several(&self, request: &Request<RequestBody>) -> Result<Reply, Refusal> {
         let query = query(request)?;
         let ids: Vec<&str> = query.all("sandbox_ids").flat_map(|ids| ids.split(',')).collect();
-        let mut found = self.server.registry.of(&self.owner);
+        let mut found = self.server.registry.list_for_owner(&self.owner);
         found.retain(|managed| ids.contains(&managed.record.id.as_str()));
         let unseen = |managed: &&Arc<ManagedSandbox>| {
             managed.samples(Timestamp::MIN, Timestamp::MAX).is_empty()
@@ -377,7 +379,7 @@ pub(crate) async fn body<T: DeserializeOwned>(request: Request<RequestBody>) -> 
 /// Returns the body of a request, if it is not too long and does not take too long to arrive.
 pub(crate) async fn bytes(request: Request<RequestBody>) -> Result<Bytes, Refusal> {
     let collected =
-        timeout(BODY_PATIENCE, Limited::new(request.into_body(), LONGEST_BODY).collect()).await;
+        timeout(BODY_TIMEOUT, Limited::new(request.into_body(), LONGEST_BODY).collect()).await;
     let late = |_| Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request's body takes too long");
     let text = collected.map_err(late)?.map_err(|error| match error
         .is::<http_body_util::LengthLimitError>()

@@ -22,22 +22,22 @@ const MOST_OF_ONE: usize = 256;
 pub(crate) const LONGEST_KEY: usize = 256;
 
 /// Result of a request: the id of the sandbox, once it exists.
-pub(crate) type Outcome = Arc<OnceCell<String>>;
+pub(crate) type CreateOutcome = Arc<OnceCell<String>>;
 
 /// Remembered requests, the oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Repeats(Mutex<VecDeque<Request>>);
+pub(crate) struct IdempotencyCache(Mutex<VecDeque<RememberedRequest>>);
 
 #[derive(Debug)]
-struct Request {
+struct RememberedRequest {
     owner: Owner,
     key: String,
     body: [u8; 32],
     since: Instant,
-    outcome: Outcome,
+    outcome: CreateOutcome,
 }
 
-impl Repeats {
+impl IdempotencyCache {
     /// Returns the outcome of the request with this key, which may still be pending. Remembers the
     /// request if the key is new. Refuses a key that was used with another body.
     pub(crate) fn outcome(
@@ -45,7 +45,7 @@ impl Repeats {
         owner: &Owner,
         key: &str,
         body: &[u8],
-    ) -> Result<Outcome, Refusal> {
+    ) -> Result<CreateOutcome, Refusal> {
         if key.len() > LONGEST_KEY {
             return Err(Refusal::wrong(format!(
                 "an `Idempotency-Key` is {LONGEST_KEY} bytes long at most"
@@ -65,7 +65,7 @@ impl Repeats {
                 }
             };
         }
-        let is_own = |request: &Request| request.owner == *owner;
+        let is_own = |request: &RememberedRequest| request.owner == *owner;
         if requests.iter().filter(|request| is_own(request)).count() >= MOST_OF_ONE {
             let oldest = requests.iter().position(is_own);
             oldest.map(|oldest| requests.remove(oldest));
@@ -73,9 +73,15 @@ impl Repeats {
         if requests.len() >= MOST {
             requests.pop_front();
         }
-        let outcome = Outcome::default();
+        let outcome = CreateOutcome::default();
         let (owner, key, since) = (owner.clone(), key.to_owned(), Instant::now());
-        requests.push_back(Request { owner, key, body, since, outcome: Arc::clone(&outcome) });
+        requests.push_back(RememberedRequest {
+            owner,
+            key,
+            body,
+            since,
+            outcome: Arc::clone(&outcome),
+        });
         Ok(outcome)
     }
 }
@@ -86,30 +92,30 @@ mod tests {
 
     #[test]
     fn a_request_that_is_sent_again_is_the_same_and_another_with_its_key_is_refused() {
-        let repeats = Repeats::default();
+        let cache = IdempotencyCache::default();
         let (one, other) = (Some("one".to_owned()), Some("other".to_owned()));
-        let first = repeats.outcome(&one, "k", b"{}").unwrap();
-        assert!(Arc::ptr_eq(&first, &repeats.outcome(&one, "k", b"{}").unwrap()));
-        assert!(!Arc::ptr_eq(&first, &repeats.outcome(&one, "l", b"{}").unwrap()));
-        assert!(!Arc::ptr_eq(&first, &repeats.outcome(&other, "k", b"{}").unwrap()));
-        assert_eq!(repeats.outcome(&one, "k", b"{ }").unwrap_err().status.as_u16(), 422);
+        let first = cache.outcome(&one, "k", b"{}").unwrap();
+        assert!(Arc::ptr_eq(&first, &cache.outcome(&one, "k", b"{}").unwrap()));
+        assert!(!Arc::ptr_eq(&first, &cache.outcome(&one, "l", b"{}").unwrap()));
+        assert!(!Arc::ptr_eq(&first, &cache.outcome(&other, "k", b"{}").unwrap()));
+        assert_eq!(cache.outcome(&one, "k", b"{ }").unwrap_err().status.as_u16(), 422);
         assert_eq!(
-            repeats.outcome(&one, &"k".repeat(LONGEST_KEY + 1), b"").unwrap_err().status.as_u16(),
+            cache.outcome(&one, &"k".repeat(LONGEST_KEY + 1), b"").unwrap_err().status.as_u16(),
             400
         );
     }
 
     #[test]
     fn what_is_remembered_is_bounded_and_no_owner_pushes_out_another() {
-        let repeats = Repeats::default();
-        let quiet = repeats.outcome(&None, "k", b"").unwrap();
+        let cache = IdempotencyCache::default();
+        let quiet = cache.outcome(&None, "k", b"").unwrap();
         let loud = Some("loud".to_owned());
-        let first = repeats.outcome(&loud, "0", b"").unwrap();
+        let first = cache.outcome(&loud, "0", b"").unwrap();
         for number in 1..=MOST_OF_ONE {
-            repeats.outcome(&loud, &number.to_string(), b"").unwrap();
+            cache.outcome(&loud, &number.to_string(), b"").unwrap();
         }
-        assert_eq!(repeats.0.lock().unwrap().len(), MOST_OF_ONE + 1);
-        assert!(Arc::ptr_eq(&quiet, &repeats.outcome(&None, "k", b"").unwrap()));
-        assert!(!Arc::ptr_eq(&first, &repeats.outcome(&loud, "0", b"").unwrap()));
+        assert_eq!(cache.0.lock().unwrap().len(), MOST_OF_ONE + 1);
+        assert!(Arc::ptr_eq(&quiet, &cache.outcome(&None, "k", b"").unwrap()));
+        assert!(!Arc::ptr_eq(&first, &cache.outcome(&loud, "0", b"").unwrap()));
     }
 }

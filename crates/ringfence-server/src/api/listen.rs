@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use crate::server::Server;
-use crate::tenants::seats::{Holder, Taken};
+use crate::tenants::connection_limits::{ConnectionCharge, ConnectionHolder};
 
 /// Maximum number of open connections. For a further client, the server closes the connection that
 /// has been idle for longest.
@@ -32,17 +32,17 @@ const MOST_CONNECTIONS: usize = 4096;
 /// of the first request.
 const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum idle time of a connection. E2B's clients keep their connections for five minutes.
-const REST_PATIENCE: Duration = Duration::from_secs(330);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(330);
 /// Maximum time for the head of a request, from its first byte.
-const HEAD_PATIENCE: Duration = Duration::from_secs(30);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum time for the TLS handshake.
-const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum length of the head of a request, in bytes.
 const LONGEST_HEAD: usize = 64 << 10;
 /// Time that running requests have to finish when the server ends.
-const GRACE: Duration = Duration::from_secs(10);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 /// Idle time after which the kernel probes whether the machine of a silent client is still there.
-const KEEPALIVE: Duration = Duration::from_secs(60);
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 
 /// Serves connections until `ended` completes, then lets running requests finish.
 pub(crate) async fn serve(
@@ -71,30 +71,30 @@ pub(crate) async fn serve(
             Ok(((stream, peer), admission)) => {
                 // All clients behind a proxy on this machine share one address, so loopback
                 // addresses have no limit.
-                let seat = match peer.ip().to_canonical() {
+                let permit = match peer.ip().to_canonical() {
                     address if address.is_loopback() => None,
-                    address => match server.seats.take(Holder::at(address)) {
-                        Some(seat) => Some(seat),
+                    address => match server.connection_limits.take(ConnectionHolder::at(address)) {
+                        Some(permit) => Some(permit),
                         None => continue, // this address has too many connections
                     },
                 };
                 let (server, ending, tls) = (Arc::clone(&server), ending.subscribe(), tls.clone());
                 let exchanges = admission.exchanges().clone();
-                let taken = Taken::new(admission, seat);
+                let charge = ConnectionCharge::new(admission, permit);
                 let conversation = async move {
                     // Without this option, the connection is only slower.
                     let _ = stream.set_nodelay(true);
                     // Without keepalive, the server would wait long for a client whose machine is
                     // gone. An error is ignored, because the connection works without it.
                     let _ = set_socket_keepalive(&stream, true);
-                    let _ = set_tcp_keepidle(&stream, KEEPALIVE);
+                    let _ = set_tcp_keepidle(&stream, KEEPALIVE_IDLE);
                     match tls {
-                        None => converse(stream, taken, server, ending).await,
+                        None => converse(stream, charge, server, ending).await,
                         Some(tls) => {
                             if let Ok(Ok(stream)) =
-                                timeout(HANDSHAKE_PATIENCE, tls.accept(stream)).await
+                                timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await
                             {
-                                converse(stream, taken, server, ending).await;
+                                converse(stream, charge, server, ending).await;
                             }
                         }
                     }
@@ -117,18 +117,18 @@ pub(crate) async fn serve(
 
 async fn converse<Stream>(
     stream: Stream,
-    taken: Taken,
+    charge: ConnectionCharge,
     server: Arc<Server>,
     mut ending: watch::Receiver<bool>,
 ) where
     Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let exchanges = taken.exchanges().clone();
+    let exchanges = charge.exchanges().clone();
     let stream =
-        exchanges.watch(stream, HeadTimeouts { first: FIRST_HEAD_TIMEOUT, later: HEAD_PATIENCE });
+        exchanges.watch(stream, HeadTimeouts { first: FIRST_HEAD_TIMEOUT, later: HEAD_TIMEOUT });
     let service = service_fn(move |mut request: Request<Incoming>| {
         let server = Arc::clone(&server);
-        request.extensions_mut().insert(taken.clone());
+        request.extensions_mut().insert(charge.clone());
         let (request, exchange) = exchanges.begin(request);
         async move {
             let begun = Instant::now();
@@ -142,7 +142,7 @@ async fn converse<Stream>(
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(REST_PATIENCE)
+        .header_read_timeout(IDLE_TIMEOUT)
         .max_header_size(LONGEST_HEAD)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
@@ -153,5 +153,5 @@ async fn converse<Stream>(
         _ = ending.wait_for(|ending| *ending) => {} // an error means that the server is gone
     }
     connection.as_mut().graceful_shutdown();
-    let _ = timeout(GRACE, connection).await; // errors are ignored for the same reason
+    let _ = timeout(SHUTDOWN_GRACE, connection).await; // errors are ignored for the same reason
 }

@@ -7,12 +7,12 @@ use jiff::Timestamp;
 use ringfence_proto::ENVD_VERSION;
 use serde::Serialize;
 
-use crate::api::network::NetworkFacts;
+use crate::api::network::NetworkInfo;
 use crate::lifecycle::expiry::ExpiryAction;
 use crate::lifecycle::registry::ManagedSandbox;
 use crate::lifecycle::template::Template;
 use crate::storage::snapshots::Snapshot;
-use crate::storage::store::Record;
+use crate::storage::store::SandboxRecord;
 
 /// Name that E2B's API has for the client that runs a sandbox; always this server.
 const CLIENT: &str = "ringfence";
@@ -21,7 +21,7 @@ const MEBIBYTE: u64 = 1 << 20;
 /// Identifiers of a sandbox.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Identity<'a> {
+struct SandboxIdentity<'a> {
     #[serde(rename = "templateID")]
     template_id: &'a str,
     #[serde(rename = "sandboxID")]
@@ -32,9 +32,9 @@ struct Identity<'a> {
     alias: &'a str,
 }
 
-impl<'a> Identity<'a> {
-    fn of(record: &'a Record) -> Identity<'a> {
-        Identity {
+impl<'a> SandboxIdentity<'a> {
+    fn from_record(record: &'a SandboxRecord) -> SandboxIdentity<'a> {
+        SandboxIdentity {
             template_id: &record.template,
             sandbox_id: &record.id,
             client_id: CLIENT,
@@ -47,18 +47,18 @@ impl<'a> Identity<'a> {
 /// Identifiers and tokens that a client needs to use a sandbox.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Access<'a> {
+pub(crate) struct SandboxAccess<'a> {
     #[serde(flatten)]
-    identity: Identity<'a>,
+    identity: SandboxIdentity<'a>,
     envd_access_token: &'a str,
     traffic_access_token: Cow<'a, str>,
 }
 
-impl<'a> Access<'a> {
-    pub(crate) fn of(managed: &'a ManagedSandbox) -> Access<'a> {
+impl<'a> SandboxAccess<'a> {
+    pub(crate) fn from_sandbox(managed: &'a ManagedSandbox) -> SandboxAccess<'a> {
         let record = &managed.record;
-        Access {
-            identity: Identity::of(record),
+        SandboxAccess {
+            identity: SandboxIdentity::from_record(record),
             envd_access_token: &record.token,
             traffic_access_token: record.traffic_access_token(),
         }
@@ -68,9 +68,9 @@ impl<'a> Access<'a> {
 /// Entry of a sandbox in a list.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Listed<'a> {
+pub(crate) struct ListedSandbox<'a> {
     #[serde(flatten)]
-    identity: Identity<'a>,
+    identity: SandboxIdentity<'a>,
     started_at: Timestamp,
     end_at: Timestamp,
     cpu_count: u64,
@@ -82,14 +82,17 @@ pub(crate) struct Listed<'a> {
     metadata: &'a BTreeMap<String, String>,
 }
 
-impl<'a> Listed<'a> {
+impl<'a> ListedSandbox<'a> {
     /// Describes a sandbox. `template` is the template of the sandbox, if it still exists.
-    pub(crate) fn of(managed: &'a ManagedSandbox, template: Option<&Template>) -> Listed<'a> {
+    pub(crate) fn from_sandbox(
+        managed: &'a ManagedSandbox,
+        template: Option<&Template>,
+    ) -> ListedSandbox<'a> {
         let (record, expiry) = (&managed.record, managed.expiry());
         let shape = template
             .map_or((0, 0, 0), |template| (template.processors, template.memory, template.disk));
-        Listed {
-            identity: Identity::of(record),
+        ListedSandbox {
+            identity: SandboxIdentity::from_record(record),
             started_at: record.started,
             end_at: expiry.ends,
             cpu_count: shape.0,
@@ -104,12 +107,12 @@ impl<'a> Listed<'a> {
 /// Details of one sandbox.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Detail<'a> {
+pub(crate) struct SandboxDetail<'a> {
     #[serde(flatten)]
-    pub(crate) listed: Listed<'a>,
+    pub(crate) listed: ListedSandbox<'a>,
     pub(crate) envd_access_token: &'a str,
     pub(crate) allow_internet_access: bool,
-    pub(crate) network: NetworkFacts,
+    pub(crate) network: NetworkInfo,
     pub(crate) lifecycle: Lifecycle,
 }
 
@@ -122,7 +125,7 @@ pub(crate) struct SnapshotInfo<'a> {
 }
 
 impl<'a> SnapshotInfo<'a> {
-    pub(crate) fn of(snapshot: &'a Snapshot) -> SnapshotInfo<'a> {
+    pub(crate) fn from_snapshot(snapshot: &'a Snapshot) -> SnapshotInfo<'a> {
         SnapshotInfo {
             snapshot_id: &snapshot.id,
             names: snapshot.name.as_deref().into_iter().collect(),
@@ -139,7 +142,7 @@ pub(crate) struct Lifecycle {
 }
 
 impl Lifecycle {
-    pub(crate) fn of(record: &Record) -> Lifecycle {
+    pub(crate) fn from_record(record: &SandboxRecord) -> Lifecycle {
         let on_timeout = match record.at_end {
             ExpiryAction::Kill => "kill",
             ExpiryAction::Pause => "pause",

@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`listen`] accepts connections, with or without [`tls`]. [`control`] routes the
 //! calls of an owner, whose bodies are in [`requests`]. [`messages`] and [`reply`] are the answers,
-//! and `page` splits long lists. [`network`] reads the network that a client asks for, and
+//! and [`pagination`] splits long lists. [`network`] reads the network that a client asks for, and
 //! [`idempotency`] recognises repeated requests.
 
 pub(crate) mod control;
@@ -10,7 +10,7 @@ pub(crate) mod idempotency;
 pub(crate) mod listen;
 pub(crate) mod messages;
 pub(crate) mod network;
-pub(crate) mod page;
+pub(crate) mod pagination;
 pub(crate) mod reply;
 pub(crate) mod requests;
 pub(crate) mod tls;

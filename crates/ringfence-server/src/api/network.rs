@@ -12,19 +12,19 @@ use ringfence::policy::{Egress, HostRule, Network};
 use ringfence_service::exchange::RequestBody;
 use serde::Serialize;
 
-use crate::api::control::{Calls, body};
+use crate::api::control::{OwnerCalls, body};
 use crate::api::reply::{Refusal, Reply, bare};
 use crate::api::requests::{NetworkChange, NetworkRequest};
 use crate::lifecycle::registry::ManagedSandbox;
-use crate::storage::store::Record;
-use crate::to_its_end;
+use crate::run_to_completion;
+use crate::storage::store::SandboxRecord;
 
 /// Entries in a client's list that stand for all addresses.
 const EVERYTHING: [&str; 2] = ["0.0.0.0/0", "::/0"];
 
 /// Network that a client asks for, relative to the network of its template.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum WantedNetwork {
     /// The whole network of the template.
     Template,
     /// No network at all.
@@ -35,14 +35,14 @@ pub(crate) enum Wanted {
     Without(Vec<HostRule>),
 }
 
-impl Wanted {
+impl WantedNetwork {
     /// Parses the request of a client. Refuses fields that the server does not support, and hosts
     /// beyond the template.
-    pub(crate) fn of(
+    pub(crate) fn from_request(
         template: &Network,
         allows_internet: Option<bool>,
         asked: Option<&NetworkRequest>,
-    ) -> Result<Wanted, Refusal> {
+    ) -> Result<WantedNetwork, Refusal> {
         if let Some(field) = asked.and_then(unkept) {
             return Err(Refusal::wrong(format!(
                 "`network.{field}` cannot be kept by this server: leave it out"
@@ -53,14 +53,14 @@ impl Wanted {
         let (denies_everything, deny) =
             rules("denyOut", asked.and_then(|asked| asked.deny_out.as_deref()))?;
         if allows_internet == Some(false) {
-            return Ok(Wanted::Nothing);
+            return Ok(WantedNetwork::Nothing);
         }
         if allows_everything || !denies_everything {
             // Unless the client denies everything, its allowed hosts change nothing: the template
             // decides.
             return match (template, deny.as_slice()) {
-                (_, []) | (Network::Closed, _) => Ok(Wanted::Template),
-                (Network::Allow(_), _) => Ok(Wanted::Without(deny)),
+                (_, []) | (Network::Closed, _) => Ok(WantedNetwork::Template),
+                (Network::Allow(_), _) => Ok(WantedNetwork::Without(deny)),
                 (Network::Open, _) => Err(Refusal::wrong(
                     "`network.denyOut` can be kept where all else is denied, too: add 0.0.0.0/0 to it, and what is \
                      needed to `network.allowOut`",
@@ -68,7 +68,7 @@ impl Wanted {
             };
         }
         if allow.is_empty() {
-            return Ok(Wanted::Nothing);
+            return Ok(WantedNetwork::Nothing);
         }
         let beyond =
             |why: &str| Err(Refusal::wrong(format!("`network.allowOut`: the template {why}")));
@@ -84,19 +84,19 @@ impl Wanted {
             }
             Network::Closed => return beyond("lets nothing be reached"),
         }
-        Ok(Wanted::Only { allow, deny })
+        Ok(WantedNetwork::Only { allow, deny })
     }
 
     /// Returns the flags of `ringfence up` that give a sandbox of the template this network.
     pub(crate) fn words(&self, template: &Network) -> Vec<OsString> {
         match self {
-            Wanted::Template => Vec::new(),
-            Wanted::Nothing if *template == Network::Closed => Vec::new(),
-            Wanted::Nothing => vec!["--net".into(), "closed".into()],
-            Wanted::Only { allow, deny } => {
+            WantedNetwork::Template => Vec::new(),
+            WantedNetwork::Nothing if *template == Network::Closed => Vec::new(),
+            WantedNetwork::Nothing => vec!["--net".into(), "closed".into()],
+            WantedNetwork::Only { allow, deny } => {
                 flags("--allow", allow).chain(flags("--deny", deny)).collect()
             }
-            Wanted::Without(deny) => flags("--deny", deny).collect(),
+            WantedNetwork::Without(deny) => flags("--deny", deny).collect(),
         }
     }
 
@@ -105,11 +105,11 @@ impl Wanted {
     fn network(self, template: &Network, own: &Egress) -> Network {
         let theirs = template.egress().cloned().unwrap_or_default();
         let (allow, deny) = match self {
-            Wanted::Template if *template == Network::Open => return Network::Open,
-            Wanted::Template => (theirs.allow, Vec::new()),
-            Wanted::Nothing => (Vec::new(), Vec::new()),
-            Wanted::Only { allow, deny } => (allow, deny),
-            Wanted::Without(deny) => (theirs.allow, deny),
+            WantedNetwork::Template if *template == Network::Open => return Network::Open,
+            WantedNetwork::Template => (theirs.allow, Vec::new()),
+            WantedNetwork::Nothing => (Vec::new(), Vec::new()),
+            WantedNetwork::Only { allow, deny } => (allow, deny),
+            WantedNetwork::Without(deny) => (theirs.allow, deny),
         };
         // A client may repeat rules that the server listed for it.
         let known: HashSet<HostRule> = theirs.deny.iter().cloned().collect();
@@ -135,18 +135,24 @@ impl From<NetworkChange> for NetworkRequest {
 
 /// Returns the new rules for a sandbox with the network `own`, or `None` if nothing changes.
 /// Refuses a change that the sandbox does not support.
-fn change(wanted: Wanted, template: &Network, own: &Network) -> Result<Option<Egress>, Refusal> {
-    let is_nothing =
-        wanted == Wanted::Nothing || (wanted == Wanted::Template && *template == Network::Closed);
+fn change(
+    wanted: WantedNetwork,
+    template: &Network,
+    own: &Network,
+) -> Result<Option<Egress>, Refusal> {
+    let is_nothing = wanted == WantedNetwork::Nothing
+        || (wanted == WantedNetwork::Template && *template == Network::Closed);
     // The template may have changed since the sandbox was started.
-    let is_list = matches!(wanted, Wanted::Only { .. })
+    let is_list = matches!(wanted, WantedNetwork::Only { .. })
         || template.egress().is_some_and(|egress| !egress.observe);
     match own {
         Network::Closed if is_nothing => Ok(None),
         Network::Closed => Err(Refusal::unsupported(
             "the sandbox was started with a network that is closed, and has no gate that could be opened: create another",
         )),
-        Network::Open if wanted == Wanted::Template && *template == Network::Open => Ok(None),
+        Network::Open if wanted == WantedNetwork::Template && *template == Network::Open => {
+            Ok(None)
+        }
         Network::Open => Err(Refusal::unsupported(
             "the sandbox was started with a network that is open, and has no gate that could be closed: create another \
              with `network.allowOut`",
@@ -164,7 +170,7 @@ fn change(wanted: Wanted, template: &Network, own: &Network) -> Result<Option<Eg
     }
 }
 
-impl Calls<'_> {
+impl OwnerCalls<'_> {
     /// Replaces the network of a sandbox. Answers once the new rules are in force.
     pub(crate) async fn set_network(
         &self,
@@ -181,12 +187,13 @@ impl Calls<'_> {
             return Err(Refusal::wrong(message));
         };
         let allows_internet = asked.allow_internet_access;
-        let wanted = Wanted::of(&template.network, allows_internet, Some(&asked.into()))?;
+        let wanted =
+            WantedNetwork::from_request(&template.network, allows_internet, Some(&asked.into()))?;
         let own = network_of(&managed)?;
         if let Some(egress) = change(wanted, &template.network, &own)? {
             let sandbox = managed.sandbox.clone();
-            to_its_end(async move { sandbox.set_egress(egress).await }).await.map_err(|error| {
-                match error {
+            run_to_completion(async move { sandbox.set_egress(egress).await }).await.map_err(
+                |error| match error {
                     ChangeError::Unreachable { .. }
                     | ChangeError::Room(_)
                     | ChangeError::Refused { .. } => {
@@ -201,8 +208,8 @@ impl Calls<'_> {
                     }
                     ChangeError::TooLong { .. } => Refusal::wrong(error.to_string()),
                     error => Refusal::unsupported(error.to_string()),
-                }
-            })?;
+                },
+            )?;
             tracing::info!(id, "what a sandbox may reach was changed");
         }
         Ok(bare(StatusCode::NO_CONTENT))
@@ -229,7 +236,7 @@ pub(crate) fn network_of(managed: &ManagedSandbox) -> Result<Network, Refusal> {
 /// Network of a sandbox, as the lists that a client could ask for to get it.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct NetworkFacts {
+pub(crate) struct NetworkInfo {
     allow_out: Vec<String>,
     deny_out: Vec<String>,
     allow_public_traffic: bool,
@@ -261,10 +268,10 @@ fn lists(network: &Network) -> (Vec<String>, Vec<String>) {
     }
 }
 
-impl NetworkFacts {
-    pub(crate) fn of(network: &Network, record: &Record) -> NetworkFacts {
+impl NetworkInfo {
+    pub(crate) fn from_network(network: &Network, record: &SandboxRecord) -> NetworkInfo {
         let (allow_out, deny_out) = lists(network);
-        NetworkFacts { allow_out, deny_out, allow_public_traffic: record.traffic_token.is_none() }
+        NetworkInfo { allow_out, deny_out, allow_public_traffic: record.traffic_token.is_none() }
     }
 
     /// Returns whether the network reaches anything.
@@ -320,8 +327,8 @@ mod tests {
     #[track_caller]
     fn check(template: &Network, asked: &str, expected: Result<&str, &str>) {
         let asked: NetworkRequest = serde_json::from_str(asked).unwrap();
-        let found =
-            Wanted::of(template, Some(true), Some(&asked)).map(|wanted| wanted.words(template));
+        let found = WantedNetwork::from_request(template, Some(true), Some(&asked))
+            .map(|wanted| wanted.words(template));
         let found = found.map(|words| {
             words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
         });
@@ -384,7 +391,7 @@ mod tests {
     #[test]
     fn no_internet_is_none_whatever_the_template_says() {
         let words = |template: Network, allows| {
-            Wanted::of(&template, allows, None).unwrap().words(&template)
+            WantedNetwork::from_request(&template, allows, None).unwrap().words(&template)
         };
         assert_eq!(words(Network::Open, Some(false)), ["--net", "closed"]);
         assert_eq!(words(Network::Open, None), [""; 0]);
@@ -406,7 +413,7 @@ mod tests {
     ) {
         let asked: NetworkChange = serde_json::from_str(asked).unwrap();
         let allows = asked.allow_internet_access;
-        let changed = Wanted::of(template, allows, Some(&asked.into()))
+        let changed = WantedNetwork::from_request(template, allows, Some(&asked.into()))
             .and_then(|wanted| change(wanted, template, own))
             .map_err(|refusal| refusal.message);
         match expected {
@@ -522,7 +529,8 @@ mod tests {
         assert_eq!(narrowing(&some, Some(&some)), None);
         let words = |network: &Network, template: &Network| {
             let asked = narrowing(network, Some(&Network::Open));
-            Wanted::of(template, None, asked.as_ref()).map(|wanted| wanted.words(template))
+            WantedNetwork::from_request(template, None, asked.as_ref())
+                .map(|wanted| wanted.words(template))
         };
         assert_eq!(words(&some, &Network::Open).unwrap(), ["--allow", "a.example.org"]);
         assert_eq!(words(&Network::Closed, &Network::Open).unwrap(), ["--net", "closed"]);

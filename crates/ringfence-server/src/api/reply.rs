@@ -22,7 +22,7 @@ pub(crate) struct Refusal {
 }
 
 #[derive(Serialize)]
-struct Words<'a> {
+struct RefusalBody<'a> {
     code: u16,
     message: &'a str,
 }
@@ -69,7 +69,7 @@ impl Refusal {
 
 impl From<Refusal> for Reply {
     fn from(refusal: Refusal) -> Reply {
-        let words = Words { code: refusal.status.as_u16(), message: &refusal.message };
+        let words = RefusalBody { code: refusal.status.as_u16(), message: &refusal.message };
         let mut reply = json(refusal.status, &words);
         if let Some(seconds) = refusal.retry_after {
             reply.headers_mut().insert(RETRY_AFTER, seconds.into());

@@ -68,7 +68,7 @@ pub(crate) struct AutoResume {
 
 /// Request for a lease that begins now.
 #[derive(Debug, Default, Deserialize)]
-pub(crate) struct Stay {
+pub(crate) struct LeaseRequest {
     /// Length of the lease in seconds.
     #[serde(alias = "duration")]
     pub(crate) timeout: Option<u64>,
@@ -88,7 +88,7 @@ pub(crate) struct NewSnapshot {
 /// Request to pause a sandbox.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Rest {
+pub(crate) struct PauseRequest {
     /// Set to `false` to ask for a pause without the memory, which the server refuses.
     pub(crate) memory: Option<bool>,
     /// Set to refuse the pause when the guest does not answer.

@@ -27,18 +27,18 @@ const NAMES: [&str; 5] = ["localhost", DOMAIN, "*.sbx.localhost", "127.0.0.1", "
 
 /// Paths of a certificate and its key, in PEM.
 #[derive(Debug, Clone)]
-pub struct Identity {
+pub struct TlsIdentity {
     /// Path of the certificate and of the chain to a certificate that clients trust.
     pub certificate: PathBuf,
     /// Path of the private key.
     pub key: PathBuf,
 }
 
-impl Identity {
+impl TlsIdentity {
     /// Returns the server's own identity in `directory`, and the path of the authority certificate
     /// that clients must trust. Creates both if they are missing.
-    pub fn own(directory: &Path) -> Result<(Identity, PathBuf), ServerError> {
-        let identity = Identity {
+    pub fn own(directory: &Path) -> Result<(TlsIdentity, PathBuf), ServerError> {
+        let identity = TlsIdentity {
             certificate: directory.join("server.pem"),
             key: directory.join("server.key"),
         };
@@ -91,7 +91,7 @@ impl Identity {
 }
 
 /// New certificate for names of this machine, in PEM.
-struct Made {
+struct MadeCertificate {
     authority: String,
     server: String,
     key: String,
@@ -99,7 +99,7 @@ struct Made {
 
 /// Creates an authority, signs one certificate with it, and drops the authority's key, so that it
 /// can never sign another. Name constraints also limit the authority to names of this machine.
-fn make() -> Result<Made, rcgen::Error> {
+fn make() -> Result<MadeCertificate, rcgen::Error> {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, "ringfence: authority of one server");
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -123,7 +123,7 @@ fn make() -> Result<Made, rcgen::Error> {
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     let key = KeyPair::generate()?;
     let server = params.signed_by(&key, &issuer)?;
-    Ok(Made {
+    Ok(MadeCertificate {
         authority: pem("CERTIFICATE", issuer.der()),
         server: pem("CERTIFICATE", server.der()),
         key: pem("PRIVATE KEY", &key.serialize_der()),
@@ -147,14 +147,15 @@ mod tests {
     fn a_certificate_is_made_once_and_can_be_served_with() {
         let place = tempfile::tempdir().unwrap();
         let directory = place.path().join("tls");
-        let (identity, authority) = Identity::own(&directory).unwrap();
+        let (identity, authority) = TlsIdentity::own(&directory).unwrap();
         identity.acceptor().unwrap();
         let made = fs_err::read_to_string(&authority).unwrap();
-        Identity::own(&directory).unwrap().0.acceptor().unwrap();
+        TlsIdentity::own(&directory).unwrap().0.acceptor().unwrap();
         assert_eq!(fs_err::read_to_string(&authority).unwrap(), made);
-        let refusal = |identity: &Identity| identity.acceptor().err().unwrap().message().to_owned();
-        let another = Identity {
-            key: Identity::own(&place.path().join("another")).unwrap().0.key,
+        let refusal =
+            |identity: &TlsIdentity| identity.acceptor().err().unwrap().message().to_owned();
+        let another = TlsIdentity {
+            key: TlsIdentity::own(&place.path().join("another")).unwrap().0.key,
             ..identity.clone()
         };
         let message = refusal(&another);
@@ -163,7 +164,7 @@ mod tests {
             "{message}"
         );
         let swapped =
-            Identity { certificate: identity.key.clone(), key: identity.certificate.clone() };
+            TlsIdentity { certificate: identity.key.clone(), key: identity.certificate.clone() };
         assert!(refusal(&swapped).ends_with("tls/server.key`: it has no certificate"));
         fs_err::write(&identity.key, "no key").unwrap();
         assert!(refusal(&identity).contains("tls/server.key"));

@@ -1,6 +1,6 @@
-//! Commands that pass through the server. Clients that watch a sandbox ([`crate::page::activity`]) and
-//! the telemetry collector learn of them. The server reads the messages while it forwards them, and
-//! forwarding never waits for that.
+//! Commands that pass through the server. Clients that watch a sandbox ([`crate::page::activity`])
+//! and the telemetry collector learn of them. The server reads the messages while it forwards them,
+//! and forwarding never waits for that.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -15,10 +15,10 @@ use ringfence_proto::process::{self, EndEvent, EventMessage, ProcessEvent, Start
 use ringfence_service::telemetry::{Caller, ExecSpan, TRACE_PARENT};
 
 use crate::api::reply::{Body, Reply};
-use crate::forwarding::place::text;
-use crate::forwarding::skim::Skimmer;
+use crate::forwarding::frame_scanner::FrameScanner;
+use crate::forwarding::route::text;
 use crate::lifecycle::registry::ManagedSandbox;
-use crate::page::activity::{Begun, Kind, What};
+use crate::page::activity::{ExecutionHandle, ExecutionInfo, ExecutionKind};
 
 /// Maximum length of a message that starts a command, in bytes. The words of a longer message are
 /// not recorded.
@@ -34,46 +34,54 @@ pub(crate) fn caller<B>(request: &Request<B>) -> Caller {
 
 /// Command that a request starts.
 #[derive(Debug)]
-pub(crate) struct Execution {
+pub(crate) struct FollowedExecution {
     /// Record of the execution for watchers, set once the request body has said what is started.
-    begun: Arc<OnceLock<Begun>>,
-    traced: Option<Traced>,
+    begun: Arc<OnceLock<ExecutionHandle>>,
+    traced: Option<TracedExecution>,
 }
 
 /// Telemetry of an execution.
 #[derive(Debug)]
-struct Traced {
+struct TracedExecution {
     span: ExecSpan,
     before: Observation,
     begun: Instant,
 }
 
-impl Execution {
+impl FollowedExecution {
     /// Returns the execution that a request starts, if it starts one. Wraps the body of the request
     /// to read its messages.
-    pub(crate) fn of(managed: &ManagedSandbox, request: &mut Request<Body>) -> Option<Execution> {
+    pub(crate) fn from_request(
+        managed: &ManagedSandbox,
+        request: &mut Request<Body>,
+    ) -> Option<FollowedExecution> {
         let method = request.uri().path().strip_prefix('/')?.strip_prefix(process::SERVICE)?;
         if request.method() != Method::POST || method != "/Start" {
             return None;
         }
         let span = managed.span.exec(&caller(request));
-        let trace = || Traced {
+        let trace = || TracedExecution {
             span: span.clone(),
             before: managed.sandbox.observe(),
             begun: Instant::now(),
         };
-        let execution = Execution { begun: Arc::default(), traced: span.is_told().then(trace) };
+        let execution =
+            FollowedExecution { begun: Arc::default(), traced: span.is_told().then(trace) };
         let (activity, begun) = (Arc::clone(&managed.activity), Arc::clone(&execution.begun));
         listen(request.body_mut(), LONGEST_START, move |message| {
             let what = match message.and_then(|message| serde_json::from_slice(message).ok()) {
                 Some(StartRequest { process, pty, .. }) => {
                     span.program(&process.cmd, process.args.len());
-                    let kind = if pty.is_some() { Kind::Terminal } else { Kind::Command };
-                    What::command(kind, process)
+                    let kind = if pty.is_some() {
+                        ExecutionKind::Terminal
+                    } else {
+                        ExecutionKind::Command
+                    };
+                    ExecutionInfo::command(kind, process)
                 }
                 None => {
                     span.program("", 0);
-                    What::unread(Kind::Command)
+                    ExecutionInfo::unread(ExecutionKind::Command)
                 }
             };
             begun.get_or_init(|| activity.begin(what)); // a stream has only one such message
@@ -83,7 +91,7 @@ impl Execution {
 
     /// Follows the answer until the command has ended or the client disconnects.
     pub(crate) fn follow(self, reply: &mut Reply) {
-        let Execution { begun, traced } = self;
+        let FollowedExecution { begun, traced } = self;
         if !reply.status().is_success() {
             begun.get().into_iter().for_each(|begun| begun.ended(false, "not started"));
             traced.into_iter().for_each(|traced| traced.span.fail("it was not started"));
@@ -119,7 +127,7 @@ impl Execution {
     }
 }
 
-impl Traced {
+impl TracedExecution {
     /// Ends the span with the reported end of the command and the end of the stream.
     fn end(&self, last: Option<EndEvent>, failure: Option<&Failure>) {
         let timed_out = failure.is_some_and(|failure| failure.code == Code::DeadlineExceeded);
@@ -137,7 +145,7 @@ fn is_well(end: &EndEvent) -> bool {
 /// Calls `hear` with each message of a body as it passes through. A message longer than `longest`
 /// gives `None`.
 fn listen(body: &mut Body, longest: usize, mut hear: impl FnMut(Option<&[u8]>) + Send + 'static) {
-    let mut messages = Skimmer::new(longest);
+    let mut messages = FrameScanner::new(longest);
     let heard = std::mem::take(body).map_frame(move |frame: Frame<Bytes>| {
         if let Some(bytes) = frame.data_ref() {
             messages.push(bytes, &mut hear);

@@ -21,11 +21,11 @@ use ringfence_service::telemetry::ExecSpan;
 use crate::api::control::body;
 use crate::api::reply::{Refusal, Reply, bare, json};
 use crate::forwarding::executions::caller;
-use crate::forwarding::place::text;
+use crate::forwarding::route::text;
 use crate::lifecycle::registry::ManagedSandbox;
-use crate::page::activity::{Begun, What};
-use crate::storage::store::Record;
-use crate::to_its_end;
+use crate::page::activity::{ExecutionHandle, ExecutionInfo};
+use crate::run_to_completion;
+use crate::storage::store::SandboxRecord;
 
 /// Port at which clients expect the code interpreter.
 pub(crate) const PORT: u16 = 49999;
@@ -38,7 +38,11 @@ pub(crate) fn is_its(path: &str) -> bool {
 
 /// Checks that a request shows a token of its sandbox. E2B's packages send the guest's token for
 /// `/execute` alone, and the traffic access token for contexts.
-pub(crate) fn check_token(record: &Record, path: &str, headers: &HeaderMap) -> Result<(), Refusal> {
+pub(crate) fn check_token(
+    record: &SandboxRecord,
+    path: &str,
+    headers: &HeaderMap,
+) -> Result<(), Refusal> {
     let may = match (text(headers, header::TOKEN), text(headers, header::TRAFFIC)) {
         (Some(shown), _) => agree(shown, &record.token),
         (None, Some(shown)) if path != "/execute" => agree(shown, &record.traffic_access_token()),
@@ -75,10 +79,11 @@ async fn route(managed: &ManagedSandbox, request: Request<RequestBody>) -> Resul
             let span = managed.span.exec(&caller(&request));
             let request: ExecuteRequest = body(request).await?;
             let (code, sandbox) = (request.code.clone(), managed.sandbox.clone());
-            match to_its_end(async move { execute(sandbox.contexts(), request).await }).await {
+            match run_to_completion(async move { execute(sandbox.contexts(), request).await }).await
+            {
                 Ok((language, cell)) => {
                     span.code(&language);
-                    Ok(lines(cell, managed.activity.begin(What::code(code)), span))
+                    Ok(lines(cell, managed.activity.begin(ExecutionInfo::code(code)), span))
                 }
                 Err(refusal) => {
                     span.fail("it was not begun");
@@ -92,7 +97,7 @@ async fn route(managed: &ManagedSandbox, request: Request<RequestBody>) -> Resul
             let created = async move {
                 sandbox.contexts().create(&language, cwd.as_deref()).await.map_err(refusal)
             };
-            Ok(json(StatusCode::OK, &Listed::from(&to_its_end(created).await?)))
+            Ok(json(StatusCode::OK, &Listed::from(&run_to_completion(created).await?)))
         }
         (&Method::GET, ["contexts"]) => {
             let listed: Vec<Listed> = contexts.list().iter().map(Listed::from).collect();
@@ -100,13 +105,13 @@ async fn route(managed: &ManagedSandbox, request: Request<RequestBody>) -> Resul
         }
         (&Method::DELETE, ["contexts", id]) => {
             let (id, sandbox) = ((*id).to_owned(), managed.sandbox.clone());
-            to_its_end(async move { sandbox.contexts().remove(&id).await.map_err(refusal) })
+            run_to_completion(async move { sandbox.contexts().remove(&id).await.map_err(refusal) })
                 .await?;
             Ok(bare(StatusCode::NO_CONTENT))
         }
         (&Method::POST, ["contexts", id, "restart"]) => {
             let context = contexts.get(id).map_err(refusal)?;
-            to_its_end(async move { context.restart().await.map_err(refusal) }).await?;
+            run_to_completion(async move { context.restart().await.map_err(refusal) }).await?;
             Ok(bare(StatusCode::NO_CONTENT))
         }
         (method, _) => {
@@ -150,7 +155,7 @@ fn named(language: Option<String>) -> String {
 
 /// Streams the events of a cell, one line each. A client that disconnects drops the cell, which
 /// interrupts the code.
-fn lines(cell: Cell, begun: Begun, span: ExecSpan) -> Reply {
+fn lines(cell: Cell, begun: ExecutionHandle, span: ExecSpan) -> Reply {
     let pieces = stream::unfold((cell, begun, span), |(mut cell, begun, span)| async {
         let next = cell.next().await?;
         match &next {

@@ -1,11 +1,11 @@
 //! Requests to sandboxes: their route, the proxy, and what the server reads while it forwards.
 //!
-//! Reading order: `place` finds the target of a request, `carry` forwards the request, and
+//! Reading order: [`route`] finds the target of a request, [`forward`] forwards the request, and
 //! [`interpreter`] answers E2B's code interpreter API. [`executions`] follows the commands in
-//! forwarded messages, which `skim` finds in a stream.
+//! forwarded messages, which [`frame_scanner`] finds in a stream.
 
-pub(crate) mod carry;
 pub(crate) mod executions;
+pub(crate) mod forward;
+pub(crate) mod frame_scanner;
 pub(crate) mod interpreter;
-pub(crate) mod place;
-pub(crate) mod skim;
+pub(crate) mod route;

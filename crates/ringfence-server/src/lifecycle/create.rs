@@ -12,24 +12,24 @@ use ringfence::policy::Environment;
 use ringfence_service::exchange::RequestBody;
 use ringfence_service::telemetry::Caller;
 
-use crate::api::control::{Calls, bytes, decode};
-use crate::api::network::{self, Wanted};
+use crate::api::control::{OwnerCalls, bytes, decode};
+use crate::api::network::{self, WantedNetwork};
 use crate::api::reply::Refusal;
 use crate::api::requests::{NetworkRequest, NewSandbox};
 use crate::error::ServerError;
 use crate::forwarding::executions::caller;
-use crate::forwarding::place::text;
+use crate::forwarding::route::text;
 use crate::lifecycle::expiry::{Expiry, ExpiryAction, after, left};
 use crate::lifecycle::pool::{WarmPool, WarmSandbox};
 use crate::lifecycle::registry::{ManagedSandbox, Registry};
 use crate::lifecycle::template::Template;
+use crate::run_to_completion;
 use crate::secret::{hexadecimal, name};
 use crate::server::Server;
-use crate::storage::snapshots::{InUse, Snapshot};
-use crate::storage::store::Record;
-use crate::tenants::quota::Reserved;
-use crate::tenants::turns::{PATIENCE, Turn};
-use crate::to_its_end;
+use crate::storage::snapshots::{HeldSnapshot, Snapshot};
+use crate::storage::store::SandboxRecord;
+use crate::tenants::fair_semaphore::{FairPermit, PERMIT_TIMEOUT};
+use crate::tenants::quota::StartReservation;
 
 /// Maximum number of variables that a client may set. With more variables than the kernel accepts,
 /// no command would start.
@@ -44,17 +44,17 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// Sandbox that a client asked for and may have.
 #[derive(Debug)]
 struct CreatePlan {
-    record: Record,
+    record: SandboxRecord,
     /// Flags of the template.
     words: Vec<OsString>,
     /// Flags that make the sandbox narrower than its template.
     narrower: Vec<OsString>,
     variables: BTreeMap<String, String>,
     /// Snapshot whose files the sandbox starts with.
-    snapshot: Option<InUse>,
+    snapshot: Option<HeldSnapshot>,
 }
 
-impl Calls<'_> {
+impl OwnerCalls<'_> {
     /// Creates the sandbox that a request asks for, or finds the sandbox that an earlier request
     /// with the same key created.
     pub(crate) async fn create_once(
@@ -66,12 +66,12 @@ impl Calls<'_> {
         let body = bytes(request).await?;
         let asked: NewSandbox = decode(&body)?;
         let Some(key) = key else { return self.create(asked, caller).await };
-        let outcome = self.server.repeats.outcome(&self.owner, &key, &body)?;
+        let outcome = self.server.idempotency_cache.outcome(&self.owner, &key, &body)?;
         let (server, owner, quota) = (Arc::clone(self.server), self.owner.clone(), self.quota);
         // A client repeats a request because it stopped waiting for the first one, so the first one
         // must continue.
-        let made = to_its_end(async move {
-            let calls = Calls { server: &server, owner, quota };
+        let made = run_to_completion(async move {
+            let calls = OwnerCalls { server: &server, owner, quota };
             let create = || async { Ok(calls.create(asked, caller).await?.record.id.clone()) };
             outcome.get_or_try_init(create).await.cloned()
         });
@@ -88,24 +88,24 @@ impl Calls<'_> {
         let plan = self.plan(asked, &caller)?;
         let asked_at = plan.record.started;
         let reserved = self.reserve()?;
-        // Take the turn to copy before the turn to start, so that requests that wait to copy do not
-        // block starts that copy nothing.
+        // Take the permit to copy before the permit to start, so that requests that wait to copy do
+        // not block starts that copy nothing.
         let copying = match plan.snapshot {
-            Some(_) => Some(self.server.snapshots.turn(&self.owner).await?),
+            Some(_) => Some(self.server.snapshots.take_copy_permit(&self.owner).await?),
             None => None,
         };
-        // A warm sandbox is already up and needs no turn to start.
+        // A warm sandbox is already up and needs no permit to start.
         let warm = plan.warm(&self.server.pool);
-        let turn = match warm {
+        let permit = match warm {
             Some(_) => None,
-            None => Some(self.turn_to_start().await?),
+            None => Some(self.take_start_permit().await?),
         };
         // If the client stops waiting, the start still completes, and the client finds the sandbox
         // in its list.
         let (server, template) = (Arc::clone(self.server), plan.record.template.clone());
-        let starting = to_its_end(async move {
+        let starting = run_to_completion(async move {
             let made = plan.fulfil(&server, warm).await;
-            drop((reserved, copying, turn));
+            drop((reserved, copying, permit));
             made
         });
         let managed = starting.await.map_err(|failure| {
@@ -120,10 +120,10 @@ impl Calls<'_> {
         Ok(managed)
     }
 
-    async fn turn_to_start(&self) -> Result<Turn, Refusal> {
-        let turn = self.server.starting.take(&self.owner).await;
-        turn.ok_or_else(|| {
-            Refusal::busy("too many sandboxes are being started", PATIENCE.as_secs())
+    async fn take_start_permit(&self) -> Result<FairPermit, Refusal> {
+        let permit = self.server.starting.take(&self.owner).await;
+        permit.ok_or_else(|| {
+            Refusal::busy("too many sandboxes are being started", PERMIT_TIMEOUT.as_secs())
         })
     }
 
@@ -164,14 +164,18 @@ impl Calls<'_> {
             Environment::check(variable, value)
                 .map_err(|error| Refusal::wrong(format!("`envVars`: {error}")))?;
         }
-        let mut wanted =
-            Wanted::of(&template.network, asked.allow_internet_access, asked.network.as_ref())?;
+        let mut wanted = WantedNetwork::from_request(
+            &template.network,
+            asked.allow_internet_access,
+            asked.network.as_ref(),
+        )?;
         if let Some(snapshot) = taken
             && !network::is_told(asked.allow_internet_access, asked.network.as_ref())
         {
             // The snapshot's network is checked against the current template, which may have
             // changed.
-            wanted = Wanted::of(&template.network, None, snapshot.network.as_ref())?;
+            wanted =
+                WantedNetwork::from_request(&template.network, None, snapshot.network.as_ref())?;
         }
         let narrower = wanted.words(&template.network);
         let started = Timestamp::now();
@@ -181,7 +185,7 @@ impl Calls<'_> {
         let before = taken.and_then(|snapshot| snapshot.network.as_ref());
         let has_public_ports =
             public(asked.network.as_ref()).or_else(|| public(before)) != Some(false);
-        let record = Record {
+        let record = SandboxRecord {
             id: name(),
             template: template_name,
             owner: self.owner.clone(),
@@ -228,8 +232,8 @@ impl Calls<'_> {
     }
 
     /// Reserves a place for one more sandbox, if the quota of this owner allows it.
-    fn reserve(&self) -> Result<Reserved, Refusal> {
-        let managed = self.server.registry.of(&self.owner);
+    fn reserve(&self) -> Result<StartReservation, Refusal> {
+        let managed = self.server.registry.list_for_owner(&self.owner);
         let next = managed.iter().map(|managed| managed.expiry().ends).min().unwrap_or_default();
         let soon = left(next, Timestamp::now());
         self.server.tallies().reserve(&self.owner, &self.quota, managed.len(), soon)

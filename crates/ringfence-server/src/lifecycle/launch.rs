@@ -17,7 +17,7 @@ const HOME: &str = "/home/user";
 /// no `ringfence.toml`.
 pub const FOR_SERVER: &str = "--for-server";
 /// Maximum time for the start of a sandbox, because an image may have to be downloaded first.
-const START_PATIENCE: Duration = Duration::from_secs(300);
+const START_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Started sandbox and the process that keeps it.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Registry {
         let begun = begun.await.expect("starting a process does not panic");
         let mut monitor = begun.inspect_err(|_| self.remove_workspace(id, ready(())))?;
         let answer = tokio::select! {
-            answer = timeout(START_PATIENCE, monitor.answer()) => match answer {
+            answer = timeout(START_TIMEOUT, monitor.answer()) => match answer {
                 Ok(answer) => answer.map_err(ServerError::from),
                 Err(_) => Err(ServerError::failed("a sandbox did not come up in time", "ringfence doctor")),
             },

@@ -17,14 +17,14 @@ use crate::server::Server;
 use crate::tenants::quota::DayUse;
 
 /// Interval between two measurements of all sandboxes.
-const PACE: Duration = Duration::from_secs(5);
+const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
 /// Number of measurements between two writes of the use of keys to the database.
 const LOOKS_PER_NOTE: u32 = 6;
 /// Age up to which a measurement counts as current, so that frequent requests do not shorten the
 /// history.
 const AGE: Duration = Duration::from_secs(1);
 /// Maximum number of kept measurements: one hour.
-const KEPT: usize = 720;
+const MOST_SAMPLES: usize = 720;
 
 /// Resource use of a sandbox at one moment.
 #[derive(Debug, Clone, Copy)]
@@ -48,13 +48,13 @@ pub(crate) struct UsageHistory {
 
 impl UsageHistory {
     /// Creates the history of a new sandbox, whose whole use counts.
-    pub(crate) fn of_new() -> UsageHistory {
+    pub(crate) fn for_new_sandbox() -> UsageHistory {
         UsageHistory { samples: VecDeque::new(), last: (Instant::now(), Some(Duration::ZERO)) }
     }
 
     /// Creates the history of a sandbox that existed before the server, whose use before the first
     /// measurement is unknown.
-    pub(crate) fn of_found() -> UsageHistory {
+    pub(crate) fn for_found_sandbox() -> UsageHistory {
         UsageHistory { samples: VecDeque::new(), last: (Instant::now(), None) }
     }
 
@@ -71,7 +71,7 @@ impl UsageHistory {
         self.last = (now, Some(footprint.processor_time));
         let passed = now.duration_since(then).as_secs_f64();
         let processors = if passed > 0.0 { used.as_secs_f64() / passed } else { 0.0 };
-        if self.samples.len() == KEPT {
+        if self.samples.len() == MOST_SAMPLES {
             self.samples.pop_front();
         }
         let sample = UsageSample {
@@ -155,7 +155,7 @@ impl Server {
     pub(crate) async fn keep_looking(self: &Arc<Server>) {
         let (mut looks, mut before) = (0, 0);
         loop {
-            tokio::time::sleep(PACE).await;
+            tokio::time::sleep(MEASURE_INTERVAL).await;
             let all = self.registry.all();
             let is_fewer = all.len() < std::mem::replace(&mut before, all.len());
             self.registry.look_at(all).await;
@@ -180,7 +180,7 @@ impl Server {
                 continue;
             }
             // Pause all at once, so that a sandbox that does not pause delays no other.
-            join_all(self.registry.of(&owner).into_iter().map(async |managed| {
+            join_all(self.registry.list_for_owner(&owner).into_iter().map(async |managed| {
                 if managed.changing.try_lock().is_err() {
                     // The sandbox is paused while it is copied; the next measurement finds it
                     // again.
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_history_tells_what_was_used_between_two_looks_and_has_an_end() {
-        let mut history = UsageHistory::of_new();
+        let mut history = UsageHistory::for_new_sandbox();
         let begun = history.last.0;
         let footprint =
             |seconds| Footprint { processor_time: Duration::from_secs(seconds), memory: 7 };
@@ -235,11 +235,11 @@ mod tests {
         assert_eq!(history.add(after(20), footprint(25), (1, 2)), Duration::from_secs(20));
         let worth: Vec<f64> = history.samples.iter().map(|sample| sample.processors).collect();
         assert_eq!(worth, [0.5, 2.0]);
-        for _ in 0..KEPT {
+        for _ in 0..MOST_SAMPLES {
             history.add(after(30), footprint(25), (1, 2));
         }
-        assert_eq!(history.samples.len(), KEPT);
-        let mut found = UsageHistory::of_found();
+        assert_eq!(history.samples.len(), MOST_SAMPLES);
+        let mut found = UsageHistory::for_found_sandbox();
         assert_eq!(found.add(after(40), footprint(100), (0, 0)), Duration::ZERO);
         assert_eq!(found.add(after(50), footprint(101), (0, 0)), Duration::from_secs(1));
     }

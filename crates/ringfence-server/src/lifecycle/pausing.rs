@@ -10,9 +10,9 @@ use tokio::sync::watch;
 use crate::api::control::stay;
 use crate::error::ServerError;
 use crate::lifecycle::expiry::{Expiry, ExpiryAction, SandboxState, after, left};
-use crate::lifecycle::registry::{ManagedSandbox, Registry, of_store};
-use crate::storage::store::Record;
-use crate::to_its_end;
+use crate::lifecycle::registry::{ManagedSandbox, Registry, store_error};
+use crate::run_to_completion;
+use crate::storage::store::SandboxRecord;
 
 /// Reason why a sandbox was not resumed.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Registry {
         ends: Timestamp,
     ) -> Result<RenewOutcome, ServerError> {
         let (registry, managed) = (Arc::clone(self), Arc::clone(managed));
-        to_its_end(async move { registry.renew_in_turn(&managed, ends).await }).await
+        run_to_completion(async move { registry.renew_in_turn(&managed, ends).await }).await
     }
 
     async fn renew_in_turn(
@@ -75,7 +75,7 @@ impl Registry {
         managed: &Arc<ManagedSandbox>,
     ) -> Result<bool, ServerError> {
         let (registry, managed) = (Arc::clone(self), Arc::clone(managed));
-        to_its_end(async move { registry.pause_in_turn(&managed).await }).await
+        run_to_completion(async move { registry.pause_in_turn(&managed).await }).await
     }
 
     async fn pause_in_turn(&self, managed: &ManagedSandbox) -> Result<bool, ServerError> {
@@ -157,7 +157,8 @@ impl Registry {
         longest: Duration,
     ) -> Result<bool, ResumeError> {
         let (registry, managed) = (Arc::clone(self), Arc::clone(managed));
-        to_its_end(async move { registry.resume_in_turn(&managed, stay, longest).await }).await
+        run_to_completion(async move { registry.resume_in_turn(&managed, stay, longest).await })
+            .await
     }
 
     async fn resume_in_turn(
@@ -196,10 +197,12 @@ impl Registry {
         expiry: Expiry,
     ) -> Result<(), ServerError> {
         managed.sandbox.renew(expiry.lease(managed.record.at_end))?;
-        if let Err(error) = self.store().put(&Record { expiry, ..managed.record.clone() }).await {
+        if let Err(error) =
+            self.store().put(&SandboxRecord { expiry, ..managed.record.clone() }).await
+        {
             // The first error says more.
             let _ = managed.sandbox.renew(managed.expiry().lease(managed.record.at_end));
-            return Err(of_store(error));
+            return Err(store_error(error));
         }
         managed.expiry.send_replace(expiry);
         Ok(())

@@ -15,12 +15,12 @@ use crate::lifecycle::template::Template;
 use crate::secret::name;
 
 /// Lease of a waiting sandbox. The sandbox ends after this time even if the server is gone.
-const LEASE: Duration = Duration::from_secs(60 * 60);
+const WARM_LEASE: Duration = Duration::from_secs(60 * 60);
 /// Maximum time that a sandbox waits before the pool replaces it. The time is well within the
 /// lease.
-const REST: Duration = Duration::from_secs(30 * 60);
+const LONGEST_WAIT: Duration = Duration::from_secs(30 * 60);
 /// Interval at which the pool checks its sandboxes and repeats failed starts.
-const LOOK: Duration = Duration::from_secs(60);
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Waiting sandboxes of all templates.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ pub(crate) struct WarmSandbox {
 
 impl WarmSandbox {
     fn is_good(&self) -> bool {
-        self.since.elapsed() < REST && self.launched.sandbox.is_up()
+        self.since.elapsed() < LONGEST_WAIT && self.launched.sandbox.is_up()
     }
 }
 
@@ -77,7 +77,7 @@ impl WarmPool {
                 }
             }
             tokio::select! {
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(CHECK_INTERVAL) => {}
                 () = self.changed.notified() => {}
                 () = self.closed() => {}
             }
@@ -105,7 +105,7 @@ impl WarmPool {
     /// Starts a sandbox and returns whether the start succeeded.
     async fn add(&self, registry: &Registry, template_name: &str, template: &Template) -> bool {
         let id = name();
-        let words = registry.words(&id, LEASE, template.words.clone());
+        let words = registry.words(&id, WARM_LEASE, template.words.clone());
         match registry.launch(&id, words, self.closed()).await {
             Ok(launched) => {
                 if let Some(preload) = &template.preload {

@@ -21,32 +21,32 @@ use tokio::time::timeout;
 use crate::api::control::Owner;
 use crate::api::reply::Refusal;
 use crate::error::ServerError;
-use crate::forwarding::carry::Ways;
+use crate::forwarding::forward::GuestConnections;
 use crate::lifecycle::expiry::{Expiry, ExpiryAction, SandboxState};
 use crate::lifecycle::launch::{LaunchedSandbox, end_of};
 use crate::lifecycle::meter::UsageHistory;
 use crate::lifecycle::pausing::{as_found, over};
 use crate::lifecycle::removal::{Removals, remove_aside};
 use crate::page::activity::Activity;
-use crate::storage::store::{Found, Record, Store};
+use crate::storage::store::{SandboxRecord, Store, StoredRows};
 use crate::tenants::quota::Tallies;
 
 /// Maximum time that the end of a sandbox waits for a running change of its lifetime.
-const CHANGE_PATIENCE: Duration = Duration::from_secs(1);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Wait before the server tries again to end or pause a sandbox whose time is over.
-const ANOTHER_TRY: Duration = Duration::from_secs(10);
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// Number of free bytes below which the disk counts as full.
-const FULL: u64 = 64 << 10;
+const FULL_DISK_BYTES: u64 = 64 << 10;
 
 /// Existing sandbox, running or paused.
 #[derive(Debug)]
 pub(crate) struct ManagedSandbox {
-    /// Stored record of the sandbox. `expiry` has the current lifetime, the record may have an older
-    /// one.
-    pub(crate) record: Record,
+    /// Stored record of the sandbox. `expiry` has the current lifetime, the record may have an
+    /// older one.
+    pub(crate) record: SandboxRecord,
     pub(crate) sandbox: Sandbox,
     /// Connection pool to the guest of the sandbox.
-    pub(crate) ways: Ways,
+    pub(crate) connections: GuestConnections,
     /// Executions in the sandbox that go through this server.
     pub(crate) activity: Arc<Activity>,
     /// Telemetry span of the sandbox.
@@ -119,11 +119,11 @@ impl Registry {
         })?;
         let database = place.join("state.redb");
         let store = Store::open(&database).map_err(|error| not_opened(error, &database))?;
-        let tallies = Arc::new(Tallies::of(store.all_use().map_err(of_store)?));
+        let tallies = Arc::new(Tallies::from_stored(store.all_use().map_err(store_error)?));
         let (removals, sandboxes) = (Removals::default(), Mutex::default());
         let registry =
             Arc::new(Registry { host, store, workspaces, removals, sandboxes, telemetry, tallies });
-        let Found { read, unread } = registry.store.all().map_err(of_store)?;
+        let StoredRows { read, unread } = registry.store.all().map_err(store_error)?;
         let mut known: HashSet<String> = unread.into_iter().collect();
         for record in read {
             // The earlier server may have ended during the start of the sandbox.
@@ -146,7 +146,7 @@ impl Registry {
                 }
                 Err(AttachError::Room(RoomError::Absent { .. })) => {
                     tracing::info!(id = record.id, "a sandbox is gone");
-                    registry.store.remove(&record.id).await.map_err(of_store)?;
+                    registry.store.remove(&record.id).await.map_err(store_error)?;
                 }
                 // The sandbox may exist. The next server looks again, and the lease ends the
                 // sandbox in any case.
@@ -184,8 +184,9 @@ impl Registry {
     /// Creates the refusal for an operation that failed on the server. The reason is only in the
     /// log, except for a full disk, because many clients ask about that.
     pub(crate) fn failed(&self, what: &str) -> Refusal {
-        let is_full =
-            |disk: rustix::fs::StatVfs| disk.f_bavail.saturating_mul(disk.f_frsize) < FULL;
+        let is_full = |disk: rustix::fs::StatVfs| {
+            disk.f_bavail.saturating_mul(disk.f_frsize) < FULL_DISK_BYTES
+        };
         match rustix::fs::statvfs(&self.workspaces).is_ok_and(is_full) {
             true => Refusal::new(
                 StatusCode::INSUFFICIENT_STORAGE,
@@ -213,7 +214,7 @@ impl Registry {
     /// Starts a sandbox with a command line of `ringfence up`, and stores its record.
     pub(crate) async fn start(
         self: &Arc<Registry>,
-        record: Record,
+        record: SandboxRecord,
         words: Vec<OsString>,
     ) -> Result<Arc<ManagedSandbox>, ServerError> {
         // Store and launch in parallel. The next server detects a record without a sandbox, and a
@@ -232,7 +233,7 @@ impl Registry {
     /// Gives a sandbox that was launched before to the owner in `record`.
     pub(crate) async fn hand_over(
         self: &Arc<Registry>,
-        record: Record,
+        record: SandboxRecord,
         launched: LaunchedSandbox,
     ) -> Result<Arc<ManagedSandbox>, ServerError> {
         let stored = self.store.put(&record).await;
@@ -242,7 +243,7 @@ impl Registry {
     /// Adds a sandbox to the list if its record was stored, and ends the sandbox otherwise.
     async fn settle(
         self: &Arc<Registry>,
-        record: Record,
+        record: SandboxRecord,
         launched: LaunchedSandbox,
         stored: Result<(), redb::Error>,
     ) -> Result<Arc<ManagedSandbox>, ServerError> {
@@ -250,7 +251,7 @@ impl Registry {
             Ok(()) => Ok(self.admit(record, launched.sandbox, Some(launched.monitor))),
             Err(error) => {
                 self.discard(&record.id, launched).await;
-                Err(of_store(error))
+                Err(store_error(error))
             }
         }
     }
@@ -258,24 +259,24 @@ impl Registry {
     /// Adds an existing sandbox to the list, and starts the task that watches for its end.
     fn admit(
         self: &Arc<Registry>,
-        record: Record,
+        record: SandboxRecord,
         sandbox: Sandbox,
         monitor: Option<MonitorHandle>,
     ) -> Arc<ManagedSandbox> {
         let (id, expiry) =
             (record.id.clone(), watch::Sender::new(as_found(record.expiry, &sandbox)));
         let history = Mutex::new(if monitor.is_some() {
-            UsageHistory::of_new()
+            UsageHistory::for_new_sandbox()
         } else {
-            UsageHistory::of_found()
+            UsageHistory::for_found_sandbox()
         });
-        let (ways, activity) = (Ways::default(), Arc::default());
+        let (connections, activity) = (GuestConnections::default(), Arc::default());
         let (changing, saving) = (Default::default(), Arc::default());
         let span = self.tell_of(&record, &sandbox);
         let managed = Arc::new(ManagedSandbox {
             record,
             sandbox,
-            ways,
+            connections,
             activity,
             span,
             expiry,
@@ -288,7 +289,7 @@ impl Registry {
         managed
     }
 
-    fn tell_of(&self, record: &Record, sandbox: &Sandbox) -> SandboxSpan {
+    fn tell_of(&self, record: &SandboxRecord, sandbox: &Sandbox) -> SandboxSpan {
         let caller = Caller::named(record.trace_parent.as_deref());
         let span = self.telemetry.sandbox(sandbox.manifest(), &caller, record.started.into());
         span.says("sandbox.template", record.template.clone());
@@ -314,7 +315,7 @@ impl Registry {
                     tracing::info!(id, "a sandbox has ended");
                     // The code that ends the sandbox holds the lock, forgets the sandbox itself and
                     // answers after that.
-                    break timeout(CHANGE_PATIENCE, managed.changing.lock()).await.ok();
+                    break timeout(CHANGE_TIMEOUT, managed.changing.lock()).await.ok();
                 }
                 () = over(&mut expiry) => {}
             }
@@ -346,7 +347,7 @@ impl Registry {
                 "a sandbox does not end, or not rest, when its time is over"
             );
             drop(turn);
-            if timeout(ANOTHER_TRY, &mut ended).await.is_ok() {
+            if timeout(RETRY_INTERVAL, &mut ended).await.is_ok() {
                 break None;
             }
         };
@@ -387,7 +388,7 @@ impl Registry {
     }
 
     /// Returns all sandboxes of an owner that are up now.
-    pub(crate) fn of(&self, owner: &Owner) -> Vec<Arc<ManagedSandbox>> {
+    pub(crate) fn list_for_owner(&self, owner: &Owner) -> Vec<Arc<ManagedSandbox>> {
         let all: Vec<_> = self
             .locked()
             .values()
@@ -421,7 +422,7 @@ impl Registry {
         self.look_at(vec![Arc::clone(managed)]).await; // charge the last use
         // A running change of the lifetime writes to files that are about to be removed, so wait
         // for it. A snapshot takes longer than the wait, and fails.
-        let _turn = timeout(CHANGE_PATIENCE, managed.changing.lock()).await;
+        let _turn = timeout(CHANGE_TIMEOUT, managed.changing.lock()).await;
         managed.sandbox.clone().stop().await?;
         self.forget(managed);
         Ok(())
@@ -477,7 +478,7 @@ async fn remove_record(store: &Store, id: &str) {
     }
 }
 
-pub(crate) fn of_store(error: redb::Error) -> ServerError {
+pub(crate) fn store_error(error: redb::Error) -> ServerError {
     match error {
         redb::Error::DatabaseAlreadyOpen => ServerError::usage(
             "another server has this user's sandboxes",
@@ -495,7 +496,7 @@ fn not_opened(error: redb::Error, path: &Path) -> ServerError {
     let why = match error {
         redb::Error::Corrupted(why) => why,
         redb::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => error.to_string(),
-        error => return of_store(error),
+        error => return store_error(error),
     };
     let path = path.display();
     ServerError::failed(

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 /// Maximum time that a server waits for removals when it ends. The next server removes the rest.
-const PATIENCE: Duration = Duration::from_secs(20);
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Running removals. Clients do not wait for a removal, because a directory may be large, but the
 /// server does before it ends.
@@ -38,10 +38,10 @@ impl Removals {
         });
     }
 
-    /// Waits for all running removals, up to [`PATIENCE`].
+    /// Waits for all running removals, up to [`REMOVAL_TIMEOUT`].
     pub(crate) async fn ended(&self) {
         self.0.close();
-        if timeout(PATIENCE, self.0.wait()).await.is_err() {
+        if timeout(REMOVAL_TIMEOUT, self.0.wait()).await.is_err() {
             tracing::warn!(
                 directories = self.0.len(),
                 "not everything is removed: the next server goes on with it"

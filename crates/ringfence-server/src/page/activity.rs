@@ -27,7 +27,7 @@ const MOST_WATCHERS: usize = 16;
 /// Executions of a sandbox, past and running.
 #[derive(Debug)]
 pub(crate) struct Activity {
-    kept: Mutex<VecDeque<Execution>>,
+    kept: Mutex<VecDeque<ExecutionRecord>>,
     /// Number of changes so far.
     changes: watch::Sender<u64>,
     /// Permits for clients that watch the sandbox.
@@ -37,13 +37,13 @@ pub(crate) struct Activity {
 /// Command or cell that was run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Execution {
+pub(crate) struct ExecutionRecord {
     id: u64,
     began: Timestamp,
     #[serde(flatten)]
-    what: What,
+    what: ExecutionInfo,
     #[serde(flatten)]
-    state: State,
+    state: ExecutionState,
     /// Number of the change that gave the execution its current state.
     #[serde(skip)]
     change: u64,
@@ -52,8 +52,8 @@ pub(crate) struct Execution {
 /// Command or code that was started, as the server forwarded it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct What {
-    kind: Kind,
+pub(crate) struct ExecutionInfo {
+    kind: ExecutionKind,
     /// Command with its arguments, or the code. `None` if the message was too long to be read by
     /// the server.
     words: Option<Vec<String>>,
@@ -69,15 +69,20 @@ pub(crate) struct What {
     omitted_variables: usize,
 }
 
-impl What {
+impl ExecutionInfo {
     /// Describes a cell of code.
-    pub(crate) fn code(code: String) -> What {
+    pub(crate) fn code(code: String) -> ExecutionInfo {
         let (words, omitted) = bounded([code]);
-        What { kind: Kind::Code, words: Some(words), omitted, ..What::unread(Kind::Code) }
+        ExecutionInfo {
+            kind: ExecutionKind::Code,
+            words: Some(words),
+            omitted,
+            ..ExecutionInfo::unread(ExecutionKind::Code)
+        }
     }
 
     /// Describes a command with its directory and variables.
-    pub(crate) fn command(kind: Kind, process: ProcessConfig) -> What {
+    pub(crate) fn command(kind: ExecutionKind, process: ProcessConfig) -> ExecutionInfo {
         let ProcessConfig { cmd, args, envs, cwd } = process;
         let (words, omitted) = bounded(std::iter::once(cmd).chain(args));
         let omitted_variables = envs.len().saturating_sub(MOST_VARIABLES);
@@ -87,19 +92,19 @@ impl What {
             .map(|name| shortened(&name, LONGEST_NAME))
             .collect();
         let directory = cwd.map(|directory| shortened(&directory, LONGEST_WORDS));
-        What {
+        ExecutionInfo {
             words: Some(words),
             omitted,
             directory,
             variables,
             omitted_variables,
-            ..What::unread(kind)
+            ..ExecutionInfo::unread(kind)
         }
     }
 
     /// Describes an execution whose message was too long to be read.
-    pub(crate) fn unread(kind: Kind) -> What {
-        What {
+    pub(crate) fn unread(kind: ExecutionKind) -> ExecutionInfo {
+        ExecutionInfo {
             kind,
             words: None,
             omitted: 0,
@@ -122,7 +127,7 @@ fn shortened(text: &str, longest: usize) -> String {
 /// Form of an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
+pub(crate) enum ExecutionKind {
     Command,
     Terminal,
     Code,
@@ -131,7 +136,7 @@ pub(crate) enum Kind {
 /// State of an execution.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
-pub(crate) enum State {
+pub(crate) enum ExecutionState {
     Running,
     /// The execution ended; `status` describes how.
     Ended {
@@ -154,27 +159,27 @@ impl Default for Activity {
 
 impl Activity {
     /// Records the start of an execution.
-    pub(crate) fn begin(self: &Arc<Activity>, what: What) -> Begun {
+    pub(crate) fn begin(self: &Arc<Activity>, what: ExecutionInfo) -> ExecutionHandle {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let change = self.next_change();
-        kept.push_back(Execution {
+        kept.push_back(ExecutionRecord {
             id: change,
             began: Timestamp::now(),
             what,
-            state: State::Running,
+            state: ExecutionState::Running,
             change,
         });
         if kept.len() > MOST {
             kept.pop_front();
         }
-        Begun { activity: Arc::clone(self), id: change }
+        ExecutionHandle { activity: Arc::clone(self), id: change }
     }
 
-    fn settle(&self, id: u64, state: State) {
+    fn settle(&self, id: u64, state: ExecutionState) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         // The execution may already have been dropped from the record.
         if let Some(execution) = kept.iter_mut().find(|execution| execution.id == id)
-            && execution.state == State::Running
+            && execution.state == ExecutionState::Running
         {
             execution.state = state;
             execution.change = self.next_change();
@@ -201,7 +206,7 @@ impl Activity {
 
     /// Returns the executions that began or changed after `change`, and the number of the latest
     /// change.
-    pub(crate) fn after(&self, change: u64) -> (Vec<Execution>, u64) {
+    pub(crate) fn after(&self, change: u64) -> (Vec<ExecutionRecord>, u64) {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let later = kept.iter().filter(|execution| execution.change > change).cloned().collect();
         (later, *self.changes.borrow())
@@ -210,22 +215,22 @@ impl Activity {
 
 /// Handle of a running execution. Dropping the handle marks the execution as left.
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub(crate) struct ExecutionHandle {
     activity: Arc<Activity>,
     id: u64,
 }
 
-impl Begun {
+impl ExecutionHandle {
     /// Records the end of the execution.
     pub(crate) fn ended(&self, ok: bool, status: impl Into<String>) {
         let status = status.into().chars().take(LONGEST_WORDS).collect();
-        self.activity.settle(self.id, State::Ended { at: Timestamp::now(), ok, status });
+        self.activity.settle(self.id, ExecutionState::Ended { at: Timestamp::now(), ok, status });
     }
 }
 
-impl Drop for Begun {
+impl Drop for ExecutionHandle {
     fn drop(&mut self) {
-        self.activity.settle(self.id, State::Left { at: Timestamp::now() });
+        self.activity.settle(self.id, ExecutionState::Left { at: Timestamp::now() });
     }
 }
 
@@ -255,17 +260,17 @@ mod tests {
     #[test]
     fn what_changed_is_told_once_and_the_oldest_are_forgotten() {
         let activity = Arc::new(Activity::default());
-        let begun: Vec<Begun> =
-            (0..MOST + 1).map(|n| activity.begin(What::code(n.to_string()))).collect();
+        let begun: Vec<ExecutionHandle> =
+            (0..MOST + 1).map(|n| activity.begin(ExecutionInfo::code(n.to_string()))).collect();
         let (all, seen) = activity.after(0);
-        assert_eq!((all.len(), &all[0].what), (MOST, &What::code("1".to_owned())));
+        assert_eq!((all.len(), &all[0].what), (MOST, &ExecutionInfo::code("1".to_owned())));
         assert_eq!(activity.after(seen).0, []);
         begun[0].ended(true, "forgotten");
         begun[5].ended(false, "exit status 3");
         let (changed, seen) = activity.after(seen);
         let [changed] = changed.as_slice() else { panic!("{changed:?}") };
         assert!(
-            matches!(&changed.state, State::Ended { ok: false, status, .. } if status == "exit status 3")
+            matches!(&changed.state, ExecutionState::Ended { ok: false, status, .. } if status == "exit status 3")
         );
         drop(begun);
         assert_eq!(
@@ -301,7 +306,8 @@ mod tests {
             envs,
             cwd: Some("/tmp".to_owned()),
         };
-        let told = serde_json::to_value(What::command(Kind::Command, process)).unwrap();
+        let told =
+            serde_json::to_value(ExecutionInfo::command(ExecutionKind::Command, process)).unwrap();
         assert_eq!(
             (&told["words"], &told["directory"]),
             (&serde_json::json!(["ls"]), &serde_json::json!("/tmp"))
@@ -312,6 +318,9 @@ mod tests {
         );
         assert!(told["variables"][0].as_str().unwrap().ends_with("x…"));
         assert!(!told.to_string().contains("secret"));
-        assert!(serde_json::to_value(What::unread(Kind::Terminal)).unwrap()["words"].is_null());
+        assert!(
+            serde_json::to_value(ExecutionInfo::unread(ExecutionKind::Terminal)).unwrap()["words"]
+                .is_null()
+        );
     }
 }

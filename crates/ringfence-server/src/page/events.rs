@@ -16,30 +16,30 @@ use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use crate::api::control::{Calls, Owner};
+use crate::api::control::{Owner, OwnerCalls};
 use crate::api::reply::{Refusal, Reply, bare};
 use crate::lifecycle::registry::ManagedSandbox;
-use crate::page::activity::Execution;
+use crate::page::activity::ExecutionRecord;
 use crate::server::Server;
 
 /// Interval at which the server looks for denials. Polling is necessary because another process
 /// writes them.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of looks without an event after which an empty line shows whether the client still
 /// listens.
-const QUIET: u32 = 15;
+const KEEPALIVE_POLLS: u32 = 15;
 
 /// Line of the event stream.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-enum Line {
-    Execution(Execution),
-    Denial(Denied),
+enum EventLine {
+    Execution(ExecutionRecord),
+    Denial(DenialEvent),
 }
 
 /// Network request that the policy denied.
 #[derive(Debug, Serialize)]
-struct Denied {
+struct DenialEvent {
     at: String,
     target: String,
     reason: String,
@@ -47,16 +47,17 @@ struct Denied {
     allow: Option<String>,
 }
 
-impl Calls<'_> {
+impl OwnerCalls<'_> {
     /// Streams the events of a sandbox until the sandbox or the server ends.
     pub(crate) fn events(&self, id: &str) -> Result<Reply, Refusal> {
         let managed = self.find(id)?;
         let room = Arc::clone(&managed.activity.watchers).try_acquire_owned();
-        let room =
-            room.map_err(|_| Refusal::busy("too many clients watch this sandbox", QUIET.into()))?;
+        let room = room.map_err(|_| {
+            Refusal::busy("too many clients watch this sandbox", KEEPALIVE_POLLS.into())
+        })?;
         let over = over(&managed, Arc::clone(self.server));
         let follower = Follower::of(self.server.registry.host(), id);
-        let watch = Watch::new(managed, follower, Box::pin(over), room);
+        let watch = EventStream::new(managed, follower, Box::pin(over), room);
         let pieces = stream::unfold(watch, |mut watch| async {
             let text = watch.next().await?;
             Some((Ok(Frame::data(Bytes::from(text))), watch))
@@ -86,12 +87,12 @@ fn over(managed: &ManagedSandbox, server: Arc<Server>) -> impl Future<Output = (
 async fn revoked(server: &Server, owner: Owner) {
     let Some(id) = owner else { return std::future::pending().await };
     while server.keys.all().iter().any(|key| key.id == id) {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
 /// Event stream of one client.
-struct Watch {
+struct EventStream {
     managed: Arc<ManagedSandbox>,
     over: Pin<Box<dyn Future<Output = ()> + Send>>,
     changes: watch::Receiver<u64>,
@@ -105,16 +106,16 @@ struct Watch {
     _room: OwnedSemaphorePermit,
 }
 
-impl Watch {
+impl EventStream {
     fn new(
         managed: Arc<ManagedSandbox>,
         follower: Follower,
         over: Pin<Box<dyn Future<Output = ()> + Send>>,
         room: OwnedSemaphorePermit,
-    ) -> Watch {
-        let mut look = interval(LOOK);
+    ) -> EventStream {
+        let mut look = interval(POLL_INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Watch {
+        EventStream {
             over,
             changes: managed.activity.changes(),
             told: 0,
@@ -139,46 +140,46 @@ impl Watch {
             };
             self.quiet = if lines.is_empty() { self.quiet + 1 } else { 0 };
             if !lines.is_empty() {
-                let text = |line: &Line| {
+                let text = |line: &EventLine| {
                     serde_json::to_string(line).expect("a line has text for keys") + "\n"
                 };
                 return Some(lines.iter().map(text).collect());
             }
-            if self.quiet >= QUIET {
+            if self.quiet >= KEEPALIVE_POLLS {
                 self.quiet = 0;
                 return Some("\n".to_owned());
             }
         }
     }
 
-    fn executions(&mut self) -> Vec<Line> {
+    fn executions(&mut self) -> Vec<EventLine> {
         let (changed, told) = self.managed.activity.after(self.told);
         self.told = told;
-        changed.into_iter().map(Line::Execution).collect()
+        changed.into_iter().map(EventLine::Execution).collect()
     }
 
     /// Returns the denials since the last look, or nothing if the log cannot be read.
-    async fn denials(&mut self) -> Vec<Line> {
+    async fn denials(&mut self) -> Vec<EventLine> {
         let Some(mut follower) = self.follower.take() else { return Vec::new() };
         let read = tokio::task::spawn_blocking(move || (follower.read_on(), follower));
         let Ok((entries, follower)) = read.await else { return Vec::new() };
         self.follower = Some(follower);
         let entries =
             entries.inspect_err(|error| tracing::warn!(%error, "the egress log cannot be read"));
-        entries.into_iter().flatten().filter_map(denied).map(Line::Denial).collect()
+        entries.into_iter().flatten().filter_map(denied).map(EventLine::Denial).collect()
     }
 }
 
-fn denied(entry: Entry) -> Option<Denied> {
+fn denied(entry: Entry) -> Option<DenialEvent> {
     let at = entry.time;
     match entry.event {
         Event::Denied(denial) => {
             let reason = denial.reason.to_string();
-            Some(Denied { at, target: denial.target, reason, allow: denial.policy })
+            Some(DenialEvent { at, target: denial.target, reason, allow: denial.policy })
         }
         Event::Omitted { denials } => {
             let reason = "counted and not kept".to_owned();
-            Some(Denied { at, target: format!("{denials} more"), reason, allow: None })
+            Some(DenialEvent { at, target: format!("{denials} more"), reason, allow: None })
         }
         _ => None,
     }

@@ -13,7 +13,7 @@ use hyper::{Method, Request, StatusCode};
 use sha2::{Digest, Sha256};
 
 use crate::api::reply::{Reply, bare};
-use crate::forwarding::place::text;
+use crate::forwarding::route::text;
 use crate::secret::hex;
 
 const HTML: &str = "text/html; charset=utf-8";
@@ -39,7 +39,7 @@ const HEADERS: [(HeaderName, &str); 6] = [
 ];
 
 /// File of the page.
-struct File {
+struct PageFile {
     path: &'static str,
     kind: &'static str,
     bytes: &'static [u8],
@@ -47,12 +47,12 @@ struct File {
 
 macro_rules! files {
     ($($path:literal is $kind:ident of $name:literal,)*) => {
-        [$(File { path: $path, kind: $kind, bytes: include_bytes!(concat!("web/", $name)) }),*]
+        [$(PageFile { path: $path, kind: $kind, bytes: include_bytes!(concat!("web/", $name)) }),*]
     };
 }
 
 /// All files of the page.
-const FILES: [File; 18] = files![
+const FILES: [PageFile; 18] = files![
     "/" is HTML of "index.html",
     "/page/icon.svg" is PICTURE of "icon.svg",
     "/page/style.css" is STYLE of "style.css",
@@ -163,7 +163,8 @@ mod tests {
 
     #[test]
     fn no_file_of_ours_makes_markup_of_text() {
-        let is_ours = |file: &&File| file.kind == SCRIPT && !file.path.starts_with("/page/vendor/");
+        let is_ours =
+            |file: &&PageFile| file.kind == SCRIPT && !file.path.starts_with("/page/vendor/");
         for file in FILES.iter().filter(is_ours) {
             let text = std::str::from_utf8(file.bytes).unwrap();
             for trap in [

@@ -14,12 +14,12 @@ use crate::api::control::Owner;
 use crate::api::reply::Refusal;
 use crate::api::requests::NetworkRequest;
 use crate::error::ServerError;
-use crate::lifecycle::registry::{make_private, of_store};
+use crate::lifecycle::registry::{make_private, store_error};
 use crate::lifecycle::removal::{Removals, remove, remove_aside};
 use crate::secret::name;
-use crate::storage::store::{Found, Record, Store};
+use crate::storage::store::{SandboxRecord, Store, StoredRows};
+use crate::tenants::fair_semaphore::{FairPermit, FairSemaphore, PERMIT_TIMEOUT};
 use crate::tenants::quota::Quota;
-use crate::tenants::turns::{PATIENCE, Turn, Turns};
 
 /// Maximum number of trees that are copied at once; further requests wait.
 const MOST_COPYING: u32 = 4;
@@ -57,7 +57,7 @@ pub(crate) struct Snapshot {
 
 /// Snapshot whose files exist.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct KeptSnapshot {
     pub(crate) snapshot: Snapshot,
     /// Lock that is held shared during a copy of the files, and exclusively during their removal.
     in_use: Arc<RwLock<()>>,
@@ -65,7 +65,7 @@ pub(crate) struct Kept {
 
 /// Snapshot whose files are kept at least until this guard is dropped.
 #[derive(Debug)]
-pub(crate) struct InUse {
+pub(crate) struct HeldSnapshot {
     pub(crate) snapshot: Snapshot,
     _held: OwnedRwLockReadGuard<()>,
 }
@@ -80,11 +80,11 @@ pub(crate) struct Snapshots {
     removals: Removals,
     limits: CopyLimits,
     /// Snapshots by their ids.
-    kept: Mutex<HashMap<String, Arc<Kept>>>,
+    kept: Mutex<HashMap<String, Arc<KeptSnapshot>>>,
     /// Lock that is held during a change of `kept`.
     changing: tokio::sync::Mutex<()>,
     /// Turns for copies of trees.
-    copying: Turns,
+    copying: FairSemaphore,
     /// Set when running copies must stop.
     is_ending: Arc<AtomicBool>,
 }
@@ -93,7 +93,7 @@ impl Snapshot {
     /// Creates the data of a snapshot that is about to be taken.
     pub(crate) fn new(
         called: Option<String>,
-        record: &Record,
+        record: &SandboxRecord,
         network: Option<NetworkRequest>,
     ) -> Snapshot {
         Snapshot {
@@ -114,7 +114,7 @@ impl Snapshot {
     }
 
     /// Returns whether this snapshot replaces `kept`, because both have the same name.
-    fn replaces(&self, kept: &Kept) -> bool {
+    fn replaces(&self, kept: &KeptSnapshot) -> bool {
         self.name.is_some() && self.name == kept.snapshot.name
     }
 }
@@ -138,16 +138,16 @@ impl Snapshots {
             )
         })?;
         let mut kept = HashMap::new();
-        let Found { read, unread } = store.all_snapshots().map_err(of_store)?;
+        let StoredRows { read, unread } = store.all_snapshots().map_err(store_error)?;
         for snapshot in read {
             if is_there(&snapshot.owner) && directory.join(&snapshot.files).is_dir() {
                 kept.insert(
                     snapshot.id.clone(),
-                    Arc::new(Kept { snapshot, in_use: Arc::default() }),
+                    Arc::new(KeptSnapshot { snapshot, in_use: Arc::default() }),
                 );
             } else {
                 tracing::info!(id = snapshot.id, "a snapshot is gone, or its key is");
-                store.remove_snapshot(&snapshot.id).await.map_err(of_store)?;
+                store.remove_snapshot(&snapshot.id).await.map_err(store_error)?;
             }
         }
         let known: HashSet<&str> = kept.values().map(|kept| kept.snapshot.files.as_str()).collect();
@@ -165,43 +165,48 @@ impl Snapshots {
             limits: CopyLimits { bytes: largest, entries: MOST_ENTRIES },
             kept: Mutex::new(kept),
             changing: Default::default(),
-            copying: Turns::new(MOST_COPYING),
+            copying: FairSemaphore::new(MOST_COPYING),
             is_ending: Arc::default(),
         })
     }
 
     /// Returns the snapshot of an owner with this id or name.
-    pub(crate) fn find(&self, owner: &Owner, which: &str) -> Option<Arc<Kept>> {
-        let own = self.of(owner);
+    pub(crate) fn find(&self, owner: &Owner, which: &str) -> Option<Arc<KeptSnapshot>> {
+        let own = self.list_for_owner(owner);
         let by_id = own.iter().find(|kept| kept.snapshot.id == which);
         by_id.or_else(|| own.iter().find(|kept| kept.snapshot.is_called(which))).cloned()
     }
 
     /// Returns all snapshots of an owner.
-    pub(crate) fn of(&self, owner: &Owner) -> Vec<Arc<Kept>> {
+    pub(crate) fn list_for_owner(&self, owner: &Owner) -> Vec<Arc<KeptSnapshot>> {
         self.locked().values().filter(|kept| kept.snapshot.owner == *owner).cloned().collect()
     }
 
     /// Finds a snapshot as [`Snapshots::find`] does, and keeps its files for a copy even if the
     /// snapshot is deleted or replaced meanwhile.
-    pub(crate) fn hold(&self, owner: &Owner, which: &str) -> Option<InUse> {
+    pub(crate) fn hold(&self, owner: &Owner, which: &str) -> Option<HeldSnapshot> {
         let kept = self.find(owner, which)?;
         // The lock fails only while the snapshot is being removed.
         let held = Arc::clone(&kept.in_use).try_read_owned().ok()?;
-        Some(InUse { snapshot: kept.snapshot.clone(), _held: held })
+        Some(HeldSnapshot { snapshot: kept.snapshot.clone(), _held: held })
     }
 
-    /// Waits for a turn to copy a tree.
-    pub(crate) async fn turn(&self, owner: &Owner) -> Result<Turn, Refusal> {
-        let turn = self.copying.take(owner).await;
-        turn.ok_or_else(|| Refusal::busy("too many snapshots are being copied", PATIENCE.as_secs()))
+    /// Waits for a permit to copy a tree.
+    pub(crate) async fn take_copy_permit(&self, owner: &Owner) -> Result<FairPermit, Refusal> {
+        let permit = self.copying.take(owner).await;
+        permit.ok_or_else(|| {
+            Refusal::busy("too many snapshots are being copied", PERMIT_TIMEOUT.as_secs())
+        })
     }
 
     /// Refuses one more snapshot of an owner at its limit. A snapshot that replaces another does
     /// not count as one more.
     pub(crate) fn check_room(&self, snapshot: &Snapshot, quota: &Quota) -> Result<(), Refusal> {
-        let others =
-            self.of(&snapshot.owner).iter().filter(|kept| !snapshot.replaces(kept)).count();
+        let others = self
+            .list_for_owner(&snapshot.owner)
+            .iter()
+            .filter(|kept| !snapshot.replaces(kept))
+            .count();
         let most = quota.most_snapshots();
         match others < most {
             true => Ok(()),
@@ -225,7 +230,7 @@ impl Snapshots {
     /// Copies the files of a snapshot to the directory of a new sandbox.
     pub(crate) async fn copy_out(
         &self,
-        held: &InUse,
+        held: &HeldSnapshot,
         workspace: PathBuf,
     ) -> Result<Copied, CopyError> {
         self.copy(self.directory.join(&held.snapshot.files), workspace).await
@@ -245,7 +250,7 @@ impl Snapshots {
         &self,
         mut snapshot: Snapshot,
         quota: &Quota,
-    ) -> Result<Arc<Kept>, Refusal> {
+    ) -> Result<Arc<KeptSnapshot>, Refusal> {
         let unkept = |error: String| {
             tracing::error!(sandbox = snapshot.sandbox, error, "a snapshot is not kept");
             Refusal::failed("the snapshot could not be kept; the server's log tells why")
@@ -257,12 +262,13 @@ impl Snapshots {
         written.expect("writing does not panic").map_err(|error| unkept(error.to_string()))?;
         let _turn = self.changing.lock().await;
         self.check_room(&snapshot, quota)?; // other requests may have added snapshots meanwhile
-        let replaced = self.of(&snapshot.owner).into_iter().find(|kept| snapshot.replaces(kept));
+        let replaced =
+            self.list_for_owner(&snapshot.owner).into_iter().find(|kept| snapshot.replaces(kept));
         if let Some(replaced) = &replaced {
             snapshot.id.clone_from(&replaced.snapshot.id);
         }
         self.store.put_snapshot(&snapshot).await.map_err(|error| unkept(error.to_string()))?;
-        let kept = Arc::new(Kept { snapshot, in_use: Arc::default() });
+        let kept = Arc::new(KeptSnapshot { snapshot, in_use: Arc::default() });
         self.locked().insert(kept.snapshot.id.clone(), Arc::clone(&kept));
         if let Some(replaced) = replaced {
             self.clear(&replaced);
@@ -272,7 +278,7 @@ impl Snapshots {
 
     /// Deletes a snapshot and its files. Returns `false` if the snapshot no longer exists. The
     /// caller must run this function to its end.
-    pub(crate) async fn remove(&self, kept: &Kept) -> Result<bool, Refusal> {
+    pub(crate) async fn remove(&self, kept: &KeptSnapshot) -> Result<bool, Refusal> {
         let _turn = self.changing.lock().await;
         let id = &kept.snapshot.id;
         // A snapshot that was taken again meanwhile has the same id, so look up the current one.
@@ -287,7 +293,7 @@ impl Snapshots {
     }
 
     /// Removes the files of a deleted snapshot as soon as no copy uses them.
-    fn clear(&self, kept: &Kept) {
+    fn clear(&self, kept: &KeptSnapshot) {
         let files = self.directory.join(&kept.snapshot.files);
         self.removals.begin(files, Arc::clone(&kept.in_use).write_owned());
     }
@@ -307,7 +313,7 @@ impl Snapshots {
         self.copying.over().await; // after a timeout, the next server removes what is left
     }
 
-    fn locked(&self) -> MutexGuard<'_, HashMap<String, Arc<Kept>>> {
+    fn locked(&self) -> MutexGuard<'_, HashMap<String, Arc<KeptSnapshot>>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -454,7 +460,7 @@ mod tests {
         let room = |owner: &str, quota: &Quota| snapshots.check_room(&snapshot(None, owner), quota);
         for _ in 0..20 {
             room("ada", &Quota::default()).unwrap();
-            let kept = Kept { snapshot: snapshot(None, "ada"), in_use: Arc::default() };
+            let kept = KeptSnapshot { snapshot: snapshot(None, "ada"), in_use: Arc::default() };
             snapshots.locked().insert(kept.snapshot.id.clone(), Arc::new(kept));
         }
         let refusal = room("ada", &Quota::default()).unwrap_err();

@@ -28,7 +28,7 @@ const USE: Definition = TableDefinition::new("use");
 
 /// Stored data of a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct SandboxRecord {
     /// Id of the sandbox, for clients and as the name of a sandbox on this host.
     pub(crate) id: String,
     /// Name of the template that the sandbox was created from.
@@ -49,7 +49,7 @@ pub(crate) struct Record {
     /// Token that a caller must show to talk to the guest.
     pub(crate) token: String,
     /// Token that a caller must show to use the ports; `None` if the ports are open to everybody
-    /// who knows the id. Clients get [`Record::traffic_access_token`].
+    /// who knows the id. Clients get [`SandboxRecord::traffic_access_token`].
     pub(crate) traffic_token: Option<String>,
     /// Metadata by which the client can find the sandbox.
     pub(crate) metadata: BTreeMap<String, String>,
@@ -58,7 +58,7 @@ pub(crate) struct Record {
     pub(crate) trace_parent: Option<String>,
 }
 
-impl Record {
+impl SandboxRecord {
     /// Returns the traffic access token that clients get. E2B's packages show this token where they
     /// show no other, for example for contexts. The contexts of a sandbox with public ports must
     /// not be public, so the token of such a sandbox is derived from the token of the guest, by a
@@ -75,7 +75,7 @@ impl Record {
 
 /// Rows of a table.
 #[derive(Debug)]
-pub(crate) struct Found<T> {
+pub(crate) struct StoredRows<T> {
     pub(crate) read: Vec<T>,
     /// Ids of rows that cannot be read, for example because a later version wrote them. The rows
     /// stay, and so must the things that they describe.
@@ -105,12 +105,12 @@ impl Store {
     }
 
     /// Returns the records of all sandboxes.
-    pub(crate) fn all(&self) -> Result<Found<Record>, redb::Error> {
+    pub(crate) fn all(&self) -> Result<StoredRows<SandboxRecord>, redb::Error> {
         self.rows(SANDBOXES, |_, record| record)
     }
 
     /// Stores a record. The record survives a crash once this function has returned.
-    pub(crate) async fn put(&self, record: &Record) -> Result<(), redb::Error> {
+    pub(crate) async fn put(&self, record: &SandboxRecord) -> Result<(), redb::Error> {
         self.put_row(SANDBOXES, &record.id, record).await
     }
 
@@ -120,7 +120,7 @@ impl Store {
     }
 
     /// Returns all snapshots.
-    pub(crate) fn all_snapshots(&self) -> Result<Found<Snapshot>, redb::Error> {
+    pub(crate) fn all_snapshots(&self) -> Result<StoredRows<Snapshot>, redb::Error> {
         self.rows(SNAPSHOTS, |_, snapshot| snapshot)
     }
 
@@ -162,10 +162,10 @@ impl Store {
         &self,
         table: Definition,
         take: impl Fn(&str, Row) -> T,
-    ) -> Result<Found<T>, redb::Error> {
+    ) -> Result<StoredRows<T>, redb::Error> {
         self.file.with(|database| {
             let table = database.begin_read()?.open_table(table)?;
-            let mut found = Found { read: Vec::new(), unread: Vec::new() };
+            let mut found = StoredRows { read: Vec::new(), unread: Vec::new() };
             for row in table.iter()? {
                 let (id, text) = row?;
                 match serde_json::from_slice(text.value()) {
@@ -274,7 +274,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("state.redb");
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let record = Record {
+        let record = SandboxRecord {
             id: "one".to_owned(),
             template: "base".to_owned(),
             owner: None,

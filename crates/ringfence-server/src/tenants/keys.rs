@@ -111,19 +111,19 @@ impl KeyFile {
 }
 
 /// Version of the key file: its inode number and change time. Each change writes a new file.
-type Version = (u64, i64, i64);
+type KeyFileVersion = (u64, i64, i64);
 
 /// Keys of a server, read again when the file changes.
 #[derive(Debug)]
 pub(crate) struct Keys {
     file: KeyFile,
-    known: Mutex<Known>,
+    known: Mutex<LoadedKeys>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct LoadedKeys {
     /// Version of the file that was read, or `None` if there was no file.
-    version: Option<Version>,
+    version: Option<KeyFileVersion>,
     keys: Arc<[Key]>,
     /// Set if a key file ever existed.
     were_made: bool,
@@ -133,8 +133,11 @@ impl Keys {
     /// Opens the key file and reads it once, to find errors early.
     pub(crate) fn open(file: KeyFile) -> io::Result<Keys> {
         let version = file.version()?;
-        let known =
-            Mutex::new(Known { version, keys: file.read()?.into(), were_made: version.is_some() });
+        let known = Mutex::new(LoadedKeys {
+            version,
+            keys: file.read()?.into(),
+            were_made: version.is_some(),
+        });
         Ok(Keys { file, known })
     }
 
@@ -150,18 +153,18 @@ impl Keys {
         self.known().were_made
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, LoadedKeys> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let read_again = || match self.file.version()? {
             version if known.version == version => Ok(None),
             version => Ok(Some((version, self.file.read()?))),
         };
-        let read: io::Result<Option<(Option<Version>, Vec<Key>)>> = read_again();
+        let read: io::Result<Option<(Option<KeyFileVersion>, Vec<Key>)>> = read_again();
         match read {
             Ok(None) => {}
             Ok(Some((version, keys))) => {
                 let were_made = known.were_made || version.is_some();
-                *known = Known { version, keys: keys.into(), were_made };
+                *known = LoadedKeys { version, keys: keys.into(), were_made };
             }
             Err(error) => {
                 tracing::error!(%error, "the keys cannot be read again");
@@ -173,7 +176,7 @@ impl Keys {
 }
 
 impl KeyFile {
-    fn version(&self) -> io::Result<Option<Version>> {
+    fn version(&self) -> io::Result<Option<KeyFileVersion>> {
         match fs_err::metadata(self.directory.join(FILE)) {
             Ok(metadata) => Ok(Some((metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

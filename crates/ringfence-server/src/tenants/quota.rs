@@ -88,14 +88,14 @@ struct Tally {
 
 /// Reservation for a sandbox that is being started.
 #[derive(Debug)]
-pub(crate) struct Reserved {
+pub(crate) struct StartReservation {
     tallies: Arc<Tallies>,
     owner: Owner,
 }
 
 impl Tallies {
     /// Creates the tallies from the use that an earlier server stored.
-    pub(crate) fn of(used: Vec<(String, DayUse)>) -> Tallies {
+    pub(crate) fn from_stored(used: Vec<(String, DayUse)>) -> Tallies {
         let tally = |(id, used)| (Some(id), Tally { used, ..Tally::default() });
         Tallies(Mutex::new(used.into_iter().map(tally).collect()))
     }
@@ -149,7 +149,7 @@ impl Tallies {
         quota: &Quota,
         live: usize,
         soon: Duration,
-    ) -> Result<Reserved, Refusal> {
+    ) -> Result<StartReservation, Refusal> {
         if let Some(refusal) = self.spent(owner, quota) {
             return Err(refusal);
         }
@@ -181,11 +181,11 @@ impl Tallies {
             tally.asked.push_back(now);
         }
         tally.starting += 1;
-        Ok(Reserved { tallies: Arc::clone(self), owner: owner.clone() })
+        Ok(StartReservation { tallies: Arc::clone(self), owner: owner.clone() })
     }
 }
 
-impl Drop for Reserved {
+impl Drop for StartReservation {
     fn drop(&mut self) {
         let mut tallies = self.tallies.locked();
         if let Some(tally) = tallies.get_mut(&self.owner) {
@@ -253,12 +253,12 @@ mod tests {
 
         let noted = tallies.changed();
         assert_eq!(tallies.changed(), []);
-        let next = Arc::new(Tallies::of(noted.clone()));
+        let next = Arc::new(Tallies::from_stored(noted.clone()));
         assert!(next.reserve(&one, &quota, 0, SOON).is_err());
         let yesterday = noted
             .into_iter()
             .map(|(id, used)| (id, DayUse { day: used.day - 1, ..used }))
             .collect();
-        drop(Arc::new(Tallies::of(yesterday)).reserve(&one, &quota, 0, SOON).unwrap());
+        drop(Arc::new(Tallies::from_stored(yesterday)).reserve(&one, &quota, 0, SOON).unwrap());
     }
 }

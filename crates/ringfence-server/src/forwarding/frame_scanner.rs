@@ -5,7 +5,7 @@ const HEAD: usize = 5;
 
 /// Parser that finds the short messages of a stream. Long messages are skipped and not copied.
 #[derive(Debug)]
-pub(crate) struct Skimmer {
+pub(crate) struct FrameScanner {
     longest: usize,
     head: [u8; HEAD],
     /// Number of bytes of the head that have arrived.
@@ -16,10 +16,10 @@ pub(crate) struct Skimmer {
     message: Option<Vec<u8>>,
 }
 
-impl Skimmer {
+impl FrameScanner {
     /// Creates a parser for messages of at most `longest` bytes.
-    pub(crate) fn new(longest: usize) -> Skimmer {
-        Skimmer { longest, head: [0; HEAD], begun: 0, left: 0, message: None }
+    pub(crate) fn new(longest: usize) -> FrameScanner {
+        FrameScanner { longest, head: [0; HEAD], begun: 0, left: 0, message: None }
     }
 
     /// Parses the next bytes, and calls `on_message` for each message that is complete. A message
@@ -64,9 +64,9 @@ mod tests {
             .flat_map(frame::message)
             .collect();
         for size in [1, 2, 3, 5, 7, 64, 1003, 4096] {
-            let (mut skimmer, mut found) = (Skimmer::new(16), Vec::new());
+            let (mut scanner, mut found) = (FrameScanner::new(16), Vec::new());
             for piece in stream.chunks(size) {
-                skimmer.push(piece, |message| found.push(message.map(<[u8]>::to_vec)));
+                scanner.push(piece, |message| found.push(message.map(<[u8]>::to_vec)));
             }
             let short = |text: &str| Some(text.as_bytes().to_vec());
             assert_eq!(

@@ -6,34 +6,34 @@ use ringfence::Clause;
 use ringfence::policy::Network;
 use serde::Serialize;
 
-use crate::api::control::Calls;
+use crate::api::control::OwnerCalls;
 use crate::api::network::manifest_of;
 use crate::api::reply::{Refusal, Reply, json};
 
-/// Facts about a server that need no key.
+/// Information about a server that needs no key.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct ServerFacts {
+struct ServerInfo {
     needs_key: bool,
 }
 
 /// Answers whether the server needs an API key.
 pub(crate) fn server(needs_key: bool) -> Reply {
-    json(StatusCode::OK, &ServerFacts { needs_key })
+    json(StatusCode::OK, &ServerInfo { needs_key })
 }
 
 /// Template for sandboxes, as listed.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct TemplateFacts<'a> {
+struct TemplateInfo<'a> {
     name: &'a str,
     network: &'static str,
 }
 
-/// Facts about the isolation of a sandbox.
+/// Information about the isolation of a sandbox.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct SandboxFacts<'a> {
+struct IsolationInfo<'a> {
     backend: &'static str,
     because: &'a str,
     image: Option<&'a str>,
@@ -64,7 +64,7 @@ enum Strength {
 
 impl<'a> Promise<'a> {
     /// Creates a promise from the text that a manifest has for its clause.
-    fn of(clause: Clause, said: &'a str) -> Promise<'a> {
+    fn from_clause(clause: Clause, said: &'a str) -> Promise<'a> {
         let (state, by) = match said.split_once(": ") {
             Some(("weaker", how)) => (Strength::Weaker, how),
             Some(("absent", why)) => (Strength::Absent, why),
@@ -74,10 +74,10 @@ impl<'a> Promise<'a> {
     }
 }
 
-impl Calls<'_> {
+impl OwnerCalls<'_> {
     /// Answers with the list of templates.
     pub(crate) fn templates(&self) -> Reply {
-        let facts = self.server.templates.iter().map(|(name, template)| TemplateFacts {
+        let infos = self.server.templates.iter().map(|(name, template)| TemplateInfo {
             name,
             network: match template.network {
                 Network::Closed => "closed",
@@ -85,24 +85,28 @@ impl Calls<'_> {
                 Network::Open => "open",
             },
         });
-        json(StatusCode::OK, &facts.collect::<Vec<_>>())
+        json(StatusCode::OK, &infos.collect::<Vec<_>>())
     }
 
-    /// Answers with the facts about the isolation of a sandbox.
-    pub(crate) fn facts(&self, id: &str) -> Result<Reply, Refusal> {
+    /// Answers with the information about the isolation of a sandbox.
+    pub(crate) fn isolation_info(&self, id: &str) -> Result<Reply, Refusal> {
         let managed = self.find(id)?;
         let manifest = manifest_of(&managed)?;
-        let facts = SandboxFacts {
+        let info = IsolationInfo {
             backend: manifest.backend.name(),
             because: &manifest.chosen_because,
             image: manifest.container.as_ref().map(|container| container.image.as_str()),
             network: &manifest.network,
-            promises: manifest.held.iter().map(|(clause, by)| Promise::of(*clause, by)).collect(),
+            promises: manifest
+                .held
+                .iter()
+                .map(|(clause, by)| Promise::from_clause(*clause, by))
+                .collect(),
             policy: toml::to_string(&manifest.policy)
                 .expect("a policy is made of tables and plain values"),
             policy_sha256: &manifest.policy_sha256,
         };
-        Ok(json(StatusCode::OK, &facts))
+        Ok(json(StatusCode::OK, &info))
     }
 }
 
@@ -113,7 +117,8 @@ mod tests {
     #[test]
     fn a_promise_that_is_not_held_is_not_said_to_be() {
         let check = |said: &'static str, state, by| {
-            let Promise { state: found, by: told, .. } = Promise::of(Clause::Filesystem, said);
+            let Promise { state: found, by: told, .. } =
+                Promise::from_clause(Clause::Filesystem, said);
             assert_eq!((found, told), (state, by));
         };
         check("mount namespace+landlock", Strength::Held, "mount namespace+landlock");

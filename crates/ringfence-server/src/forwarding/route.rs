@@ -6,7 +6,7 @@ use ringfence_proto::{ENVD_PORT, filesystem, header, process};
 
 /// Target of a request.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Place<'a> {
+pub(crate) enum Route<'a> {
     /// Port of a sandbox; [`ENVD_PORT`] stands for its guest.
     Port { id: &'a str, port: u16 },
     /// Guest of a sandbox that the request does not name. The token or signature in the request
@@ -16,24 +16,24 @@ pub(crate) enum Place<'a> {
     Control,
 }
 
-impl<'a> Place<'a> {
+impl<'a> Route<'a> {
     /// Finds the target of a request by its host name, else by its headers, else by its path.
-    pub(crate) fn of<B>(request: &'a Request<B>) -> Place<'a> {
+    pub(crate) fn from_request<B>(request: &'a Request<B>) -> Route<'a> {
         let headers = request.headers();
         if let Some((port, id)) = text(headers, HOST.as_str()).and_then(in_host) {
-            return Place::Port { id, port };
+            return Route::Port { id, port };
         }
         if let Some(id) = text(headers, header::SANDBOX) {
             let port =
                 text(headers, header::PORT).and_then(|port| port.parse().ok()).unwrap_or(ENVD_PORT);
-            return Place::Port { id, port };
+            return Route::Port { id, port };
         }
         let path = request.uri().path();
         let shows_token = headers.contains_key(header::TOKEN);
         if path == "/files" || is_guests(path) && shows_token {
-            Place::Guest
+            Route::Guest
         } else {
-            Place::Control
+            Route::Control
         }
     }
 }
@@ -66,46 +66,46 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(path: &str, headers: &[(&str, &str)], expected: Place<'_>) {
+    fn check(path: &str, headers: &[(&str, &str)], expected: Route<'_>) {
         let request = headers
             .iter()
             .fold(Request::get(path), |request, (name, value)| request.header(*name, *value));
-        assert_eq!(Place::of(&request.body(()).unwrap()), expected);
+        assert_eq!(Route::from_request(&request.body(()).unwrap()), expected);
     }
 
     #[test]
     fn a_request_is_for_whom_its_host_name_or_headers_name() {
         let local = ("host", "127.0.0.1:3000");
-        check("/sandboxes", &[local], Place::Control);
-        check("/sandboxes", &[("host", "api.example.org")], Place::Control);
+        check("/sandboxes", &[local], Route::Control);
+        check("/sandboxes", &[("host", "api.example.org")], Route::Control);
         check(
             "/x",
             &[("host", "8080-abc1.example.org:443")],
-            Place::Port { id: "abc1", port: 8080 },
+            Route::Port { id: "abc1", port: 8080 },
         );
-        check("/x", &[("host", "8080-abc1")], Place::Control);
-        check("/x", &[("host", "99999-abc1.example.org")], Place::Control);
-        check("/x", &[("host", "80-a-b.example.org")], Place::Control);
+        check("/x", &[("host", "8080-abc1")], Route::Control);
+        check("/x", &[("host", "99999-abc1.example.org")], Route::Control);
+        check("/x", &[("host", "80-a-b.example.org")], Route::Control);
         check(
             "/x",
             &[local, ("e2b-sandbox-id", "abc")],
-            Place::Port { id: "abc", port: ENVD_PORT },
+            Route::Port { id: "abc", port: ENVD_PORT },
         );
         check(
             "/x",
             &[local, ("e2b-sandbox-id", "abc"), ("e2b-sandbox-port", "49999")],
-            Place::Port { id: "abc", port: 49999 },
+            Route::Port { id: "abc", port: 49999 },
         );
     }
 
     #[test]
     fn a_request_that_names_no_sandbox_is_known_by_what_it_shows() {
-        check("/files?path=x&signature=y", &[], Place::Guest);
-        check("/health", &[], Place::Control);
-        check("/health", &[("x-access-token", "t")], Place::Guest);
-        check("/process.Process/List", &[("x-access-token", "t")], Place::Guest);
-        check("/process.Process/List", &[], Place::Control);
-        check("/init", &[("x-access-token", "t")], Place::Control);
+        check("/files?path=x&signature=y", &[], Route::Guest);
+        check("/health", &[], Route::Control);
+        check("/health", &[("x-access-token", "t")], Route::Guest);
+        check("/process.Process/List", &[("x-access-token", "t")], Route::Guest);
+        check("/process.Process/List", &[], Route::Control);
+        check("/init", &[("x-access-token", "t")], Route::Control);
     }
 
     #[test]

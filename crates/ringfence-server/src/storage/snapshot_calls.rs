@@ -8,20 +8,20 @@ use ringfence_proto::query::unescaped;
 use ringfence_service::exchange::RequestBody;
 use tokio::time::timeout;
 
-use crate::api::control::{Calls, body, query, with_next};
+use crate::api::control::{OwnerCalls, body, query, with_next};
 use crate::api::messages::SnapshotInfo;
 use crate::api::network::{self, network_of};
-use crate::api::page::{Cursor, Page};
+use crate::api::pagination::{Page, PageRequest};
 use crate::api::reply::{Refusal, Reply, bare, json};
 use crate::api::requests::NewSnapshot;
 use crate::lifecycle::registry::ManagedSandbox;
+use crate::run_to_completion;
 use crate::server::Server;
-use crate::storage::snapshots::{Kept, Snapshot, checked_name};
+use crate::storage::snapshots::{KeptSnapshot, Snapshot, checked_name};
+use crate::tenants::fair_semaphore::PERMIT_TIMEOUT;
 use crate::tenants::quota::Quota;
-use crate::tenants::turns::PATIENCE;
-use crate::to_its_end;
 
-impl Calls<'_> {
+impl OwnerCalls<'_> {
     /// Takes a snapshot of the files of a sandbox.
     pub(crate) async fn save(
         &self,
@@ -53,34 +53,34 @@ impl Calls<'_> {
         let snapshots = &self.server.snapshots;
         snapshots.check_room(&snapshot, &self.quota)?;
         // A sandbox has one snapshot at a time, because it is paused meanwhile. Wait for that
-        // before taking a turn, so that the wait does not block other owners.
-        let alone = timeout(PATIENCE, Arc::clone(&managed.saving).lock_owned()).await;
+        // before taking a permit, so that the wait does not block other owners.
+        let alone = timeout(PERMIT_TIMEOUT, Arc::clone(&managed.saving).lock_owned()).await;
         let alone = alone.map_err(|_| {
             Refusal::busy(
                 format!("other snapshots of sandbox `{id}` are being taken"),
-                PATIENCE.as_secs(),
+                PERMIT_TIMEOUT.as_secs(),
             )
         })?;
-        let turn = snapshots.turn(&self.owner).await?;
+        let permit = snapshots.take_copy_permit(&self.owner).await?;
         // If the client stops waiting, the snapshot still completes, and the client finds it in its
         // list.
         let (server, quota) = (Arc::clone(self.server), self.quota);
-        let saving = to_its_end(async move {
+        let saving = run_to_completion(async move {
             let saved = server.save(&managed, snapshot, &quota).await;
-            drop((turn, alone));
+            drop((permit, alone));
             saved
         });
         let kept = saving.await?;
-        Ok(json(StatusCode::CREATED, &SnapshotInfo::of(&kept.snapshot)))
+        Ok(json(StatusCode::CREATED, &SnapshotInfo::from_snapshot(&kept.snapshot)))
     }
 
     /// Lists the snapshots of this owner, newest first.
     pub(crate) fn snapshots(&self, request: &Request<RequestBody>) -> Result<Reply, Refusal> {
         let query = query(request)?;
-        let cursor = Cursor::of(&query)?;
+        let cursor = PageRequest::from_query(&query)?;
         let wanted = |name: &str| query.get(name).filter(|text| !text.is_empty());
         let (sandbox, name) = (wanted("sandboxID"), wanted("name"));
-        let mut all = self.server.snapshots.of(&self.owner);
+        let mut all = self.server.snapshots.list_for_owner(&self.owner);
         all.retain(|kept| {
             let snapshot = &kept.snapshot;
             sandbox.is_none_or(|sandbox| snapshot.sandbox == sandbox)
@@ -89,7 +89,7 @@ impl Calls<'_> {
         let Page { shown, next } =
             cursor.page(all, |kept| (kept.snapshot.taken, kept.snapshot.id.as_str()));
         let listed: Vec<SnapshotInfo<'_>> =
-            shown.iter().map(|kept| SnapshotInfo::of(&kept.snapshot)).collect();
+            shown.iter().map(|kept| SnapshotInfo::from_snapshot(&kept.snapshot)).collect();
         Ok(with_next(json(StatusCode::OK, &listed), next))
     }
 
@@ -99,7 +99,7 @@ impl Calls<'_> {
             .ok_or_else(|| Refusal::wrong("the URL's path is not encoded text"))?;
         if let Some(kept) = self.server.snapshots.find(&self.owner, &which) {
             let (server, found) = (Arc::clone(self.server), Arc::clone(&kept));
-            if to_its_end(async move { server.snapshots.remove(&found).await }).await? {
+            if run_to_completion(async move { server.snapshots.remove(&found).await }).await? {
                 tracing::info!(id = kept.snapshot.id, "a snapshot is deleted");
                 return Ok(bare(StatusCode::NO_CONTENT));
             }
@@ -122,7 +122,7 @@ impl Server {
         managed: &Arc<ManagedSandbox>,
         snapshot: Snapshot,
         quota: &Quota,
-    ) -> Result<Arc<Kept>, Refusal> {
+    ) -> Result<Arc<KeptSnapshot>, Refusal> {
         let saved = async {
             let copied = self.copy_in(managed, &snapshot).await?;
             let kept = self.snapshots.keep(snapshot.clone(), quota).await?;

@@ -8,30 +8,30 @@ use ringfence_proto::query::{Query, unescaped};
 
 use crate::api::reply::Refusal;
 use crate::lifecycle::expiry::SandboxState;
-use crate::storage::store::Record;
+use crate::storage::store::SandboxRecord;
 
 /// Maximum and default number of entries on a page.
 const LONGEST: usize = 100;
 
 /// Filter and page that a client asks for.
 #[derive(Debug)]
-pub(crate) struct Filter {
+pub(crate) struct ListFilter {
     /// Pairs that the metadata of a sandbox must contain. Each pair has two readings, as given and
     /// decoded once more, because E2B's SDKs encode the pairs twice.
     metadata: Vec<[(String, String); 2]>,
     states: Vec<SandboxState>,
     template: Option<String>,
     started_after: Option<Timestamp>,
-    cursor: Cursor,
+    cursor: PageRequest,
 }
 
 /// Page that a client asks for.
 #[derive(Debug)]
-pub(crate) struct Cursor {
+pub(crate) struct PageRequest {
     order: Order,
     limit: usize,
     /// Position of the last entry on the page before.
-    after: Option<Place>,
+    after: Option<ListPosition>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ enum Order {
 
 /// Position of an entry in the order of all entries. No two entries have the same position.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct ListPosition {
     since: Timestamp,
     id: String,
 }
@@ -54,9 +54,9 @@ pub(crate) struct Page<T> {
     pub(crate) next: Option<String>,
 }
 
-impl Filter {
+impl ListFilter {
     /// Parses the filter from the query of a request.
-    pub(crate) fn of(query: &Query) -> Result<Filter, Refusal> {
+    pub(crate) fn from_query(query: &Query) -> Result<ListFilter, Refusal> {
         let wrong = |name: &str| Refusal::wrong(format!("`{name}` cannot be read"));
         let metadata = match query.get("metadata") {
             Some(text) => Query::of(text).map_err(|_| wrong("metadata"))?,
@@ -71,7 +71,7 @@ impl Filter {
         let named =
             query.all("state").flat_map(|states| states.split(',')).filter(|name| !name.is_empty());
         let states: Vec<SandboxState> = named.map(state).collect::<Result<_, Refusal>>()?;
-        Ok(Filter {
+        Ok(ListFilter {
             metadata: metadata.pairs().map(readings).collect(),
             states: if states.is_empty() { SandboxState::ALL.to_vec() } else { states },
             template: query
@@ -79,7 +79,7 @@ impl Filter {
                 .filter(|template| !template.is_empty())
                 .map(str::to_owned),
             started_after: parsed(query, "startedAfter")?,
-            cursor: Cursor::of(query)?,
+            cursor: PageRequest::from_query(query)?,
         })
     }
 
@@ -87,7 +87,7 @@ impl Filter {
     pub(crate) fn page<T>(
         &self,
         all: Vec<T>,
-        record: impl Fn(&T) -> &Record,
+        record: impl Fn(&T) -> &SandboxRecord,
         state: impl Fn(&T) -> SandboxState,
     ) -> Page<T> {
         let is_wanted = |one: &T| self.states.contains(&state(one)) && self.is_wanted(record(one));
@@ -95,7 +95,7 @@ impl Filter {
         self.cursor.page(wanted, |one| (record(one).started, record(one).id.as_str()))
     }
 
-    fn is_wanted(&self, record: &Record) -> bool {
+    fn is_wanted(&self, record: &SandboxRecord) -> bool {
         let has = |(name, value): &(String, String)| record.metadata.get(name) == Some(value);
         self.metadata.iter().all(|readings| readings.iter().any(has))
             && self.template.as_ref().is_none_or(|template| *template == record.template)
@@ -110,11 +110,11 @@ fn readings((name, value): (&str, &str)) -> [(String, String); 2] {
     [given, encoded_twice]
 }
 
-impl Cursor {
+impl PageRequest {
     /// Parses the page from the query of a request.
-    pub(crate) fn of(query: &Query) -> Result<Cursor, Refusal> {
+    pub(crate) fn from_query(query: &Query) -> Result<PageRequest, Refusal> {
         let limit = parsed::<NonZeroUsize>(query, "limit")?.map_or(LONGEST, NonZeroUsize::get);
-        Ok(Cursor {
+        Ok(PageRequest {
             order: match query.get("order") {
                 None | Some("" | "desc") => Order::NewestFirst,
                 Some("asc") => Order::OldestFirst,
@@ -129,9 +129,9 @@ impl Cursor {
     pub(crate) fn page<T>(&self, all: Vec<T>, place: impl Fn(&T) -> (Timestamp, &str)) -> Page<T> {
         let placed = |one: T| {
             let (since, id) = place(&one);
-            (Place { since, id: id.to_owned() }, one)
+            (ListPosition { since, id: id.to_owned() }, one)
         };
-        let mut shown: Vec<(Place, T)> = all.into_iter().map(placed).collect();
+        let mut shown: Vec<(ListPosition, T)> = all.into_iter().map(placed).collect();
         shown.sort_by(|(left, _), (right, _)| self.order.compare(left, right));
         if let Some(after) = &self.after {
             shown.retain(|(place, _)| self.order.compare(place, after).is_gt());
@@ -144,7 +144,7 @@ impl Cursor {
 }
 
 impl Order {
-    fn compare(self, left: &Place, right: &Place) -> std::cmp::Ordering {
+    fn compare(self, left: &ListPosition, right: &ListPosition) -> std::cmp::Ordering {
         match self {
             Order::OldestFirst => left.cmp(right),
             Order::NewestFirst => right.cmp(left),
@@ -152,18 +152,18 @@ impl Order {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for ListPosition {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "{}_{}", self.since, self.id)
     }
 }
 
-impl FromStr for Place {
+impl FromStr for ListPosition {
     type Err = ();
 
-    fn from_str(text: &str) -> Result<Place, ()> {
+    fn from_str(text: &str) -> Result<ListPosition, ()> {
         let (since, id) = text.split_once('_').ok_or(())?;
-        Ok(Place { since: since.parse().map_err(drop)?, id: id.to_owned() })
+        Ok(ListPosition { since: since.parse().map_err(drop)?, id: id.to_owned() })
     }
 }
 
@@ -180,8 +180,8 @@ mod tests {
     use super::*;
     use crate::lifecycle::expiry::{Expiry, ExpiryAction};
 
-    fn record(number: i64) -> Record {
-        Record {
+    fn record(number: i64) -> SandboxRecord {
+        SandboxRecord {
             id: format!("id{number}"),
             template: "base".to_owned(),
             owner: None,
@@ -202,7 +202,7 @@ mod tests {
 
     #[track_caller]
     fn check(query: &str, expected: &[&str]) -> Option<String> {
-        let filter = Filter::of(&Query::of(query).unwrap()).unwrap();
+        let filter = ListFilter::from_query(&Query::of(query).unwrap()).unwrap();
         let page = filter.page(
             (0..5).map(record).collect(),
             |record| record,
@@ -249,7 +249,7 @@ mod tests {
             "startedAfter=x",
             "metadata=%25",
         ] {
-            assert!(Filter::of(&Query::of(wrong).unwrap()).is_err(), "{wrong}");
+            assert!(ListFilter::from_query(&Query::of(wrong).unwrap()).is_err(), "{wrong}");
         }
     }
 }

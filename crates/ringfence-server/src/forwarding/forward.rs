@@ -25,72 +25,72 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::api::reply::{Body, Reply, json};
-use crate::forwarding::executions::Execution;
+use crate::forwarding::executions::FollowedExecution;
 use crate::lifecycle::registry::ManagedSandbox;
-use crate::tenants::seats::Taken;
+use crate::tenants::connection_limits::ConnectionCharge;
 
 /// Time after which an idle connection is not used again. A guest closes connections that are idle
 /// for half a minute.
-const REST: Duration = Duration::from_secs(20);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum number of idle connections to one guest that are kept.
-const KEPT: usize = 64;
+const MOST_IDLE_CONNECTIONS: usize = 64;
 /// Maximum time that one side of an upgraded connection may be silent after the other side has
 /// ended.
-const SILENCE: Duration = Duration::from_secs(30);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Size of the buffer for bytes of an upgraded connection, in each direction.
-const BUFFER: usize = 16 << 10;
+const BUFFER_SIZE: usize = 16 << 10;
 /// Headers that pass from an answer of a guest to the client, besides those that describe the
 /// transfer.
-const GUESTS: [HeaderName; 5] = [CONTENT_TYPE, CONTENT_LENGTH, CONTENT_ENCODING, DATE, VARY];
+const GUEST_HEADERS: [HeaderName; 5] = [CONTENT_TYPE, CONTENT_LENGTH, CONTENT_ENCODING, DATE, VARY];
 /// Media types that an answer of a guest may have.
-const DATA: [&str; 4] = [content::UNARY, content::STREAM, content::OCTETS, "text/plain"];
+const DATA_TYPES: [&str; 4] = [content::UNARY, content::STREAM, content::OCTETS, "text/plain"];
 /// Maximum length of the head of an answer, in bytes.
 const LONGEST_HEAD: usize = 64 << 10;
 
 /// Headers that only this server reads. They are removed from forwarded requests, because
 /// credentials of the caller must not reach a sandbox.
-const OURS: [&str; 5] =
+const SERVER_HEADERS: [&str; 5] =
     ["x-api-key", header::TRAFFIC, header::TOKEN, header::SANDBOX, header::PORT];
 
 /// Connection pool of one guest.
 #[derive(Debug, Default)]
-pub(crate) struct Ways {
+pub(crate) struct GuestConnections {
     used: Mutex<Vec<(SendRequest<Body>, Instant)>>,
 }
 
 /// Error of a request that got no answer from the sandbox.
 #[derive(Debug)]
-pub(crate) enum Lost {
+pub(crate) enum ForwardError {
     /// The connection could not be opened.
     Unreachable(SessionError),
     /// The connection broke before the answer began.
     Broken(hyper::Error),
 }
 
-impl Ways {
+impl GuestConnections {
     /// Sends a request to the guest and waits for the head of the answer.
     pub(crate) async fn send(
         &self,
         session: &Session,
         mut request: Request<Body>,
-    ) -> Result<Response<Incoming>, Lost> {
+    ) -> Result<Response<Incoming>, ForwardError> {
         loop {
             let used = self.take();
             let is_new = used.is_none();
-            let mut way = match used {
-                Some(way) => way,
-                None => open(session.stream().await.map_err(Lost::Unreachable)?).await?,
+            let mut sender = match used {
+                Some(sender) => sender,
+                None => open(session.stream().await.map_err(ForwardError::Unreachable)?).await?,
             };
-            match way.try_send_request(request).await {
+            match sender.try_send_request(request).await {
                 Ok(response) => {
-                    self.keep(way);
+                    self.keep(sender);
                     return Ok(response);
                 }
                 // The guest closed an idle connection before the request was sent, so try another
                 // connection.
                 Err(mut error) => match error.take_message() {
                     Some(unsent) if !is_new => request = unsent,
-                    _ => return Err(Lost::Broken(error.into_error())),
+                    _ => return Err(ForwardError::Broken(error.into_error())),
                 },
             }
         }
@@ -99,41 +99,41 @@ impl Ways {
     /// Takes a connection whose last answer has ended.
     fn take(&self) -> Option<SendRequest<Body>> {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        used.retain(|(way, since)| !way.is_closed() && since.elapsed() < REST);
-        let position = used.iter().rposition(|(way, _)| way.is_ready())?;
+        used.retain(|(sender, since)| !sender.is_closed() && since.elapsed() < IDLE_TIMEOUT);
+        let position = used.iter().rposition(|(sender, _)| sender.is_ready())?;
         Some(used.remove(position).0)
     }
 
-    fn keep(&self, way: SendRequest<Body>) {
+    fn keep(&self, sender: SendRequest<Body>) {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        if used.len() < KEPT {
-            used.push((way, Instant::now()));
+        if used.len() < MOST_IDLE_CONNECTIONS {
+            used.push((sender, Instant::now()));
         }
     }
 }
 
 async fn open(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-) -> Result<SendRequest<Body>, Lost> {
+) -> Result<SendRequest<Body>, ForwardError> {
     let handshake =
         http1::Builder::new().max_header_size(LONGEST_HEAD).handshake(TokioIo::new(stream)).await;
-    let (way, connection) = handshake.map_err(Lost::Broken)?;
+    let (sender, connection) = handshake.map_err(ForwardError::Broken)?;
     // The task ends when the sender and its last answer are dropped, or when the sandbox ends.
     tokio::spawn(async move {
         // The code that waits for the answer gets the error.
         let _ = connection.with_upgrades().await;
     });
-    Ok(way)
+    Ok(sender)
 }
 
 /// Forwards a request to the guest of a sandbox and returns the answer.
 pub(crate) async fn to_guest(managed: &ManagedSandbox, request: Request<RequestBody>) -> Reply {
     let mut request = request.map(BodyExt::boxed_unsync);
-    let execution = Execution::of(managed, &mut request);
+    let execution = FollowedExecution::from_request(managed, &mut request);
     prepare(&mut request);
     request.headers_mut().insert(HOST, HeaderValue::from_static("guest"));
-    let mut reply = match managed.ways.send(managed.sandbox.session(), request).await {
-        Ok(response) => word_of_guest(managed, response),
+    let mut reply = match managed.connections.send(managed.sandbox.session(), request).await {
+        Ok(response) => guest_answer(managed, response),
         Err(lost) => gone(managed, &lost),
     };
     if let Some(execution) = execution {
@@ -156,7 +156,7 @@ pub(crate) async fn to_port(
     mut request: Request<RequestBody>,
 ) -> Reply {
     let here = hyper::upgrade::on(&mut request);
-    let taken = request.extensions().get::<Taken>().cloned();
+    let charge = request.extensions().get::<ConnectionCharge>().cloned();
     let protocol = request.headers().get(UPGRADE).cloned();
     let mut request = request.map(BodyExt::boxed_unsync);
     prepare(&mut request);
@@ -165,12 +165,15 @@ pub(crate) async fn to_port(
         request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
     }
     let sent = async {
-        let stream = managed.sandbox.connect_own_port(port).await.map_err(Lost::Unreachable)?;
-        open(stream).await?.send_request(request).await.map_err(Lost::Broken)
+        let stream =
+            managed.sandbox.connect_own_port(port).await.map_err(ForwardError::Unreachable)?;
+        open(stream).await?.send_request(request).await.map_err(ForwardError::Broken)
     };
     let mut response = match sent.await {
         Ok(response) => response,
-        Err(Lost::Unreachable(SessionError::PortClosed { .. })) => return closed(managed, port),
+        Err(ForwardError::Unreachable(SessionError::PortClosed { .. })) => {
+            return closed(managed, port);
+        }
         Err(lost) => return gone(managed, &lost),
     };
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
@@ -179,30 +182,37 @@ pub(crate) async fn to_port(
     let there = hyper::upgrade::on(&mut response);
     tokio::spawn(async move {
         if let (Ok(here), Ok(there)) = (here.await, there.await) {
-            converse(TokioIo::new(here), TokioIo::new(there), SILENCE).await;
+            copy_both_ways(TokioIo::new(here), TokioIo::new(there), SILENCE_TIMEOUT).await;
         }
-        drop(taken); // the upgraded connection counts against the limit until here
+        drop(charge); // the upgraded connection counts against the limit until here
     });
     response.map(BodyExt::boxed_unsync)
 }
 
 /// Copies bytes in both directions until both sides have ended, or until one side has ended and the
 /// other side is silent for `silence`.
-async fn converse(
+async fn copy_both_ways(
     here: impl AsyncRead + AsyncWrite,
     there: impl AsyncRead + AsyncWrite,
     silence: Duration,
 ) {
     let ((from_here, to_here), (from_there, to_there)) =
         (tokio::io::split(here), tokio::io::split(there));
-    let other = OtherWay { is_over: AtomicBool::new(false), silence };
-    tokio::join!(pour(from_here, to_there, &other), pour(from_there, to_here, &other));
+    let other = OppositeDirection { is_over: AtomicBool::new(false), silence };
+    tokio::join!(
+        copy_one_way(from_here, to_there, &other),
+        copy_one_way(from_there, to_here, &other)
+    );
 }
 
 /// Copies bytes in one direction.
-async fn pour(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, other: &OtherWay) {
-    let mut buffer = vec![0; BUFFER];
-    let carried = async {
+async fn copy_one_way(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    other: &OppositeDirection,
+) {
+    let mut buffer = vec![0; BUFFER_SIZE];
+    let copying = async {
         loop {
             let length = other.or_silence(from.read(&mut buffer)).await?;
             if length == 0 {
@@ -212,17 +222,17 @@ async fn pour(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin,
             other.or_silence(to.flush()).await?;
         }
     };
-    let _ = carried.await; // either side may close the connection at any time
+    let _ = copying.await; // either side may close the connection at any time
     other.is_over.store(true, Ordering::Relaxed);
 }
 
 /// State of the opposite direction.
-struct OtherWay {
+struct OppositeDirection {
     is_over: AtomicBool,
     silence: Duration,
 }
 
-impl OtherWay {
+impl OppositeDirection {
     /// Waits for a step of this direction. Once the opposite direction is over, waits at most
     /// `silence`.
     async fn or_silence<T>(&self, step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
@@ -244,16 +254,16 @@ fn prepare(request: &mut Request<Body>) {
         request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     *request.uri_mut() = Uri::from(path);
     *request.version_mut() = Version::HTTP_11;
-    disentangle(request.headers_mut());
+    drop_ambiguous_length(request.headers_mut());
     remove_hop_headers(request.headers_mut());
-    for name in OURS {
+    for name in SERVER_HEADERS {
         request.headers_mut().remove(name);
     }
 }
 
 /// Turns an answer of a sandbox into the answer that the client gets.
 fn answer(mut response: Response<Incoming>) -> Reply {
-    disentangle(response.headers_mut());
+    drop_ambiguous_length(response.headers_mut());
     remove_hop_headers(response.headers_mut());
     *response.version_mut() = Version::HTTP_11;
     response.map(BodyExt::boxed_unsync)
@@ -262,7 +272,7 @@ fn answer(mut response: Response<Incoming>) -> Reply {
 /// Turns an answer of a guest into the answer that the client gets. Code in a sandbox can replace
 /// its guest. An answer must therefore not redirect a client, nor make a browser store or run
 /// anything in the name of this server.
-fn word_of_guest(managed: &ManagedSandbox, response: Response<Incoming>) -> Reply {
+fn guest_answer(managed: &ManagedSandbox, response: Response<Incoming>) -> Reply {
     if response.status().is_redirection() || response.status().is_informational() {
         tracing::info!(
             id = managed.record.id,
@@ -272,21 +282,21 @@ fn word_of_guest(managed: &ManagedSandbox, response: Response<Incoming>) -> Repl
         return unreachable(&managed.record.id, "The sandbox does not answer", None);
     }
     let mut reply = answer(response);
-    let told = told_by_guest(reply.headers());
+    let told = guest_headers(reply.headers());
     *reply.headers_mut() = told;
     reply
 }
 
-/// Returns the headers of a guest's answer that are passed on. A media type that is not in [`DATA`]
-/// becomes plain bytes.
-fn told_by_guest(said: &HeaderMap) -> HeaderMap {
-    let mut told: HeaderMap = GUESTS
+/// Returns the headers of a guest's answer that are passed on. A media type that is not in
+/// [`DATA_TYPES`] becomes plain bytes.
+fn guest_headers(said: &HeaderMap) -> HeaderMap {
+    let mut told: HeaderMap = GUEST_HEADERS
         .into_iter()
         .filter_map(|name| Some((name.clone(), said.get(&name)?.clone())))
         .collect();
     if let Some(kind) = told.get_mut(CONTENT_TYPE) {
         let essence = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default();
-        if !DATA.contains(&essence.trim()) {
+        if !DATA_TYPES.contains(&essence.trim()) {
             *kind = HeaderValue::from_static(content::OCTETS);
         }
     }
@@ -295,7 +305,7 @@ fn told_by_guest(said: &HeaderMap) -> HeaderMap {
 
 /// Removes `Content-Length` from a message with `Transfer-Encoding`, RFC 9112, 6.3. Two statements
 /// about the length of a body can disagree, and the chunks decide.
-fn disentangle(headers: &mut HeaderMap) {
+fn drop_ambiguous_length(headers: &mut HeaderMap) {
     if headers.contains_key(TRANSFER_ENCODING) {
         headers.remove(CONTENT_LENGTH);
     }
@@ -345,16 +355,16 @@ fn closed(managed: &ManagedSandbox, port: u16) -> Reply {
     unreachable(&managed.record.id, "The sandbox is running but port is not open", Some(port))
 }
 
-fn gone(managed: &ManagedSandbox, lost: &Lost) -> Reply {
+fn gone(managed: &ManagedSandbox, lost: &ForwardError) -> Reply {
     let id = managed.record.id.as_str();
     if !managed.sandbox.is_up() {
         return not_found(id);
     }
     match lost {
-        Lost::Unreachable(error) => {
+        ForwardError::Unreachable(error) => {
             tracing::warn!(id, error = ringfence::chain(error), "a guest cannot be reached")
         }
-        Lost::Broken(error) => {
+        ForwardError::Broken(error) => {
             tracing::info!(id, error = ringfence::chain(error), "a guest broke off")
         }
     }
@@ -383,7 +393,7 @@ mod tests {
         for (name, value) in said {
             headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
-        let told = told_by_guest(&headers);
+        let told = guest_headers(&headers);
         assert_eq!(told.len(), 2);
         assert_eq!(
             (&told[CONTENT_TYPE], &told[CONTENT_LENGTH]),
@@ -391,17 +401,17 @@ mod tests {
         );
         for kind in ["application/json", "application/connect+json", "text/plain; charset=utf-8"] {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-            assert_eq!(told_by_guest(&headers)[CONTENT_TYPE], kind);
+            assert_eq!(guest_headers(&headers)[CONTENT_TYPE], kind);
         }
     }
 
-    /// Returns two ends of a conversation that goes through [`converse`], and the task that copies
-    /// its bytes.
+    /// Returns two ends of a conversation that goes through [`copy_both_ways`], and the task that
+    /// copies its bytes.
     fn through(
         silence: Duration,
     ) -> (tokio::io::DuplexStream, tokio::io::DuplexStream, tokio::task::JoinHandle<()>) {
         let ((client, here), (there, program)) = (tokio::io::duplex(64), tokio::io::duplex(64));
-        (client, program, tokio::spawn(converse(here, there, silence)))
+        (client, program, tokio::spawn(copy_both_ways(here, there, silence)))
     }
 
     #[test]
@@ -413,7 +423,7 @@ mod tests {
             .unwrap();
         runtime.block_on(async {
             let silence = Duration::from_secs(1);
-            let (mut client, mut program, carried) = through(silence);
+            let (mut client, mut program, copying) = through(silence);
             tokio::time::sleep(3 * silence).await;
             client.write_all(b"ask").await.unwrap(); // silence alone does not end the conversation
             client.shutdown().await.unwrap();
@@ -425,7 +435,7 @@ mod tests {
                 program.write_all(b"more").await.unwrap();
                 client.read_exact(&mut [0; 4]).await.unwrap();
             }
-            carried.await.unwrap();
+            copying.await.unwrap();
             assert_eq!(program.read(&mut [0]).await.unwrap(), 0);
             assert!(program.write_all(b"late").await.is_err());
         });
