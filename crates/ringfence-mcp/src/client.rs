@@ -21,14 +21,14 @@ use rmcp::{ErrorData, RoleServer, ServerHandler, tool_handler};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use crate::supply::Supply;
-use crate::told::Refusal;
+use crate::sandbox_source::SandboxSource;
+use crate::tool_result::Refusal;
 use crate::tools::processes::Processes;
 use crate::tools::progress::Progress;
 use crate::tools::sandbox::Forwards;
 use crate::tools::spares::Spares;
 use crate::transport::http::VERSION;
-use crate::transport::pulse::Pulse;
+use crate::transport::keepalive::SessionKeepalive;
 
 /// Maximum number of calls of one client that run at once.
 const MOST_CALLS: usize = 16;
@@ -37,12 +37,12 @@ const MOST_WAITING: usize = 64;
 /// Maximum time that a command in one call may take.
 pub(crate) const LONGEST_CALL: Duration = Duration::from_secs(600);
 /// Maximum time to wait until a sandbox whose guest does not answer is known to have ended.
-const LOSS_PATIENCE: Duration = Duration::from_secs(10);
-const MOMENT: Duration = Duration::from_millis(20);
+const LOSS_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Start of the result that `rmcp` returns when it cannot read the parameters of a call.
 const MISREAD: &str = "failed to deserialize parameters:";
 /// Maximum time for the end of all sandboxes when the server ends.
-const ENDING_PATIENCE: Duration = Duration::from_secs(30);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
 static TOOLS: LazyLock<ToolRouter<Client>> = LazyLock::new(|| {
     let running = Client::command_tools() + Client::code_tools() + Client::process_tools();
@@ -51,12 +51,12 @@ static TOOLS: LazyLock<ToolRouter<Client>> = LazyLock::new(|| {
 
 /// State and settings that all clients of a server share.
 #[derive(Debug, Clone)]
-pub(crate) struct Terms {
+pub(crate) struct ServerContext {
     /// Source of sandboxes for clients.
-    pub(crate) supply: Arc<Supply>,
+    pub(crate) source: Arc<SandboxSource>,
     /// Keeps the sessions of clients that wait for an answer; absent if silent clients are not
     /// dropped.
-    pub(crate) pulse: Option<Pulse>,
+    pub(crate) keepalive: Option<SessionKeepalive>,
     /// Versions of the protocol that the server supports.
     pub(crate) versions: &'static [ProtocolVersion],
     /// Telemetry that records the sandboxes and calls of clients.
@@ -66,8 +66,8 @@ pub(crate) struct Terms {
 /// Connected client and its sandbox.
 #[derive(Debug)]
 pub(crate) struct Client {
-    pub(crate) terms: Terms,
-    tenancy: Mutex<Arc<OnceCell<Arc<Tenancy>>>>,
+    pub(crate) server_context: ServerContext,
+    client_sandbox: Mutex<Arc<OnceCell<Arc<ClientSandbox>>>>,
     calls: Semaphore,
     waiting: Semaphore,
     leaving: Leaving,
@@ -78,7 +78,7 @@ pub(crate) struct Client {
 /// Sandbox of a client, with the processes, forwarded ports and spare interpreters that belong to
 /// the client.
 #[derive(Debug)]
-pub(crate) struct Tenancy {
+pub(crate) struct ClientSandbox {
     pub(crate) sandbox: Sandbox,
     pub(crate) processes: Processes,
     pub(crate) forwards: Forwards,
@@ -97,78 +97,87 @@ pub(crate) struct Tenancy {
 
 impl Client {
     pub(crate) fn new(
-        terms: Terms,
+        server_context: ServerContext,
         leaving: Leaving,
         place: Option<OwnedSemaphorePermit>,
     ) -> Client {
         let (calls, waiting) = (Semaphore::new(MOST_CALLS), Semaphore::new(MOST_WAITING));
-        Client { terms, tenancy: Mutex::default(), calls, waiting, leaving, _place: place }
+        Client {
+            server_context,
+            client_sandbox: Mutex::default(),
+            calls,
+            waiting,
+            leaving,
+            _place: place,
+        }
     }
 
     /// Returns the sandbox of the client, and starts it on the first call.
-    pub(crate) async fn tenancy(&self) -> Result<Arc<Tenancy>, Refusal> {
+    pub(crate) async fn client_sandbox(&self) -> Result<Arc<ClientSandbox>, Refusal> {
         let cell = Arc::clone(&self.cell());
-        let tenancy = Arc::clone(cell.get_or_try_init(|| self.begin()).await?);
-        if tenancy.sandbox.ended().now_or_never().is_none() {
-            return Ok(tenancy);
+        let client_sandbox = Arc::clone(cell.get_or_try_init(|| self.begin()).await?);
+        if client_sandbox.sandbox.ended().now_or_never().is_none() {
+            return Ok(client_sandbox);
         }
         self.forget(&cell);
-        Err(tenancy.over("its lease was over, what ran in it ended it, or somebody stopped it"))
+        Err(client_sandbox
+            .over("its lease was over, what ran in it ended it, or somebody stopped it"))
     }
 
     /// Keeps the session of the client alive while a call is answered, until this future is
     /// dropped.
     async fn keep(&self, context: &RequestContext<RoleServer>) -> Infallible {
-        match &self.terms.pulse {
-            Some(pulse) => pulse.keep(context).await,
+        match &self.server_context.keepalive {
+            Some(keepalive) => keepalive.keep(context).await,
             None => std::future::pending().await,
         }
     }
 
     /// Detaches the sandbox of `cell`, so that the next call starts a new sandbox. Sends the old
-    /// tenancy to the task that ends it.
-    fn forget(&self, cell: &Arc<OnceCell<Arc<Tenancy>>>) {
+    /// sandbox to the task that ends it.
+    fn forget(&self, cell: &Arc<OnceCell<Arc<ClientSandbox>>>) {
         let mut current = self.cell();
         if Arc::ptr_eq(&current, cell) {
             *current = Arc::default();
-            if let Some(tenancy) = cell.get() {
+            if let Some(client_sandbox) = cell.get() {
                 // The send fails only while the process ends, and then the sandbox ends with it.
-                let _ = self.leaving.send(Arc::clone(tenancy));
+                let _ = self.leaving.send(Arc::clone(client_sandbox));
             }
         }
     }
 
     /// Returns the refusal for a failed call if the sandbox of the call has ended, and `None` if
     /// the sandbox still runs.
-    async fn loss(&self, cell: &Arc<OnceCell<Arc<Tenancy>>>) -> Option<Refusal> {
-        let tenancy = cell.get().filter(|tenancy| tenancy.is_lost.load(Ordering::Relaxed))?;
+    async fn loss(&self, cell: &Arc<OnceCell<Arc<ClientSandbox>>>) -> Option<Refusal> {
+        let client_sandbox =
+            cell.get().filter(|client_sandbox| client_sandbox.is_lost.load(Ordering::Relaxed))?;
         // The cleanup after the sandbox can take longer, so the call waits only until the sandbox
         // is down.
         let ended = async {
-            while tenancy.sandbox.is_up() {
-                tokio::time::sleep(MOMENT).await;
+            while client_sandbox.sandbox.is_up() {
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         };
-        if tokio::time::timeout(LOSS_PATIENCE, ended).await.is_err() {
+        if tokio::time::timeout(LOSS_TIMEOUT, ended).await.is_err() {
             // The sandbox may only have been paused.
-            tenancy.is_lost.store(false, Ordering::Relaxed);
+            client_sandbox.is_lost.store(false, Ordering::Relaxed);
             return None;
         }
         self.forget(cell);
         Some(
-            tenancy
+            client_sandbox
                 .over("the call was cut off, as what ran in it ended it, its lease was over, or somebody stopped it"),
         )
     }
 
     /// Starts a sandbox. If the call that needs the sandbox is cancelled, the start completes, and
     /// then the sandbox is ended.
-    async fn begin(&self) -> Result<Arc<Tenancy>, Refusal> {
-        let (terms, leaving) = (self.terms.clone(), self.leaving.clone());
+    async fn begin(&self) -> Result<Arc<ClientSandbox>, Refusal> {
+        let (server_context, leaving) = (self.server_context.clone(), self.leaving.clone());
         let (answer, begun) = oneshot::channel();
         tokio::spawn(async move {
-            let tenancy = Tenancy::begin(&terms).await;
-            if let Err(Ok(unwanted)) = answer.send(tenancy) {
+            let client_sandbox = ClientSandbox::begin(&server_context).await;
+            if let Err(Ok(unwanted)) = answer.send(client_sandbox) {
                 // The send fails only while the process ends, and then the sandbox ends with it.
                 let _ = leaving.send(unwanted);
             }
@@ -176,33 +185,35 @@ impl Client {
         begun.await.expect("an answer is sent in any case")
     }
 
-    fn cell(&self) -> std::sync::MutexGuard<'_, Arc<OnceCell<Arc<Tenancy>>>> {
-        self.tenancy.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cell(&self) -> std::sync::MutexGuard<'_, Arc<OnceCell<Arc<ClientSandbox>>>> {
+        self.client_sandbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
-        if let Some(tenancy) = self.cell().get() {
+        if let Some(client_sandbox) = self.cell().get() {
             // The send fails only while the process ends, and then the sandbox ends with it.
-            let _ = self.leaving.send(Arc::clone(tenancy));
+            let _ = self.leaving.send(Arc::clone(client_sandbox));
         }
     }
 }
 
-impl Tenancy {
-    async fn begin(Terms { supply, telemetry, .. }: &Terms) -> Result<Arc<Tenancy>, Refusal> {
+impl ClientSandbox {
+    async fn begin(
+        ServerContext { source, telemetry, .. }: &ServerContext,
+    ) -> Result<Arc<ClientSandbox>, Refusal> {
         let asked = SystemTime::now();
-        let sandbox = supply.sandbox().await?;
+        let sandbox = source.sandbox().await?;
         // The span has no caller: the sandbox outlives the trace of the call that happens to be
         // first.
         let span = telemetry.sandbox(sandbox.manifest(), &Caller::default(), asked);
         let (processes, forwards, spares) = Default::default();
-        let is_own = supply.is_own();
+        let is_own = source.is_own();
         // In a sandbox that existed before, other users run programs of which this process does not
         // know.
-        let keeps_spares = is_own && supply.settings().code.warm > 0;
-        Ok(Arc::new(Tenancy {
+        let keeps_spares = is_own && source.settings().code.warm > 0;
+        Ok(Arc::new(ClientSandbox {
             sandbox,
             processes,
             forwards,
@@ -244,7 +255,7 @@ impl Tenancy {
         {
             self.is_lost.store(true, Ordering::Relaxed);
         }
-        Refusal::of_session(error, self.manifest())
+        Refusal::from_session(error, self.manifest())
     }
 
     /// Creates the refusal that says that the sandbox has ended.
@@ -279,39 +290,39 @@ impl Tenancy {
     }
 }
 
-/// Channel that carries tenancies to the task that ends them.
-pub(crate) type Leaving = mpsc::UnboundedSender<Arc<Tenancy>>;
+/// Channel that carries sandboxes to the task that ends them.
+pub(crate) type Leaving = mpsc::UnboundedSender<Arc<ClientSandbox>>;
 
-/// Task that ends the tenancies of clients that are gone.
+/// Task that ends the sandboxes of clients that are gone.
 #[derive(Debug)]
-pub(crate) struct Endings {
+pub(crate) struct SandboxReaper {
     leaving: Leaving,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Endings {
-    pub(crate) fn new() -> Endings {
-        let (leaving, mut left) = mpsc::unbounded_channel::<Arc<Tenancy>>();
+impl SandboxReaper {
+    pub(crate) fn new() -> SandboxReaper {
+        let (leaving, mut left) = mpsc::unbounded_channel::<Arc<ClientSandbox>>();
         let task = tokio::spawn(async move {
             let mut ending = JoinSet::new();
-            while let Some(tenancy) = left.recv().await {
+            while let Some(client_sandbox) = left.recv().await {
                 while ending.try_join_next().is_some() {}
-                ending.spawn(async move { tenancy.end().await });
+                ending.spawn(async move { client_sandbox.end().await });
             }
             ending.join_all().await;
         });
-        Endings { leaving, task }
+        SandboxReaper { leaving, task }
     }
 
-    /// Returns the channel on which a client hands over its tenancy.
+    /// Returns the channel on which a client hands over its sandbox.
     pub(crate) fn leaving(&self) -> Leaving {
         self.leaving.clone()
     }
 
-    /// Waits until all clients are gone and their tenancies have ended.
+    /// Waits until all clients are gone and their sandboxes have ended.
     pub(crate) async fn over(self) {
         drop(self.leaving);
-        if tokio::time::timeout(ENDING_PATIENCE, self.task).await.is_err() {
+        if tokio::time::timeout(SHUTDOWN_TIMEOUT, self.task).await.is_err() {
             tracing::warn!("not all sandboxes were stopped in time; they end with this process");
         }
     }
@@ -331,11 +342,11 @@ impl ServerHandler for Client {
     fn get_info(&self) -> ServerConfig {
         ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
             .with_server_info(Implementation::new("ringfence", env!("CARGO_PKG_VERSION")))
-            .with_instructions(self.terms.supply.instructions())
+            .with_instructions(self.server_context.source.instructions())
     }
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
-        Cow::Borrowed(self.terms.versions)
+        Cow::Borrowed(self.server_context.versions)
     }
 
     /// Calls a tool. A cancelled call is dropped, which ends its command.
@@ -344,7 +355,7 @@ impl ServerHandler for Client {
         request: CallToolRequestParams,
         mut context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        if let Some(version) = foreign_version(&context, self.terms.versions) {
+        if let Some(version) = foreign_version(&context, self.server_context.versions) {
             let message = format!("version {version} of the protocol is not spoken here by HTTP");
             return Err(ErrorData::invalid_request(message, None));
         }

@@ -6,16 +6,16 @@
 //! and counts are bounded, and no parameter widens the policy.
 //!
 //! Start with [`serve_streams`] and [`serve_http`]. Reading order: [`transport`] serves clients,
-//! [`client`] is one client and its sandbox, which comes from [`supply`], [`told`] holds the form
-//! of its answers, and [`tools`] has the tools.
+//! [`client`] is one client and its sandbox, which comes from [`sandbox_source`], [`tool_result`]
+//! holds the form of its answers, and [`tools`] has the tools.
 
 mod client;
-mod supply;
-mod told;
+mod sandbox_source;
+mod tool_result;
 mod tools;
 mod transport;
 
-pub use supply::Supply;
-pub use transport::http::{Door, PATH, serve as serve_http};
+pub use sandbox_source::SandboxSource;
+pub use transport::http::{HttpOptions, PATH, serve as serve_http};
 pub use transport::streams::serve as serve_streams;
 pub use transport::token::Token;

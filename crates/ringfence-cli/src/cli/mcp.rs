@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use ringfence::policy::Span;
 use ringfence::{Command, Engine, EngineError, Host, Sandbox, Settings, Spec, chain};
-use ringfence_mcp::{Door, PATH, Supply, Token, serve_http, serve_streams};
+use ringfence_mcp::{HttpOptions, PATH, SandboxSource, Token, serve_http, serve_streams};
 use ringfence_service::telemetry::Telemetry;
 use tokio::net::TcpListener;
 
@@ -89,20 +89,20 @@ impl Mcp {
         }
         let token = self.token(&host)?;
         if let Some(address) = self.listen {
-            self.check_door(address, token.is_some())?;
+            self.check_address(address, token.is_some())?;
         }
         let settings = self.container.settings(&self.policy, host)?;
-        let supply = self.supply(settings)?;
-        let telemetry = Telemetry::from_variables(&supply.settings().host);
-        block_on(self.serve(supply, token, telemetry))?;
+        let source = self.source(settings)?;
+        let telemetry = Telemetry::from_variables(&source.settings().host);
+        block_on(self.serve(source, token, telemetry))?;
         Ok(ExitCode::SUCCESS)
     }
 
     /// Creates the source of sandboxes. Fails if the policy or the workspace cannot work on this
     /// host, so that no client connects in vain.
-    fn supply(&self, settings: Settings) -> Result<Supply, Failure> {
+    fn source(&self, settings: Settings) -> Result<SandboxSource, Failure> {
         if let Some(name) = self.sandbox.clone() {
-            return Ok(Supply::Shared { settings: settings.into(), name });
+            return Ok(SandboxSource::Shared { settings: settings.into(), name });
         }
         let spec = Spec {
             lease: self.lease.map(|lease| lease.duration()),
@@ -116,33 +116,35 @@ impl Mcp {
         // The engine has checked the policy. This call checks the workspace as the first tool call
         // would.
         engine.plan(&spec.policy, &Command::new("sh"))?;
-        Ok(Supply::Own { engine: engine.into(), spec: spec.into() })
+        Ok(SandboxSource::Own { engine: engine.into(), spec: spec.into() })
     }
 
     async fn serve(
         self,
-        mut supply: Supply,
+        mut source: SandboxSource,
         token: Option<Token>,
         telemetry: Telemetry,
     ) -> Result<(), Failure> {
-        match &mut supply {
-            Supply::Own { engine, spec } => fetch(engine.settings(), spec).await?,
-            Supply::Shared { settings, name } => drop(Sandbox::attach(&settings.host, name).await?),
+        match &mut source {
+            SandboxSource::Own { engine, spec } => fetch(engine.settings(), spec).await?,
+            SandboxSource::Shared { settings, name } => {
+                drop(Sandbox::attach(&settings.host, name).await?)
+            }
         }
-        let served = self.serve_until_ended(supply, token, telemetry.clone()).await;
+        let served = self.serve_until_ended(source, token, telemetry.clone()).await;
         telemetry.close().await;
         served
     }
 
     async fn serve_until_ended(
         self,
-        supply: Supply,
+        source: SandboxSource,
         token: Option<Token>,
         telemetry: Telemetry,
     ) -> Result<(), Failure> {
         let mut ends = Ends::listen()?;
         let Some(address) = self.listen else {
-            let served = serve_streams(supply, telemetry, ends.signalled()).await;
+            let served = serve_streams(source, telemetry, ends.signalled()).await;
             let hint =
                 "it is started by a client: `ringfence mcp --print-config claude` prints how";
             return served.map_err(|error| {
@@ -156,8 +158,9 @@ impl Mcp {
         let listener = TcpListener::bind(address).await.map_err(unheard)?;
         print(&format!("http://{}{PATH}\n", listener.local_addr().map_err(unheard)?))?;
         let idle = self.idle.map_or(IDLE, |idle| idle.duration());
-        let door = Door { listener, token, hosts: self.host, idle, most: self.clients.into() };
-        serve_http(supply, telemetry, door, ends.signalled()).await.map_err(unheard)
+        let options =
+            HttpOptions { listener, token, hosts: self.host, idle, most: self.clients.into() };
+        serve_http(source, telemetry, options, ends.signalled()).await.map_err(unheard)
     }
 
     /// Reads the token from the file or the variable.
@@ -178,7 +181,7 @@ impl Mcp {
 
     /// Refuses an address at which other users could connect without a token, or without a known
     /// host name.
-    fn check_door(&self, address: SocketAddr, has_token: bool) -> Result<(), Failure> {
+    fn check_address(&self, address: SocketAddr, has_token: bool) -> Result<(), Failure> {
         if address.ip().is_loopback() {
             return Ok(());
         }

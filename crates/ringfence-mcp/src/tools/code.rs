@@ -9,8 +9,8 @@ use rmcp::{tool, tool_router};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::client::{Client, LONGEST_CALL, Tenancy};
-use crate::told::{Refusal, Told};
+use crate::client::{Client, ClientSandbox, LONGEST_CALL};
+use crate::tool_result::{Refusal, ToolResult};
 use crate::tools::commands::time;
 use crate::tools::outcome::Outcome;
 
@@ -57,7 +57,7 @@ impl Client {
         &self,
         Parameters(asked): Parameters<RunCode>,
         Extension(caller): Extension<Caller>,
-    ) -> Result<Told<Outcome>, Refusal> {
+    ) -> Result<ToolResult<Outcome>, Refusal> {
         self.execute(&asked.code, &asked.language, asked.timeout, &caller).await
     }
 
@@ -74,7 +74,7 @@ impl Client {
         &self,
         Parameters(asked): Parameters<RunPythonCode>,
         Extension(caller): Extension<Caller>,
-    ) -> Result<Told<Outcome>, Refusal> {
+    ) -> Result<ToolResult<Outcome>, Refusal> {
         self.execute(&asked.code, "python", asked.timeout, &caller).await
     }
 
@@ -84,37 +84,37 @@ impl Client {
         language: &str,
         timeout: Option<u32>,
         caller: &Caller,
-    ) -> Result<Told<Outcome>, Refusal> {
-        let tenancy = self.tenancy().await?;
-        let span = tenancy.span.exec(caller);
+    ) -> Result<ToolResult<Outcome>, Refusal> {
+        let client_sandbox = self.client_sandbox().await?;
+        let span = client_sandbox.span.exec(caller);
         span.code(language);
-        let time = time(timeout, &tenancy)?;
-        let spare = tenancy.spare(language);
-        let disturbance = tenancy.spares.disturbed();
+        let time = time(timeout, &client_sandbox)?;
+        let spare = client_sandbox.spare(language);
+        let disturbance = client_sandbox.spares.disturbed();
         let result = match spare {
             Some(spare) => spare.execute_code(code, Some(time)).await,
-            None => tenancy.sandbox.execute_code(code, language, Some(time)).await,
+            None => client_sandbox.sandbox.execute_code(code, language, Some(time)).await,
         };
         drop(disturbance);
         if result.is_ok() {
-            tenancy.keep_spare(language.to_owned());
+            client_sandbox.keep_spare(language.to_owned());
         }
         let result = result
             .inspect_err(|_| span.fail("it was not run"))
-            .map_err(|error| refusal(&error, &tenancy))?;
+            .map_err(|error| refusal(&error, &client_sandbox))?;
         span.end(&result);
         if let Err(error) =
-            Records::keep_code(self.terms.supply.settings(), language, code, &result)
+            Records::keep_code(self.server_context.source.settings(), language, code, &result)
         {
             tracing::warn!(error = chain(&error), "no record was kept");
         }
-        Ok(Told(Outcome::of(result, tenancy.manifest(), time, LONGEST_CALL)))
+        Ok(ToolResult(Outcome::from_result(result, client_sandbox.manifest(), time, LONGEST_CALL)))
     }
 }
 
-fn refusal(error: &CodeError, tenancy: &Tenancy) -> Refusal {
+fn refusal(error: &CodeError, client_sandbox: &ClientSandbox) -> Refusal {
     let hint = match error {
-        CodeError::Session(error) => return tenancy.refusal(error),
+        CodeError::Session(error) => return client_sandbox.refusal(error),
         CodeError::UnknownLanguage { .. } => {
             "take one of these, or run its program with run_command".to_owned()
         }

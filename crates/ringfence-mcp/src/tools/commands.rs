@@ -10,8 +10,8 @@ use rmcp::{tool, tool_router};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::client::{Client, LONGEST_CALL, Tenancy};
-use crate::told::{Refusal, Told};
+use crate::client::{Client, ClientSandbox, LONGEST_CALL};
+use crate::tool_result::{Refusal, ToolResult};
 use crate::tools::outcome::{LONGEST_OUTPUT, Outcome, policy_time};
 use crate::tools::progress::Progress;
 
@@ -50,31 +50,35 @@ impl Client {
         Parameters(asked): Parameters<RunCommand>,
         Extension(progress): Extension<Progress>,
         Extension(caller): Extension<Caller>,
-    ) -> Result<Told<Outcome>, Refusal> {
-        let tenancy = self.tenancy().await?;
-        let _disturbance = tenancy.spares.disturbed();
-        let span = tenancy.span.exec(&caller);
-        let time = time(asked.timeout, &tenancy)?;
-        let mut exec = tenancy.as_guest(Exec::shell(&asked.command).time(time));
+    ) -> Result<ToolResult<Outcome>, Refusal> {
+        let client_sandbox = self.client_sandbox().await?;
+        let _disturbance = client_sandbox.spares.disturbed();
+        let span = client_sandbox.span.exec(&caller);
+        let time = time(asked.timeout, &client_sandbox)?;
+        let mut exec = client_sandbox.as_guest(Exec::shell(&asked.command).time(time));
         if let Some(directory) = &asked.directory {
-            exec = exec.directory(tenancy.inside(directory));
+            exec = exec.directory(client_sandbox.inside(directory));
         }
         span.program(&exec.program, exec.arguments.len());
-        let result = captured(&tenancy, &exec, &progress)
+        let result = captured(&client_sandbox, &exec, &progress)
             .await
             .inspect_err(|_| span.fail("it was not run"))?;
         span.end(&result);
         let command = Command::new(&exec.program).arguments(&exec.arguments);
-        if let Err(error) = Records::keep(self.terms.supply.settings(), &command, &result) {
+        if let Err(error) = Records::keep(self.server_context.source.settings(), &command, &result)
+        {
             tracing::warn!(error = chain(&error), "no record was kept");
         }
-        Ok(Told(Outcome::of(result, tenancy.manifest(), time, LONGEST_CALL)))
+        Ok(ToolResult(Outcome::from_result(result, client_sandbox.manifest(), time, LONGEST_CALL)))
     }
 }
 
 /// Returns the time limit of a command: the time in `asked` or the default, but not more than the
 /// policy and [`LONGEST_CALL`] allow.
-pub(crate) fn time(asked: Option<u32>, tenancy: &Tenancy) -> Result<Duration, Refusal> {
+pub(crate) fn time(
+    asked: Option<u32>,
+    client_sandbox: &ClientSandbox,
+) -> Result<Duration, Refusal> {
     if asked == Some(0) {
         let hint = format!(
             "give 1 to {} seconds, or leave it out for the usual 30",
@@ -84,22 +88,22 @@ pub(crate) fn time(asked: Option<u32>, tenancy: &Tenancy) -> Result<Duration, Re
     }
     let asked =
         asked.map_or(ringfence::DEFAULT_TIME, |seconds| Duration::from_secs(seconds.into()));
-    Ok(asked.min(policy_time(tenancy.manifest())).min(LONGEST_CALL))
+    Ok(asked.min(policy_time(client_sandbox.manifest())).min(LONGEST_CALL))
 }
 
 /// Runs a command and keeps only as much of its output as a model is shown.
 async fn captured(
-    tenancy: &Tenancy,
+    client_sandbox: &ClientSandbox,
     exec: &Exec,
     progress: &Progress,
 ) -> Result<ExecutionResult, Refusal> {
-    let Tenancy { sandbox, .. } = tenancy;
+    let ClientSandbox { sandbox, .. } = client_sandbox;
     let limit =
         sandbox.manifest().limits.output.map_or(u64::MAX, |size| size.bytes()).min(LONGEST_CAPTURE);
     let before = sandbox.observe();
-    let execution = sandbox.exec(exec).await.map_err(|error| tenancy.refusal(&error))?;
+    let execution = sandbox.exec(exec).await.map_err(|error| client_sandbox.refusal(&error))?;
     let captured = execution.capture_with(limit, |_, bytes| progress.heard(bytes)).await;
-    let captured = captured.map_err(|error| tenancy.refusal(&error))?;
+    let captured = captured.map_err(|error| client_sandbox.refusal(&error))?;
     let (stdout, stderr, dropped) = (captured.stdout, captured.stderr, captured.dropped);
     Ok(ExecutionResult { stdout, stderr, dropped, ..before.result(captured.ended) })
 }

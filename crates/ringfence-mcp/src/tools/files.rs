@@ -11,8 +11,8 @@ use rmcp::{tool, tool_router};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::client::{Client, Tenancy};
-use crate::told::{Refusal, Told, write_notes};
+use crate::client::{Client, ClientSandbox};
+use crate::tool_result::{Refusal, ToolResult, write_notes};
 
 /// Maximum size of a file that a tool reads, to show or to change it, in bytes.
 pub(crate) const LONGEST_FILE: u64 = 8 << 20;
@@ -157,13 +157,13 @@ impl Client {
     async fn read_file(
         &self,
         Parameters(asked): Parameters<ReadFile>,
-    ) -> Result<Told<FileText>, Refusal> {
-        let tenancy = self.tenancy().await?;
-        let path = tenancy.inside(&asked.path);
-        let bytes = read(&tenancy, &path).await?;
+    ) -> Result<ToolResult<FileText>, Refusal> {
+        let client_sandbox = self.client_sandbox().await?;
+        let path = client_sandbox.inside(&asked.path);
+        let bytes = read(&client_sandbox, &path).await?;
         let first = asked.first_line.unwrap_or(1).max(1) as usize;
         let most = asked.lines.unwrap_or(MOST_LINES).clamp(1, MOST_LINES) as usize;
-        Ok(Told(FileText::of(path, &bytes, first, most)))
+        Ok(ToolResult(FileText::from_bytes(path, &bytes, first, most)))
     }
 
     /// Writes a text file of at most 2 MiB in the sandbox, and returns its path and size. An
@@ -175,17 +175,17 @@ impl Client {
     async fn write_file(
         &self,
         Parameters(asked): Parameters<WriteFile>,
-    ) -> Result<Told<Written>, Refusal> {
-        let tenancy = self.tenancy().await?;
-        let path = tenancy.inside(&asked.path);
-        let _turn = tenancy.writing.lock().await;
-        let created = match tenancy.sandbox.files().stat(&path).await {
+    ) -> Result<ToolResult<Written>, Refusal> {
+        let client_sandbox = self.client_sandbox().await?;
+        let path = client_sandbox.inside(&asked.path);
+        let _turn = client_sandbox.writing.lock().await;
+        let created = match client_sandbox.sandbox.files().stat(&path).await {
             Ok(_) => false,
             Err(SessionError::Refused { code: Code::NotFound, .. }) => true,
-            Err(error) => return Err(tenancy.refusal(&error)),
+            Err(error) => return Err(client_sandbox.refusal(&error)),
         };
-        let bytes = write(&tenancy, &path, asked.content).await?;
-        Ok(Told(Written { path, bytes, created, replaced: 0 }))
+        let bytes = write(&client_sandbox, &path, asked.content).await?;
+        Ok(ToolResult(Written { path, bytes, created, replaced: 0 }))
     }
 
     /// Replaces a piece of text in a file in the sandbox, and returns the number of replacements.
@@ -199,11 +199,11 @@ impl Client {
     async fn edit_file(
         &self,
         Parameters(asked): Parameters<EditFile>,
-    ) -> Result<Told<Written>, Refusal> {
-        let tenancy = self.tenancy().await?;
-        let path = tenancy.inside(&asked.path);
-        let _turn = tenancy.writing.lock().await;
-        let bytes = read(&tenancy, &path).await?;
+    ) -> Result<ToolResult<Written>, Refusal> {
+        let client_sandbox = self.client_sandbox().await?;
+        let path = client_sandbox.inside(&asked.path);
+        let _turn = client_sandbox.writing.lock().await;
+        let bytes = read(&client_sandbox, &path).await?;
         let text = String::from_utf8(bytes).map_err(|_| {
             Refusal::new(
                 format!("`{path}` is not text in UTF-8"),
@@ -211,8 +211,8 @@ impl Client {
             )
         })?;
         let (text, replaced) = edited(&text, &asked)?;
-        let bytes = write(&tenancy, &path, text).await?;
-        Ok(Told(Written { path, bytes, created: false, replaced }))
+        let bytes = write(&client_sandbox, &path, text).await?;
+        Ok(ToolResult(Written { path, bytes, created: false, replaced }))
     }
 
     /// Lists the entries of a directory in the sandbox, with the type and size of each entry.
@@ -225,21 +225,21 @@ impl Client {
     async fn list_files(
         &self,
         Parameters(asked): Parameters<ListFiles>,
-    ) -> Result<Told<Listing>, Refusal> {
-        let tenancy = self.tenancy().await?;
-        let path = tenancy.inside(asked.path.as_deref().unwrap_or_default());
+    ) -> Result<ToolResult<Listing>, Refusal> {
+        let client_sandbox = self.client_sandbox().await?;
+        let path = client_sandbox.inside(asked.path.as_deref().unwrap_or_default());
         let depth = asked.depth.unwrap_or(1).clamp(1, DEEPEST);
-        let found = tenancy.sandbox.files().list(&path, depth).await;
-        let found = found.map_err(|error| not_listed(&tenancy, &path, &error))?;
+        let found = client_sandbox.sandbox.files().list(&path, depth).await;
+        let found = found.map_err(|error| not_listed(&client_sandbox, &path, &error))?;
         let left_out = found.len().saturating_sub(MOST_ENTRIES);
         let entries =
-            found.iter().take(MOST_ENTRIES).map(|found| Entry::of(found, &path)).collect();
-        Ok(Told(Listing { path, entries, left_out }))
+            found.iter().take(MOST_ENTRIES).map(|found| Entry::from_info(found, &path)).collect();
+        Ok(ToolResult(Listing { path, entries, left_out }))
     }
 }
 
-async fn read(tenancy: &Tenancy, path: &str) -> Result<Vec<u8>, Refusal> {
-    let files = tenancy.sandbox.files();
+async fn read(client_sandbox: &ClientSandbox, path: &str) -> Result<Vec<u8>, Refusal> {
+    let files = client_sandbox.sandbox.files();
     let error = match files.read(path, LONGEST_FILE).await {
         Ok(bytes) => return Ok(bytes),
         Err(error) => error,
@@ -252,11 +252,11 @@ async fn read(tenancy: &Tenancy, path: &str) -> Result<Vec<u8>, Refusal> {
             "name a file in it: list_files shows what is there",
         ));
     }
-    Err(tenancy.refusal(&error))
+    Err(client_sandbox.refusal(&error))
 }
 
 /// Creates the refusal for a directory that cannot be listed, with a hint where to look instead.
-fn not_listed(tenancy: &Tenancy, path: &str, error: &SessionError) -> Refusal {
+fn not_listed(client_sandbox: &ClientSandbox, path: &str, error: &SessionError) -> Refusal {
     let above = Path::new(path).parent().filter(|above| !above.as_os_str().is_empty());
     match (error.code(), above) {
         (Some(Code::NotFound), Some(above)) => Refusal::new(
@@ -266,11 +266,11 @@ fn not_listed(tenancy: &Tenancy, path: &str, error: &SessionError) -> Refusal {
         (Some(Code::InvalidArgument), _) => {
             Refusal::new(chain(error), "a file is read with read_file")
         }
-        _ => tenancy.refusal(error),
+        _ => client_sandbox.refusal(error),
     }
 }
 
-async fn write(tenancy: &Tenancy, path: &str, text: String) -> Result<usize, Refusal> {
+async fn write(client_sandbox: &ClientSandbox, path: &str, text: String) -> Result<usize, Refusal> {
     let length = text.len();
     if length > LONGEST_WRITTEN {
         let message = format!(
@@ -281,13 +281,13 @@ async fn write(tenancy: &Tenancy, path: &str, text: String) -> Result<usize, Ref
             "write it in parts, or have a program make it, by run_command",
         ));
     }
-    let _disturbance = tenancy.spares.disturbed();
-    tenancy
+    let _disturbance = client_sandbox.spares.disturbed();
+    client_sandbox
         .sandbox
         .files()
         .write(path, text.into_bytes())
         .await
-        .map_err(|error| tenancy.refusal(&error))?;
+        .map_err(|error| client_sandbox.refusal(&error))?;
     Ok(length)
 }
 
@@ -323,7 +323,7 @@ pub(crate) fn text_of(bytes: &[u8]) -> Option<&str> {
 }
 
 impl FileText {
-    fn of(path: String, bytes: &[u8], first: usize, most: usize) -> FileText {
+    fn from_bytes(path: String, bytes: &[u8], first: usize, most: usize) -> FileText {
         let mut shown = FileText {
             path,
             content: String::new(),
@@ -397,7 +397,7 @@ impl Display for Written {
 }
 
 impl Entry {
-    fn of(found: &EntryInfo, listed: &str) -> Entry {
+    fn from_info(found: &EntryInfo, listed: &str) -> Entry {
         let kind = match found.kind {
             _ if found.is_symlink => Kind::Link,
             FileType::File => Kind::File,

@@ -7,7 +7,7 @@ use ringfence::{ExecutionResult, Manifest};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::told::write_notes;
+use crate::tool_result::write_notes;
 
 /// Maximum number of bytes of each stream that a model is shown: about eight thousand tokens.
 pub(crate) const LONGEST_OUTPUT: usize = 32 << 10;
@@ -56,7 +56,7 @@ pub(crate) struct Outcome {
 impl Outcome {
     /// Creates the outcome from a result. `time` is the time limit that the command had, `longest`
     /// the maximum that a client can ask for.
-    pub(crate) fn of(
+    pub(crate) fn from_result(
         result: ExecutionResult,
         manifest: &Manifest,
         time: Duration,

@@ -19,8 +19,8 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use unread::Unread;
 
-use crate::client::{Client, Tenancy};
-use crate::told::{Refusal, Told, write_notes};
+use crate::client::{Client, ClientSandbox};
+use crate::tool_result::{Refusal, ToolResult, write_notes};
 use crate::tools::outcome::{ending, remarks, write_streams};
 
 /// Maximum number of processes of one client.
@@ -30,7 +30,7 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// Maximum time that a client can wait for output, in seconds.
 const LONGEST_WAIT: u32 = 60;
 /// Time that a process has to end after SIGTERM, and again after it is killed.
-const ENDING_PATIENCE: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of SIGTERM, see signal(7).
 const TERMINATE: i32 = 15;
 
@@ -102,21 +102,21 @@ impl Client {
         &self,
         Parameters(asked): Parameters<StartProcess>,
         Extension(caller): Extension<Caller>,
-    ) -> Result<Told<ProcessOutput>, Refusal> {
-        let tenancy = self.tenancy().await?;
+    ) -> Result<ToolResult<ProcessOutput>, Refusal> {
+        let client_sandbox = self.client_sandbox().await?;
         let mut exec = Exec::shell(&asked.command).leaving_nothing();
         if let Some(directory) = &asked.directory {
-            exec = exec.directory(tenancy.inside(directory));
+            exec = exec.directory(client_sandbox.inside(directory));
         }
-        if let Some(time) = tenancy.manifest().limits.time {
+        if let Some(time) = client_sandbox.manifest().limits.time {
             exec = exec.time(time.duration());
         }
-        let process = tenancy.processes.start(&tenancy, &exec, &caller).await?;
+        let process = client_sandbox.processes.start(&client_sandbox, &exec, &caller).await?;
         // If the call is cancelled now, the client never learns the id, so the process must end.
-        let untold = Untold { processes: &tenancy.processes, id: Some(process.id) };
+        let untold = Untold { processes: &client_sandbox.processes, id: Some(process.id) };
         process.news(Instant::now() + FIRST_WAIT).await;
         untold.told();
-        Ok(Told(process.told()))
+        Ok(ToolResult(process.told()))
     }
 
     /// Returns the output of a process that no earlier call has returned, and whether the process
@@ -129,11 +129,11 @@ impl Client {
     async fn read_process_output(
         &self,
         Parameters(asked): Parameters<ReadProcessOutput>,
-    ) -> Result<Told<ProcessOutput>, Refusal> {
-        let process = self.tenancy().await?.processes.find(asked.process_id)?;
+    ) -> Result<ToolResult<ProcessOutput>, Refusal> {
+        let process = self.client_sandbox().await?.processes.find(asked.process_id)?;
         let wait = Duration::from_secs(asked.wait.unwrap_or(0).min(LONGEST_WAIT).into());
         process.news(Instant::now() + wait).await;
-        Ok(Told(process.told()))
+        Ok(ToolResult(process.told()))
     }
 
     /// Ends a process together with all processes that it started, and returns the remaining
@@ -146,12 +146,12 @@ impl Client {
     async fn stop_process(
         &self,
         Parameters(asked): Parameters<StopProcess>,
-    ) -> Result<Told<ProcessOutput>, Refusal> {
-        let tenancy = self.tenancy().await?;
-        let process = tenancy.processes.find(asked.process_id)?;
-        process.end().await.map_err(|error| tenancy.refusal(&error))?;
-        tenancy.processes.forget(asked.process_id);
-        Ok(Told(process.told()))
+    ) -> Result<ToolResult<ProcessOutput>, Refusal> {
+        let client_sandbox = self.client_sandbox().await?;
+        let process = client_sandbox.processes.find(asked.process_id)?;
+        process.end().await.map_err(|error| client_sandbox.refusal(&error))?;
+        client_sandbox.processes.forget(asked.process_id);
+        Ok(ToolResult(process.told()))
     }
 }
 
@@ -164,7 +164,7 @@ pub(crate) struct Processes {
 impl Processes {
     async fn start(
         &self,
-        tenancy: &Tenancy,
+        client_sandbox: &ClientSandbox,
         exec: &Exec,
         caller: &Caller,
     ) -> Result<Arc<Process>, Refusal> {
@@ -176,13 +176,16 @@ impl Processes {
         if !self.has_room() {
             return Err(full());
         }
-        let _disturbance = tenancy.spares.disturbed();
-        let span = tenancy.span.exec(caller);
+        let _disturbance = client_sandbox.spares.disturbed();
+        let span = client_sandbox.span.exec(caller);
         span.program(&exec.program, exec.arguments.len());
-        let execution =
-            tenancy.sandbox.exec(exec).await.inspect_err(|_| span.fail("it was not started"));
-        let execution = execution.map_err(|error| tenancy.refusal(&error))?;
-        let process = Process::follow(execution, exec, tenancy.sandbox.clone(), span);
+        let execution = client_sandbox
+            .sandbox
+            .exec(exec)
+            .await
+            .inspect_err(|_| span.fail("it was not started"));
+        let execution = execution.map_err(|error| client_sandbox.refusal(&error))?;
+        let process = Process::follow(execution, exec, client_sandbox.sandbox.clone(), span);
         // Calls can run in parallel, so check again. Dropping the process ends it.
         if !self.has_room() {
             return Err(full());
@@ -229,7 +232,7 @@ impl Processes {
         let all: Vec<Arc<Process>> = std::mem::take(&mut *self.all()).into_values().collect();
         for process in all {
             // The process may have ended by itself.
-            let _ = timeout(ENDING_PATIENCE, process.input.kill()).await;
+            let _ = timeout(STOP_TIMEOUT, process.input.kill()).await;
         }
     }
 
@@ -361,9 +364,9 @@ impl Process {
         self.until(deadline, Heard::is_news).await; // the answer says if there is nothing new
     }
 
-    /// Waits up to [`ENDING_PATIENCE`] for the end of the process and returns whether it has ended.
+    /// Waits up to [`STOP_TIMEOUT`] for the end of the process and returns whether it has ended.
     async fn ends(&self) -> bool {
-        self.until(Instant::now() + ENDING_PATIENCE, |heard| heard.ended.is_some()).await
+        self.until(Instant::now() + STOP_TIMEOUT, |heard| heard.ended.is_some()).await
     }
 
     /// Asks the process to end with SIGTERM, and kills it if it does not end in time.

@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
 use crate::client::{Client, LONGEST_CALL};
-use crate::told::{Refusal, Told};
+use crate::tool_result::{Refusal, ToolResult};
 
 /// Maximum number of forwarded ports of one client.
 const MOST_FORWARDS: usize = 16;
@@ -103,16 +103,16 @@ impl Client {
     async fn forward_port(
         &self,
         Parameters(asked): Parameters<ForwardPort>,
-    ) -> Result<Told<Forwarded>, Refusal> {
+    ) -> Result<ToolResult<Forwarded>, Refusal> {
         let Some(port) = u16::try_from(asked.port).ok().filter(|&port| port > 0) else {
             let message = format!("there is no port {}: a port is 1 to 65535", asked.port);
             return Err(Refusal::new(message, "give the port that the program inside listens on"));
         };
-        let tenancy = self.tenancy().await?;
-        let address = tenancy.forwards.forward(&tenancy.sandbox, port).await?;
-        let listening = tenancy.sandbox.ports().connect(port).await.is_ok();
+        let client_sandbox = self.client_sandbox().await?;
+        let address = client_sandbox.forwards.forward(&client_sandbox.sandbox, port).await?;
+        let listening = client_sandbox.sandbox.ports().connect(port).await.is_ok();
         let (address, url) = (address.to_string(), format!("http://{address}/"));
-        Ok(Told(Forwarded { port, address, url, listening }))
+        Ok(ToolResult(Forwarded { port, address, url, listening }))
     }
 
     /// Describes the sandbox: its name, backend and workspace, the network and limits of its
@@ -122,13 +122,13 @@ impl Client {
         output_schema = schema_for_output::<SandboxInfo>(),
         annotations(title = "Describe the sandbox", read_only_hint = true, open_world_hint = false)
     )]
-    async fn sandbox_info(&self) -> Result<Told<SandboxInfo>, Refusal> {
-        let tenancy = self.tenancy().await?;
-        let manifest = tenancy.manifest();
+    async fn sandbox_info(&self) -> Result<ToolResult<SandboxInfo>, Refusal> {
+        let client_sandbox = self.client_sandbox().await?;
+        let manifest = client_sandbox.manifest();
         let limits = serde_json::to_value(&manifest.limits).unwrap_or_default();
         let limits = limits.as_object().into_iter().flatten().filter(|(_, limit)| !limit.is_null());
-        let processes = tenancy.processes.running().into_iter();
-        Ok(Told(SandboxInfo {
+        let processes = client_sandbox.processes.running().into_iter();
+        Ok(ToolResult(SandboxInfo {
             name: manifest.name.to_string(),
             backend: manifest.backend.name().to_owned(),
             held: manifest
@@ -138,14 +138,22 @@ impl Client {
                 .collect(),
             network: manifest.network.clone(),
             workspace: manifest.workspace_inside.display().to_string(),
-            languages: self.terms.supply.settings().code.languages.keys().cloned().collect(),
+            languages: self
+                .server_context
+                .source
+                .settings()
+                .code
+                .languages
+                .keys()
+                .cloned()
+                .collect(),
             limits: limits.map(|(name, limit)| (name.clone(), plain(limit))).collect(),
             longest_timeout: LONGEST_CALL.as_secs(),
             ends: manifest.ends.clone(),
             processes: processes
                 .map(|(process_id, command)| RunningProcess { process_id, command })
                 .collect(),
-            forwards: tenancy.forwards.listed(),
+            forwards: client_sandbox.forwards.listed(),
         }))
     }
 }

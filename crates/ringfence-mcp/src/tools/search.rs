@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 
 use crate::client::Client;
-use crate::told::{Refusal, Told, write_notes};
+use crate::tool_result::{Refusal, ToolResult, write_notes};
 use crate::tools::files::text_of;
 use crate::tools::progress::Progress;
 
@@ -123,20 +123,24 @@ impl Client {
         &self,
         Parameters(asked): Parameters<SearchFiles>,
         Extension(progress): Extension<Progress>,
-    ) -> Result<Told<Found>, Refusal> {
-        let wanted = Wanted::of(&asked)?;
-        let tenancy = self.tenancy().await?;
-        let path = tenancy.inside(asked.path.as_deref().unwrap_or_default());
-        let root =
-            tenancy.sandbox.files().stat(&path).await.map_err(|error| tenancy.refusal(&error))?;
+    ) -> Result<ToolResult<Found>, Refusal> {
+        let wanted = Wanted::from_arguments(&asked)?;
+        let client_sandbox = self.client_sandbox().await?;
+        let path = client_sandbox.inside(asked.path.as_deref().unwrap_or_default());
+        let root = client_sandbox
+            .sandbox
+            .files()
+            .stat(&path)
+            .await
+            .map_err(|error| client_sandbox.refusal(&error))?;
         let deadline = Instant::now() + TIME;
         let mut search =
-            Search::new(tenancy.sandbox.session(), wanted, root.path.clone(), deadline);
+            Search::new(client_sandbox.sandbox.session(), wanted, root.path.clone(), deadline);
         let done = timeout_at(deadline, search.run(root, &progress)).await;
         if done.is_err() {
             search.stop(format!("it was ended after {} s", TIME.as_secs()));
         }
-        Ok(Told(search.found(path)))
+        Ok(ToolResult(search.found(path)))
     }
 }
 
@@ -157,7 +161,7 @@ enum By {
 }
 
 impl Wanted {
-    fn of(asked: &SearchFiles) -> Result<Wanted, Refusal> {
+    fn from_arguments(asked: &SearchFiles) -> Result<Wanted, Refusal> {
         let text =
             if asked.literal { regex::escape(&asked.pattern) } else { asked.pattern.clone() };
         // Unicode is off, because its tables are larger than the rest of the automaton.
@@ -454,24 +458,30 @@ mod tests {
 
     #[test]
     fn a_pattern_is_understood_or_refused() {
-        assert!(Wanted::of(&asked(r"fn\s+\w+")).unwrap().pattern.is_match(b"fn main"));
-        assert!(Wanted::of(&asked("grün")).unwrap().pattern.is_match("ein grünes".as_bytes()));
+        assert!(Wanted::from_arguments(&asked(r"fn\s+\w+")).unwrap().pattern.is_match(b"fn main"));
         assert!(
-            Wanted::of(&SearchFiles { literal: true, ..asked("a.b(") })
+            Wanted::from_arguments(&asked("grün"))
+                .unwrap()
+                .pattern
+                .is_match("ein grünes".as_bytes())
+        );
+        assert!(
+            Wanted::from_arguments(&SearchFiles { literal: true, ..asked("a.b(") })
                 .unwrap()
                 .pattern
                 .is_match(b"a.b(")
         );
-        let refusal = Wanted::of(&asked("(")).unwrap_err().to_string();
+        let refusal = Wanted::from_arguments(&asked("(")).unwrap_err().to_string();
         assert!(refusal.contains("no regular expression"), "{refusal}");
-        assert!(Wanted::of(&asked(r"(\w{500}){500}")).is_err());
+        assert!(Wanted::from_arguments(&asked(r"(\w{500}){500}")).is_err());
     }
 
     #[test]
     fn a_glob_is_of_names_or_of_paths() {
         let wants = |glob: &str, relative: &str| {
             let wanted =
-                Wanted::of(&SearchFiles { glob: Some(glob.to_owned()), ..asked("x") }).unwrap();
+                Wanted::from_arguments(&SearchFiles { glob: Some(glob.to_owned()), ..asked("x") })
+                    .unwrap();
             wanted.wants(relative.rsplit('/').next().unwrap(), relative)
         };
         assert!(wants("*.rs", "src/a/b.rs"));
@@ -483,7 +493,8 @@ mod tests {
     #[test]
     fn globs_that_nobody_would_write_harm_nobody() {
         let nested = |levels: usize| format!("{}a{}", "{".repeat(levels), "}".repeat(levels));
-        let wanted = |glob: String| Wanted::of(&SearchFiles { glob: Some(glob), ..asked("x") });
+        let wanted =
+            |glob: String| Wanted::from_arguments(&SearchFiles { glob: Some(glob), ..asked("x") });
         assert!(wanted(nested(MOST_BRACES)).unwrap().wants("a", "a"));
         for wrong in [nested(300), nested(1_000_000), "x".repeat(LONGEST_GLOB + 1), "[".to_owned()]
         {
@@ -500,7 +511,7 @@ mod tests {
 
     #[test]
     fn lines_are_found_until_there_are_enough_or_the_time_is_over() {
-        let pattern = Wanted::of(&asked("a|b")).unwrap().pattern;
+        let pattern = Wanted::from_arguments(&asked("a|b")).unwrap().pattern;
         let found = |text: &str, most, time| {
             lines_of(text.as_bytes(), &pattern, most, Instant::now() + time)
         };

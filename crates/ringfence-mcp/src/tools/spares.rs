@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ringfence::{CodeError, Spare, chain};
 
-use crate::client::Tenancy;
+use crate::client::ClientSandbox;
 
 /// Holder of the spare interpreter, if one waits.
 #[derive(Debug, Default)]
@@ -73,7 +73,7 @@ impl Spares {
     }
 }
 
-impl Tenancy {
+impl ClientSandbox {
     /// Returns the spare for a language, unless a process of the client runs that could have
     /// changed the sandbox.
     pub(crate) fn spare(&self, language: &str) -> Option<Spare> {
@@ -81,11 +81,11 @@ impl Tenancy {
     }
 
     /// Starts an interpreter that waits for the next code of a language.
-    pub(crate) fn keep_spare(self: &Arc<Tenancy>, language: String) {
+    pub(crate) fn keep_spare(self: &Arc<ClientSandbox>, language: String) {
         if !self.keeps_spares || !self.processes.running().is_empty() {
             return;
         }
-        let (tenancy, sandbox) = (Arc::downgrade(self), self.sandbox.clone());
+        let (client_sandbox, sandbox) = (Arc::downgrade(self), self.sandbox.clone());
         let disturbances = self.spares.disturbances();
         tokio::spawn(async move {
             let spare = match sandbox.spare_interpreter(&language).await {
@@ -99,10 +99,14 @@ impl Tenancy {
             for module in spare.not_imported() {
                 tracing::warn!(module, "a module could not be imported beforehand");
             }
-            if let Some(tenancy) = tenancy.upgrade()
-                && tenancy.spares.disturbances() == disturbances
+            if let Some(client_sandbox) = client_sandbox.upgrade()
+                && client_sandbox.spares.disturbances() == disturbances
             {
-                drop(tenancy.spares.replace(Some(Waiting { language, disturbances, spare })));
+                drop(client_sandbox.spares.replace(Some(Waiting {
+                    language,
+                    disturbances,
+                    spare,
+                })));
             }
         });
     }

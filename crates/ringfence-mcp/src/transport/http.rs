@@ -30,9 +30,9 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::client::{Client, Endings, Terms};
-use crate::supply::Supply;
-use crate::transport::pulse::Pulse;
+use crate::client::{Client, SandboxReaper, ServerContext};
+use crate::sandbox_source::SandboxSource;
+use crate::transport::keepalive::SessionKeepalive;
 use crate::transport::token::Token;
 
 /// Path at which the server speaks the protocol.
@@ -44,9 +44,9 @@ pub(crate) const VERSION: &str = "mcp-protocol-version";
 /// Maximum length of a request, in bytes.
 const LONGEST_REQUEST: usize = 4 << 20;
 /// Maximum time from the head of a request until the server has an answer.
-const REQUEST_PATIENCE: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum time for the head of a request.
-const HEAD_PATIENCE: Duration = Duration::from_secs(10);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of open connections. For a further connection, the server closes the connection
 /// that has been idle for longest.
 const MOST_CONNECTIONS: usize = 256;
@@ -55,7 +55,7 @@ type Body = BoxBody<Bytes, Infallible>;
 
 /// Listener for clients, with the rules that admit them.
 #[derive(Debug)]
-pub struct Door {
+pub struct HttpOptions {
     /// Listener that accepts connections of clients.
     pub listener: TcpListener,
     /// Token that clients must show, if any.
@@ -68,7 +68,7 @@ pub struct Door {
     pub most: usize,
 }
 
-impl Door {
+impl HttpOptions {
     /// Returns the host names that a client may use in `Host`.
     fn names(&self, address: SocketAddr) -> Vec<String> {
         let mut names = self.hosts.clone();
@@ -82,7 +82,7 @@ impl Door {
 }
 
 /// HTTP service that checks the token and the number of clients.
-struct Doorman {
+struct HttpFrontend {
     sessions: StreamableHttpService<Client, LocalSessionManager>,
     token: Option<Token>,
     /// Permits for clients, one per client.
@@ -91,21 +91,21 @@ struct Doorman {
 
 /// Serves clients until `ends` completes, then ends their sandboxes.
 pub async fn serve(
-    supply: Supply,
+    source: SandboxSource,
     telemetry: Telemetry,
-    door: Door,
+    options: HttpOptions,
     ends: impl Future,
 ) -> io::Result<()> {
-    let address = door.listener.local_addr()?;
-    let names = door.names(address);
+    let address = options.listener.local_addr()?;
+    let names = options.names(address);
     let mut manager = LocalSessionManager::default();
-    manager.session_config.keep_alive = Some(door.idle);
+    manager.session_config.keep_alive = Some(options.idle);
     let manager = Arc::new(manager);
-    let pulse = Some(Pulse::new(Arc::clone(&manager), door.idle));
+    let keepalive = Some(SessionKeepalive::new(Arc::clone(&manager), options.idle));
     let versions = ProtocolVersion::known_up_to(&ProtocolVersion::LATEST_WITH_INITIALIZE);
-    let terms = Terms { supply: Arc::new(supply), pulse, versions, telemetry };
-    let endings = Endings::new();
-    let places = Arc::new(Semaphore::new(door.most));
+    let server_context = ServerContext { source: Arc::new(source), keepalive, versions, telemetry };
+    let reaper = SandboxReaper::new();
+    let places = Arc::new(Semaphore::new(options.most));
     let origins = names.iter().map(|name| {
         let name = if name.contains(':') { format!("[{name}]") } else { name.clone() };
         format!("http://{name}:{}", address.port())
@@ -116,14 +116,14 @@ pub async fn serve(
         .enforce_origin_validation()
         .with_max_request_body_bytes(LONGEST_REQUEST);
     let over = config.cancellation_token.clone();
-    let (leaving, free) = (endings.leaving(), Arc::clone(&places));
+    let (leaving, free) = (reaper.leaving(), Arc::clone(&places));
     let new = move || {
         let place = Arc::clone(&free).try_acquire_owned().map_err(io::Error::other)?;
-        Ok(Client::new(terms.clone(), leaving.clone(), Some(place)))
+        Ok(Client::new(server_context.clone(), leaving.clone(), Some(place)))
     };
     let sessions = StreamableHttpService::new(new, Arc::clone(&manager), config);
     tokio::select! {
-        never = accept(door.listener, Doorman { sessions, token: door.token, places }) => match never {},
+        never = accept(options.listener, HttpFrontend { sessions, token: options.token, places }) => match never {},
         _ = ends => {}
     }
     over.cancel();
@@ -131,19 +131,19 @@ pub async fn serve(
     for session in left {
         let _ = manager.close_session(&session).await; // the session may have ended meanwhile
     }
-    endings.over().await;
+    reaper.over().await;
     Ok(())
 }
 
-async fn accept(listener: TcpListener, doorman: Doorman) -> Infallible {
-    let doorman = Arc::new(doorman);
+async fn accept(listener: TcpListener, frontend: HttpFrontend) -> Infallible {
+    let frontend = Arc::new(frontend);
     let limit = ConnectionLimit::new(MOST_CONNECTIONS);
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((stream, _)) => {
-                let conversation = converse(stream, limit.admit().await, Arc::clone(&doorman));
+                let conversation = converse(stream, limit.admit().await, Arc::clone(&frontend));
                 connections.spawn(conversation);
             }
             Err(error) => limit.recover_from(&error, &mut connections).await,
@@ -151,18 +151,17 @@ async fn accept(listener: TcpListener, doorman: Doorman) -> Infallible {
     }
 }
 
-async fn converse(stream: TcpStream, admission: Admission, doorman: Arc<Doorman>) {
+async fn converse(stream: TcpStream, admission: Admission, frontend: Arc<HttpFrontend>) {
     let exchanges = admission.exchanges();
-    let stream =
-        exchanges.watch(stream, HeadTimeouts { first: HEAD_PATIENCE, later: HEAD_PATIENCE });
+    let stream = exchanges.watch(stream, HeadTimeouts { first: HEAD_TIMEOUT, later: HEAD_TIMEOUT });
     let answers = service_fn(|mut request| {
-        let doorman = Arc::clone(&doorman);
+        let frontend = Arc::clone(&frontend);
         request.extensions_mut().insert(exchanges.clone());
         let (request, exchange) = exchanges.begin(request);
-        async move { Ok::<_, Infallible>(exchange.end(doorman.answer(request).await).await) }
+        async move { Ok::<_, Infallible>(exchange.end(frontend.answer(request).await).await) }
     });
     let mut connection = http1::Builder::new();
-    connection.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE);
+    connection.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
     tokio::select! {
         ended = connection.serve_connection(TokioIo::new(stream), answers) => {
             if let Err(error) = ended {
@@ -173,7 +172,7 @@ async fn converse(stream: TcpStream, admission: Admission, doorman: Arc<Doorman>
     }
 }
 
-impl Doorman {
+impl HttpFrontend {
     async fn answer(&self, request: Request<RequestBody>) -> Response<Body> {
         if request.uri().path() != PATH {
             return refuse(StatusCode::NOT_FOUND, "not found: the protocol is spoken at /mcp");
@@ -193,7 +192,7 @@ impl Doorman {
             );
         }
         let ends_session = request.method() == Method::DELETE;
-        match timeout(REQUEST_PATIENCE, self.sessions.handle(request)).await {
+        match timeout(REQUEST_TIMEOUT, self.sessions.handle(request)).await {
             // The session has ended here. Clients take "accepted" to mean that they could not end
             // the session, so the status becomes "no content".
             Ok(mut response) if ends_session && response.status() == StatusCode::ACCEPTED => {

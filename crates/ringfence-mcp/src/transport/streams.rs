@@ -8,16 +8,20 @@ use rmcp::ServiceExt as _;
 use rmcp::model::ProtocolVersion;
 use rmcp::transport::io::stdio_pipes;
 
-use crate::client::{Client, Endings, Terms};
-use crate::supply::Supply;
+use crate::client::{Client, SandboxReaper, ServerContext};
+use crate::sandbox_source::SandboxSource;
 
 /// Serves the client on the standard streams until the client is gone or `ends` completes, then
 /// ends its sandbox.
-pub async fn serve(supply: Supply, telemetry: Telemetry, ends: impl Future) -> Result<(), String> {
-    let (supply, versions) = (Arc::new(supply), ProtocolVersion::KNOWN_VERSIONS);
-    let terms = Terms { supply, pulse: None, versions, telemetry };
-    let endings = Endings::new();
-    let client = Client::new(terms, endings.leaving(), None);
+pub async fn serve(
+    source: SandboxSource,
+    telemetry: Telemetry,
+    ends: impl Future,
+) -> Result<(), String> {
+    let (source, versions) = (Arc::new(source), ProtocolVersion::KNOWN_VERSIONS);
+    let server_context = ServerContext { source, keepalive: None, versions, telemetry };
+    let reaper = SandboxReaper::new();
+    let client = Client::new(server_context, reaper.leaving(), None);
     let served = async {
         let service =
             client.serve(stdio_pipes()).await.map_err(|error| ringfence::chain(&error))?;
@@ -27,6 +31,6 @@ pub async fn serve(supply: Supply, telemetry: Telemetry, ends: impl Future) -> R
         outcome = served => outcome.map(drop),
         _ = ends => Ok(()),
     };
-    endings.over().await;
+    reaper.over().await;
     outcome
 }

@@ -28,7 +28,7 @@ fn an_edit_is_made_where_it_can_only_mean_one_place() {
 
 #[track_caller]
 fn check_shown(bytes: &[u8], first: usize, most: usize, expected: &str) {
-    assert_eq!(FileText::of("a".to_owned(), bytes, first, most).to_string(), expected);
+    assert_eq!(FileText::from_bytes("a".to_owned(), bytes, first, most).to_string(), expected);
 }
 
 #[test]
@@ -44,20 +44,20 @@ fn a_file_is_shown_whole_or_with_the_way_to_the_rest() {
 
 #[test]
 fn a_binary_file_is_said_to_be_binary() {
-    let shown = FileText::of("a".to_owned(), b"\x7fELF\0\0", 1, 10);
+    let shown = FileText::from_bytes("a".to_owned(), b"\x7fELF\0\0", 1, 10);
     assert!(shown.binary && shown.content.is_empty());
     assert!(shown.to_string().contains("it is binary, 6 bytes long"));
-    assert!(FileText::of("a".to_owned(), b"\xff\xfe", 1, 10).binary);
+    assert!(FileText::from_bytes("a".to_owned(), b"\xff\xfe", 1, 10).binary);
 }
 
 #[test]
 fn what_is_shown_of_a_file_is_bounded() {
     let long = "x".repeat(LONGEST_SHOWN + 10);
-    let shown = FileText::of("a".to_owned(), format!("{long}\nend\n").as_bytes(), 1, 10);
+    let shown = FileText::from_bytes("a".to_owned(), format!("{long}\nend\n").as_bytes(), 1, 10);
     assert_eq!((shown.content.len(), shown.lines), (LONGEST_SHOWN, 1));
     assert!(shown.to_string().contains("only its beginning is shown"));
     assert!(shown.to_string().contains("go on with first_line 2"));
     let many = "line\n".repeat(LONGEST_SHOWN);
-    let shown = FileText::of("a".to_owned(), many.as_bytes(), 1, usize::MAX);
+    let shown = FileText::from_bytes("a".to_owned(), many.as_bytes(), 1, usize::MAX);
     assert!(shown.content.len() <= LONGEST_SHOWN && shown.lines < LONGEST_SHOWN);
 }

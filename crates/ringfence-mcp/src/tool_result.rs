@@ -11,9 +11,9 @@ use serde::Serialize;
 
 /// Successful answer. Programs read its structured content, and models read its text.
 #[derive(Debug)]
-pub(crate) struct Told<T>(pub(crate) T);
+pub(crate) struct ToolResult<T>(pub(crate) T);
 
-impl<T: Serialize + Display> IntoCallToolResult for Told<T> {
+impl<T: Serialize + Display> IntoCallToolResult for ToolResult<T> {
     fn into_call_tool_result(self) -> Result<CallToolResponse, ErrorData> {
         let structure = serde_json::to_value(&self.0).map_err(|error| {
             ErrorData::internal_error(
@@ -40,7 +40,7 @@ impl Refusal {
     }
 
     /// Creates the refusal for a failed call to the guest of a sandbox.
-    pub(crate) fn of_session(error: &SessionError, manifest: &Manifest) -> Refusal {
+    pub(crate) fn from_session(error: &SessionError, manifest: &Manifest) -> Refusal {
         let workspace = manifest.workspace_inside.display();
         let hint = match error {
             SessionError::NotFound { .. } => "`command -v NAME` with run_command shows what is there".to_owned(),

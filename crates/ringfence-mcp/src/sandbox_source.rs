@@ -3,11 +3,11 @@
 use ringfence::policy::Network;
 use ringfence::{Engine, Sandbox, Settings, Spec, chain};
 
-use crate::told::Refusal;
+use crate::tool_result::Refusal;
 
 /// Source of the sandboxes for clients.
 #[derive(Debug)]
-pub enum Supply {
+pub enum SandboxSource {
     /// Each client gets a sandbox of its own, which ends with the client.
     Own {
         /// Engine that starts the sandboxes.
@@ -24,28 +24,28 @@ pub enum Supply {
     },
 }
 
-impl Supply {
+impl SandboxSource {
     /// Returns the settings that apply to this server.
     pub fn settings(&self) -> &Settings {
         match self {
-            Supply::Own { engine, .. } => engine.settings(),
-            Supply::Shared { settings, .. } => settings,
+            SandboxSource::Own { engine, .. } => engine.settings(),
+            SandboxSource::Shared { settings, .. } => settings,
         }
     }
 
     /// Returns whether the sandbox of a client ends with the client.
     pub(crate) fn is_own(&self) -> bool {
-        matches!(self, Supply::Own { .. })
+        matches!(self, SandboxSource::Own { .. })
     }
 
     /// Starts a sandbox, or connects to the existing sandbox.
     pub(crate) async fn sandbox(&self) -> Result<Sandbox, Refusal> {
         let (error, hints) = match self {
-            Supply::Own { engine, spec } => match engine.start(Spec::clone(spec)).await {
+            SandboxSource::Own { engine, spec } => match engine.start(Spec::clone(spec)).await {
                 Ok(sandbox) => return Ok(sandbox),
                 Err(error) => (chain(&error), error.hints()),
             },
-            Supply::Shared { settings, name } => {
+            SandboxSource::Shared { settings, name } => {
                 match Sandbox::attach(&settings.host, name).await {
                     Ok(sandbox) => return Ok(sandbox.with_code(settings.code.clone())),
                     Err(error) => (chain(&error), error.hints()),
@@ -59,14 +59,14 @@ impl Supply {
     /// Returns the instructions that a model gets before its first tool call.
     pub(crate) fn instructions(&self) -> String {
         let whose = match self {
-            Supply::Own { .. } => {
+            SandboxSource::Own { .. } => {
                 "a sandbox of your own, which is gone when you leave; what is in its workspace stays"
             }
-            Supply::Shared { .. } => "a sandbox that others may use at the same time",
+            SandboxSource::Shared { .. } => "a sandbox that others may use at the same time",
         };
         let network = match self {
-            Supply::Own { spec, .. } => reach(spec.policy.network.as_ref()),
-            Supply::Shared { .. } => "sandbox_info tells what its network reaches.",
+            SandboxSource::Own { spec, .. } => reach(spec.policy.network.as_ref()),
+            SandboxSource::Shared { .. } => "sandbox_info tells what its network reaches.",
         };
         format!(
             "The tools of this server work in {whose}. Paths are those inside, and relative ones start in the workspace. \

@@ -20,15 +20,15 @@ const NO_REQUEST: u64 = u64::MAX;
 /// Keeps sessions alive that would count as idle, because a session receives nothing while a call
 /// is answered.
 #[derive(Debug, Clone)]
-pub(crate) struct Pulse {
+pub(crate) struct SessionKeepalive {
     sessions: Arc<LocalSessionManager>,
     pause: Duration,
 }
 
-impl Pulse {
-    /// Creates a pulse for sessions with the idle timeout `idle`.
-    pub(crate) fn new(sessions: Arc<LocalSessionManager>, idle: Duration) -> Pulse {
-        Pulse { sessions, pause: (idle / BEATS).min(LONGEST_PAUSE) }
+impl SessionKeepalive {
+    /// Creates the keep-alive for sessions with the idle timeout `idle`.
+    pub(crate) fn new(sessions: Arc<LocalSessionManager>, idle: Duration) -> SessionKeepalive {
+        SessionKeepalive { sessions, pause: (idle / BEATS).min(LONGEST_PAUSE) }
     }
 
     /// Keeps the session of a call alive until this future is dropped.
