@@ -93,7 +93,7 @@ impl Failure {
     }
 
     /// Creates a failure whose exit status follows from `fault`, the party that must act next.
-    pub(crate) fn of(
+    pub(crate) fn with_fault(
         message: impl Into<String>,
         hints: impl IntoIterator<Item = String>,
         fault: Fault,
@@ -242,7 +242,7 @@ impl From<RoomError> for Failure {
 impl Failure {
     /// Creates a failure for a failed call to the guest of the sandbox `name`. The hints contain
     /// that name.
-    pub(crate) fn of_session(error: &SessionError, name: &str) -> Failure {
+    pub(crate) fn from_session(error: &SessionError, name: &str) -> Failure {
         let mut hints: Vec<String> =
             error.hints().iter().map(|hint| hint.replace("NAME", name)).collect();
         if hints.is_empty() {

@@ -24,7 +24,7 @@ impl Named {
 
     /// Creates the failure for a failed call to the sandbox.
     pub(super) fn failed(&self, error: SessionError) -> Failure {
-        Failure::of_session(&error, &self.name)
+        Failure::from_session(&error, &self.name)
     }
 }
 

@@ -100,5 +100,5 @@ fn failed(errors: &[ContainerError]) -> Failure {
     let messages: Vec<String> = errors.iter().map(|error| chain(error)).collect();
     let hints = errors.iter().flat_map(|error| error.hints.clone());
     let fault = errors.last().map_or(ringfence::Fault::Host, |error| error.fault);
-    Failure::of(messages.join("; "), hints, fault)
+    Failure::with_fault(messages.join("; "), hints, fault)
 }

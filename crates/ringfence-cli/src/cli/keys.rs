@@ -18,11 +18,11 @@ use crate::report::Failure;
 #[derive(Debug, Args)]
 pub(crate) struct KeysArguments {
     #[command(subcommand)]
-    command: Command,
+    command: KeysCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum KeysCommand {
     /// Creates a key and prints the key once; only a hash of the key is kept.
     Create {
         /// Name of the key, such as the name of its owner.
@@ -79,14 +79,14 @@ impl KeysArguments {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
         let file = KeyFile::in_directory(&place(&host)?);
         match self.command {
-            Command::Create { name, quota } => {
+            KeysCommand::Create { name, quota } => {
                 print(&format!("{}\n", file.create(&name, quota.into()).map_err(failed)?.1))?
             }
-            Command::List { json: true } => {
+            KeysCommand::List { json: true } => {
                 print_json(&file.read().map_err(failed)?.iter().map(told).collect::<Vec<_>>())?
             }
-            Command::List { json: false } => print(&table(&file.read().map_err(failed)?))?,
-            Command::Revoke { which } => {
+            KeysCommand::List { json: false } => print(&table(&file.read().map_err(failed)?))?,
+            KeysCommand::Revoke { which } => {
                 let revoked = file.revoke(&which).map_err(failed)?;
                 if revoked.is_empty() {
                     return Err(Failure::usage(
@@ -103,7 +103,7 @@ impl KeysArguments {
     }
 
     pub(super) fn is_json(&self) -> bool {
-        matches!(self.command, Command::List { json: true })
+        matches!(self.command, KeysCommand::List { json: true })
     }
 }
 

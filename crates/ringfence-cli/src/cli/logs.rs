@@ -35,7 +35,7 @@ impl Logs {
             let mut log = File::open(sandbox.log()).map_err(|error| self.unreadable(&error))?;
             // Watch the log before the first read, so that nothing written after that read is
             // missed.
-            let mut changes = self.follow.then(|| Changes::of(&sandbox)).transpose();
+            let mut changes = self.follow.then(|| Changes::for_sandbox(&sandbox)).transpose();
             self.copy(&mut log)?;
             if let Some(changes) = changes.as_mut().map_err(|error| self.unreadable(error))? {
                 while changes.next(&sandbox).await {
@@ -78,7 +78,7 @@ impl Changes {
         deprecated,
         reason = "its successor is unsafe, for types that lie about their descriptor"
     )]
-    fn of(sandbox: &Sandbox) -> std::io::Result<Changes> {
+    fn for_sandbox(sandbox: &Sandbox) -> std::io::Result<Changes> {
         let inotify =
             inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
         inotify::add_watch(&inotify, sandbox.log(), inotify::WatchFlags::MODIFY)?;

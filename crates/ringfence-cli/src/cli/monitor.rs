@@ -18,7 +18,7 @@ use crate::report::Failure;
 
 /// Maximum time to wait for a start that was interrupted, because a sandbox can be stopped only
 /// after its start.
-const PATIENCE: Duration = Duration::from_secs(20);
+const INTERRUPTED_START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Starts the sandbox that `asked` returns, and keeps it.
 pub(super) fn run(asked: impl FnOnce() -> Result<(Settings, Spec), Failure>) -> ExitCode {
@@ -48,7 +48,7 @@ async fn keep(engine: &Engine, spec: Spec) -> Result<(), Failure> {
     let sandbox = tokio::select! {
         started = &mut starting => started?,
         _ = ends.signalled() => {
-            if let Ok(Ok(sandbox)) = tokio::time::timeout(PATIENCE, starting).await && is_ours(&sandbox) {
+            if let Ok(Ok(sandbox)) = tokio::time::timeout(INTERRUPTED_START_TIMEOUT, starting).await && is_ours(&sandbox) {
                 sandbox.stop().await?;
             }
             return Ok(());

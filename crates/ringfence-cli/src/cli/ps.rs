@@ -15,7 +15,7 @@ use crate::answer::{print, print_json};
 use crate::report::Failure;
 
 /// Maximum time for the answer of a guest to a health check.
-const PATIENCE: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Lists the sandboxes that are up.
 #[derive(Debug, Args)]
@@ -73,7 +73,7 @@ async fn look(host: &Host, manifests: Vec<Manifest>) -> Vec<Listed> {
         let host = host.clone();
         looking.spawn(async move {
             let status = match Sandbox::attach(&host, manifest.name.as_str()).await {
-                Ok(sandbox) => match timeout(PATIENCE, sandbox.health()).await {
+                Ok(sandbox) => match timeout(ANSWER_TIMEOUT, sandbox.health()).await {
                     Ok(Ok(_)) => Status::Up,
                     _ if sandbox.is_up() => Status::Silent,
                     _ => return None, // the sandbox has just ended

@@ -145,8 +145,8 @@ fn prepare(sandbox: &Named, host: &Host) -> Result<Access, Failure> {
 
 fn failed(error: &SshError, sandbox: &Named) -> Failure {
     match error {
-        SshError::Session(error) => Failure::of_session(error, &sandbox.name),
-        error => Failure::of(chain(error), error.hints(), error.fault()),
+        SshError::Session(error) => Failure::from_session(error, &sandbox.name),
+        error => Failure::with_fault(chain(error), error.hints(), error.fault()),
     }
 }
 
