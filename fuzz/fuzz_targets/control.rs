@@ -2,15 +2,11 @@
 //! is a query or an error. Parsing never panics, and no signature is valid that was not made with
 //! the token.
 #![no_main]
-#![expect(dead_code, reason = "what is read is not looked at")]
 
 use libfuzzer_sys::fuzz_target;
 use ringfence_proto::query::Query;
 use ringfence_proto::signature::{Claim, Purpose};
-
-// Include the module by path, because the server embeds a guest binary that a fuzzer does not need.
-#[path = "../../crates/ringfence-server/src/api/requests.rs"]
-mod requests;
+use ringfence_server::requests;
 
 /// Token that no input was signed with.
 const TOKEN: &str = "5b5a0f3e1c9d4478a6b2c7e8f9012345";

@@ -40,6 +40,14 @@ pub use server::Audience;
 pub use tenants::keys::{Key, KeyFile};
 pub use tenants::quota::Quota;
 
+/// Request bodies of the control plane, which a fuzz target parses.
+#[doc(hidden)]
+pub mod requests {
+    pub use crate::api::requests::{
+        LeaseRequest, NetworkChange, NetworkRequest, NewSandbox, NewSnapshot, PauseRequest,
+    };
+}
+
 use api::idempotency::IdempotencyCache;
 use api::{control, listen};
 use lifecycle::pool::WarmPool;

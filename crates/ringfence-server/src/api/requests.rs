@@ -1,5 +1,4 @@
-//! Request bodies of the control plane, in the form of E2B's API. A fuzz target includes this file
-//! by itself.
+//! Request bodies of the control plane, in the form of E2B's API.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Request to create a sandbox.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct NewSandbox {
+pub struct NewSandbox {
     #[serde(rename = "templateID")]
     pub(crate) template_id: String,
     /// Lease in seconds.
@@ -36,7 +35,7 @@ pub(crate) struct NewSandbox {
 /// them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(crate) struct NetworkRequest {
+pub struct NetworkRequest {
     pub(crate) allow_out: Option<Vec<String>>,
     pub(crate) deny_out: Option<Vec<String>>,
     pub(crate) allow_public_traffic: Option<bool>,
@@ -50,7 +49,7 @@ pub(crate) struct NetworkRequest {
 /// Change of the network of a running sandbox. Missing fields mean the values of the template.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(crate) struct NetworkChange {
+pub struct NetworkChange {
     pub(crate) allow_out: Option<Vec<String>>,
     pub(crate) deny_out: Option<Vec<String>>,
     pub(crate) dns_servers: Option<Vec<String>>,
@@ -68,7 +67,7 @@ pub(crate) struct AutoResume {
 
 /// Request for a lease that begins now.
 #[derive(Debug, Default, Deserialize)]
-pub(crate) struct LeaseRequest {
+pub struct LeaseRequest {
     /// Length of the lease in seconds.
     #[serde(alias = "duration")]
     pub(crate) timeout: Option<u64>,
@@ -78,7 +77,7 @@ pub(crate) struct LeaseRequest {
 
 /// Request to take a snapshot.
 #[derive(Debug, Default, Deserialize)]
-pub(crate) struct NewSnapshot {
+pub struct NewSnapshot {
     /// Name of the snapshot, optional.
     pub(crate) name: Option<String>,
     /// Set to `false` for a snapshot without the memory, the only kind that the server supports.
@@ -88,7 +87,7 @@ pub(crate) struct NewSnapshot {
 /// Request to pause a sandbox.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct PauseRequest {
+pub struct PauseRequest {
     /// Set to `false` to ask for a pause without the memory, which the server refuses.
     pub(crate) memory: Option<bool>,
     /// Set to refuse the pause when the guest does not answer.
