@@ -70,7 +70,7 @@ pub(crate) struct Client {
     client_sandbox: Mutex<Arc<OnceCell<Arc<ClientSandbox>>>>,
     calls: Semaphore,
     waiting: Semaphore,
-    leaving: Leaving,
+    leaving: ReaperSender,
     /// Permit that counts this client against the maximum number of clients.
     _place: Option<OwnedSemaphorePermit>,
 }
@@ -98,7 +98,7 @@ pub(crate) struct ClientSandbox {
 impl Client {
     pub(crate) fn new(
         server_context: ServerContext,
-        leaving: Leaving,
+        leaving: ReaperSender,
         place: Option<OwnedSemaphorePermit>,
     ) -> Client {
         let (calls, waiting) = (Semaphore::new(MOST_CALLS), Semaphore::new(MOST_WAITING));
@@ -291,12 +291,12 @@ impl ClientSandbox {
 }
 
 /// Channel that carries sandboxes to the task that ends them.
-pub(crate) type Leaving = mpsc::UnboundedSender<Arc<ClientSandbox>>;
+pub(crate) type ReaperSender = mpsc::UnboundedSender<Arc<ClientSandbox>>;
 
 /// Task that ends the sandboxes of clients that are gone.
 #[derive(Debug)]
 pub(crate) struct SandboxReaper {
-    leaving: Leaving,
+    leaving: ReaperSender,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -315,7 +315,7 @@ impl SandboxReaper {
     }
 
     /// Returns the channel on which a client hands over its sandbox.
-    pub(crate) fn leaving(&self) -> Leaving {
+    pub(crate) fn leaving(&self) -> ReaperSender {
         self.leaving.clone()
     }
 

@@ -34,7 +34,7 @@ use crate::storage::store::SandboxRecord;
 use crate::tenants::connection_limits::{ConnectionCharge, ConnectionHolder, ConnectionLimits};
 use crate::tenants::fair_semaphore::FairSemaphore;
 use crate::tenants::keys::{self, Keys};
-use crate::tenants::quota::{Quota, Tallies};
+use crate::tenants::quota::{KeyUsages, Quota};
 
 /// Maximum length of a path of a file in bytes, see path_resolution(7).
 const LONGEST_PATH: usize = 4096;
@@ -179,8 +179,8 @@ impl Server {
     }
 
     /// Returns the use of all keys.
-    pub(crate) fn tallies(&self) -> &Arc<Tallies> {
-        self.registry.tallies()
+    pub(crate) fn key_usages(&self) -> &Arc<KeyUsages> {
+        self.registry.key_usages()
     }
 
     /// Charges the connection of a request to a holder, or refuses if the holder is at its limit.
@@ -259,7 +259,8 @@ impl Server {
             None => Some(Quota::default()),
         };
         let may = |quota: &Quota| {
-            managed.record.is_woken && self.tallies().spent(&managed.record.owner, quota).is_none()
+            managed.record.is_woken
+                && self.key_usages().spent(&managed.record.owner, quota).is_none()
         };
         let Some(quota) = quota.filter(may) else { return false };
         match self.registry.resume(managed, control::stay(None), quota.longest()).await {

@@ -42,10 +42,10 @@ pub struct HeadTimeouts {
 
 /// Shared record of the exchanges, that is of the requests and answers, on one connection.
 #[derive(Debug, Clone, Default)]
-pub struct Exchanges(Arc<Counts>);
+pub struct Exchanges(Arc<ExchangeCounts>);
 
 #[derive(Debug, Default)]
-struct Counts {
+struct ExchangeCounts {
     /// Number of requests so far.
     begun: AtomicUsize,
     /// Number of request and answer bodies that have not ended. While the number is zero, the bytes
@@ -73,14 +73,16 @@ pub struct Idleness {
 
 /// Guard that counts one body that has not ended.
 #[derive(Debug)]
-pub struct Underway(Exchanges);
+pub struct BodyGuard(Exchanges);
 
 impl Exchanges {
     /// Creates the record of a new connection, which notifies `listener` when the connection
     /// becomes idle.
     pub fn with_listener(listener: Arc<Notify>) -> Exchanges {
-        let exchanges =
-            Exchanges(Arc::new(Counts { listener: Some(listener), ..Counts::default() }));
+        let exchanges = Exchanges(Arc::new(ExchangeCounts {
+            listener: Some(listener),
+            ..ExchangeCounts::default()
+        }));
         exchanges.touch();
         exchanges
     }
@@ -122,10 +124,17 @@ impl Exchanges {
 
     /// Wraps `stream` so that reads fail when the head of a request takes longer than `timeouts`
     /// allow.
-    pub fn watch<Stream>(&self, stream: Stream, timeouts: HeadTimeouts) -> Watched<Stream> {
+    pub fn watch<Stream>(&self, stream: Stream, timeouts: HeadTimeouts) -> WatchedStream<Stream> {
         let deadline = Some(Box::pin(sleep(timeouts.first)));
         let head_timeout = timeouts.later;
-        Watched { stream, exchanges: self.clone(), head_timeout, seen: 0, deadline, taken_by: None }
+        WatchedStream {
+            stream,
+            exchanges: self.clone(),
+            head_timeout,
+            seen: 0,
+            deadline,
+            taken_by: None,
+        }
     }
 
     /// Begins an exchange. When the returned request is dropped, the rest of its body goes to the
@@ -143,9 +152,9 @@ impl Exchanges {
     }
 
     /// Counts one more body, until the returned guard is dropped.
-    pub fn one_more(&self) -> Underway {
+    pub fn one_more(&self) -> BodyGuard {
         self.0.underway.fetch_add(1, Ordering::Relaxed);
-        Underway(self.clone())
+        BodyGuard(self.clone())
     }
 }
 
@@ -156,14 +165,14 @@ impl Exchanges {
     }
 }
 
-impl Underway {
+impl BodyGuard {
     /// Keeps the connection busy for the rest of its life.
     fn stay(&self) {
         self.0.0.underway.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl Drop for Underway {
+impl Drop for BodyGuard {
     fn drop(&mut self) {
         if self.0.0.underway.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.0.became_idle();
@@ -175,7 +184,7 @@ impl Drop for Underway {
 #[derive(Debug)]
 pub struct Exchange {
     left: oneshot::Receiver<UnreadBody>,
-    underway: Underway,
+    underway: BodyGuard,
 }
 
 impl Exchange {
@@ -239,7 +248,7 @@ async fn soon(reading: impl Future<Output = bool>) -> bool {
 pub struct RequestBody {
     left: Option<UnreadBody>,
     back: Option<oneshot::Sender<UnreadBody>>,
-    _underway: Underway,
+    _underway: BodyGuard,
 }
 
 /// Unread rest of a request body.
@@ -307,7 +316,7 @@ impl Drop for RequestBody {
 #[derive(Debug)]
 pub struct ReplyBody<Body> {
     body: Body,
-    _underway: Underway,
+    _underway: BodyGuard,
 }
 
 impl<Body: HttpBody + Unpin> HttpBody for ReplyBody<Body> {
@@ -333,7 +342,7 @@ impl<Body: HttpBody + Unpin> HttpBody for ReplyBody<Body> {
 /// Stream that fails reads when the head of a request is late, and writes when the peer does not
 /// read.
 #[derive(Debug)]
-pub struct Watched<Stream> {
+pub struct WatchedStream<Stream> {
     stream: Stream,
     exchanges: Exchanges,
     head_timeout: Duration,
@@ -345,7 +354,7 @@ pub struct Watched<Stream> {
     taken_by: Option<Pin<Box<Sleep>>>,
 }
 
-impl<Stream> Watched<Stream> {
+impl<Stream> WatchedStream<Stream> {
     /// Passes on the result of a write, or returns a timeout error if the peer has read nothing for
     /// too long.
     fn sent<T>(&mut self, cx: &mut Context<'_>, sent: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -359,7 +368,7 @@ impl<Stream> Watched<Stream> {
     }
 }
 
-impl<Stream: AsyncRead + Unpin> AsyncRead for Watched<Stream> {
+impl<Stream: AsyncRead + Unpin> AsyncRead for WatchedStream<Stream> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -384,7 +393,7 @@ impl<Stream: AsyncRead + Unpin> AsyncRead for Watched<Stream> {
     }
 }
 
-impl<Stream: AsyncWrite + Unpin> AsyncWrite for Watched<Stream> {
+impl<Stream: AsyncWrite + Unpin> AsyncWrite for WatchedStream<Stream> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

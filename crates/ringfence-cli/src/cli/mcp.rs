@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use super::attach::block_on;
 use super::fetch::fetch;
 use super::flags::{ContainerFlags, PolicyFlags};
-use super::monitor::Ends;
+use super::monitor::EndSignals;
 use crate::answer::print;
 use crate::report::{Failure, note};
 use snippet::Program;
@@ -142,7 +142,7 @@ impl Mcp {
         token: Option<Token>,
         telemetry: Telemetry,
     ) -> Result<(), Failure> {
-        let mut ends = Ends::listen()?;
+        let mut ends = EndSignals::listen()?;
         let Some(address) = self.listen else {
             let served = serve_streams(source, telemetry, ends.signalled()).await;
             let hint =

@@ -43,7 +43,7 @@ pub(super) fn run(asked: impl FnOnce() -> Result<(Settings, Spec), Failure>) -> 
 }
 
 async fn keep(engine: &Engine, spec: Spec) -> Result<(), Failure> {
-    let mut ends = Ends::listen()?;
+    let mut ends = EndSignals::listen()?;
     let mut starting = pin!(start(engine, spec));
     let sandbox = tokio::select! {
         started = &mut starting => started?,
@@ -105,17 +105,17 @@ fn is_ours(sandbox: &Sandbox) -> bool {
 }
 
 /// Signals that ask a process to end.
-pub(super) struct Ends([Signal; 3]);
+pub(super) struct EndSignals([Signal; 3]);
 
-impl Ends {
-    pub(super) fn listen() -> Result<Ends, Failure> {
+impl EndSignals {
+    pub(super) fn listen() -> Result<EndSignals, Failure> {
         let cannot = |error: io::Error| {
             Failure::failed(format!("cannot listen for signals: {error}"), "ringfence doctor")
         };
         let listen = |kind| signal(kind).map_err(cannot);
         let (terminate, interrupt) =
             (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
-        Ok(Ends([terminate, interrupt, listen(SignalKind::hangup())?]))
+        Ok(EndSignals([terminate, interrupt, listen(SignalKind::hangup())?]))
     }
 
     /// Waits for a signal, and returns its kind.

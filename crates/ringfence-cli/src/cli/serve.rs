@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 
 use super::attach::block_on;
 use super::keys;
-use super::monitor::Ends;
+use super::monitor::EndSignals;
 use crate::answer::print;
 use crate::report::Failure;
 
@@ -81,7 +81,7 @@ impl Serve {
         monitor::raise_descriptor_limit();
         let (telemetry, largest) = (Telemetry::from_variables(&host), config.largest_snapshot());
         block_on(async {
-            let mut ends = Ends::listen()?;
+            let mut ends = EndSignals::listen()?;
             let ready =
                 PreparedServer::open(host, &place, templates, largest, audience, telemetry).await?;
             let listener = TcpListener::bind(address)

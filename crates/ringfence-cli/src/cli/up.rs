@@ -10,7 +10,7 @@ use ringfence::{Clause, Existing, Host, Manifest, Name, Settings, Spec};
 
 use super::attach::{block_on, plain};
 use super::flags::{ContainerFlags, PolicyFlags, is_engine};
-use super::monitor::{Ends, run as run_monitor};
+use super::monitor::{EndSignals, run as run_monitor};
 use crate::answer::{print, print_json};
 use crate::report::{Failure, warn};
 
@@ -132,7 +132,7 @@ fn default_name(settings: &Settings) -> Name {
 /// Starts this command again as a monitor, and waits for the answer. An interruption also ends the
 /// monitor.
 async fn ask() -> Result<MonitorAnswer, Failure> {
-    let mut ends = Ends::listen()?;
+    let mut ends = EndSignals::listen()?;
     let mut monitor = MonitorHandle::start(&std::env::args_os().collect::<Vec<_>>())?;
     let signal = tokio::select! {
         answer = monitor.answer() => return Ok(answer?),

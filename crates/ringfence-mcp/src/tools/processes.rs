@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
-use unread::Unread;
+use unread::UnreadOutput;
 
 use crate::client::{Client, ClientSandbox};
 use crate::tool_result::{Refusal, ToolResult, write_notes};
@@ -113,7 +113,8 @@ impl Client {
         }
         let process = client_sandbox.processes.start(&client_sandbox, &exec, &caller).await?;
         // If the call is cancelled now, the client never learns the id, so the process must end.
-        let untold = Untold { processes: &client_sandbox.processes, id: Some(process.id) };
+        let untold =
+            UnreportedProcess { processes: &client_sandbox.processes, id: Some(process.id) };
         process.news(Instant::now() + FIRST_WAIT).await;
         untold.told();
         Ok(ToolResult(process.told()))
@@ -243,18 +244,18 @@ impl Processes {
 
 /// Guard for a process whose id the client does not know yet. Dropping the guard forgets the
 /// process, which ends it.
-struct Untold<'a> {
+struct UnreportedProcess<'a> {
     processes: &'a Processes,
     id: Option<u32>,
 }
 
-impl Untold<'_> {
+impl UnreportedProcess<'_> {
     fn told(mut self) {
         self.id = None;
     }
 }
 
-impl Drop for Untold<'_> {
+impl Drop for UnreportedProcess<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
             self.processes.all().remove(&id);
@@ -268,21 +269,21 @@ struct Process {
     id: u32,
     command: String,
     input: ExecutionInput,
-    heard: Arc<(Mutex<Heard>, Notify)>,
+    heard: Arc<(Mutex<ProcessState>, Notify)>,
     listening: AbortHandle,
 }
 
 /// Output and end of a process that the client has not read yet.
 #[derive(Debug, Default)]
-struct Heard {
-    stdout: Unread,
-    stderr: Unread,
-    ended: Option<End>,
+struct ProcessState {
+    stdout: UnreadOutput,
+    stderr: UnreadOutput,
+    ended: Option<ProcessEnd>,
 }
 
 /// End of a process, with notes for the client.
 #[derive(Debug, Clone)]
-struct End {
+struct ProcessEnd {
     exit_code: Option<i32>,
     signal: Option<i32>,
     notes: Vec<String>,
@@ -296,7 +297,7 @@ impl Process {
         sandbox: Sandbox,
         span: ExecSpan,
     ) -> Arc<Process> {
-        let heard = Arc::new((Mutex::new(Heard::default()), Notify::new()));
+        let heard = Arc::new((Mutex::new(ProcessState::default()), Notify::new()));
         let (id, input) = (execution.pid(), execution.input());
         let command = exec.arguments.last().cloned().unwrap_or_default();
         let hearing = Arc::clone(&heard);
@@ -324,12 +325,12 @@ impl Process {
                                 .to_owned(),
                         );
                     }
-                    End { exit_code: result.exit_code, signal: result.signal, notes }
+                    ProcessEnd { exit_code: result.exit_code, signal: result.signal, notes }
                 }
                 Err(error) => {
                     let notes =
                         vec![format!("how it ended is not known: {}", ringfence::chain(&error))];
-                    End { exit_code: None, signal: None, notes }
+                    ProcessEnd { exit_code: None, signal: None, notes }
                 }
             };
             heard.lock().unwrap_or_else(PoisonError::into_inner).ended = Some(end);
@@ -338,13 +339,13 @@ impl Process {
         Arc::new(Process { id, command, input, heard, listening: listening.abort_handle() })
     }
 
-    fn heard(&self) -> MutexGuard<'_, Heard> {
+    fn heard(&self) -> MutexGuard<'_, ProcessState> {
         self.heard.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until `is_so` holds for the output and state so far. Returns `false` if it does not
     /// hold at the deadline.
-    async fn until(&self, deadline: Instant, is_so: impl Fn(&Heard) -> bool) -> bool {
+    async fn until(&self, deadline: Instant, is_so: impl Fn(&ProcessState) -> bool) -> bool {
         let waiting = async {
             loop {
                 // Register for notifications before the check, so that no change after the check is
@@ -361,7 +362,7 @@ impl Process {
 
     /// Waits for output or for the end of the process, until the deadline.
     async fn news(&self, deadline: Instant) {
-        self.until(deadline, Heard::is_news).await; // the answer says if there is nothing new
+        self.until(deadline, ProcessState::is_news).await; // the answer says if there is nothing new
     }
 
     /// Waits up to [`STOP_TIMEOUT`] for the end of the process and returns whether it has ended.
@@ -416,7 +417,7 @@ impl Drop for Process {
     }
 }
 
-impl Heard {
+impl ProcessState {
     fn is_news(&self) -> bool {
         self.ended.is_some() || !self.stdout.is_empty() || !self.stderr.is_empty()
     }

@@ -124,7 +124,7 @@ impl Client {
         Parameters(asked): Parameters<SearchFiles>,
         Extension(progress): Extension<Progress>,
     ) -> Result<ToolResult<Found>, Refusal> {
-        let wanted = Wanted::from_arguments(&asked)?;
+        let wanted = SearchQuery::from_arguments(&asked)?;
         let client_sandbox = self.client_sandbox().await?;
         let path = client_sandbox.inside(asked.path.as_deref().unwrap_or_default());
         let root = client_sandbox
@@ -146,22 +146,22 @@ impl Client {
 
 /// Criteria of a search: the lines and the files that the client wants.
 #[derive(Debug)]
-struct Wanted {
+struct SearchQuery {
     pattern: Regex,
-    glob: Option<(GlobSet, By)>,
+    glob: Option<(GlobSet, GlobScope)>,
     include_ignored: bool,
     most: usize,
 }
 
 /// Text that a glob is matched against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum By {
+enum GlobScope {
     Name,
     Path,
 }
 
-impl Wanted {
-    fn from_arguments(asked: &SearchFiles) -> Result<Wanted, Refusal> {
+impl SearchQuery {
+    fn from_arguments(asked: &SearchFiles) -> Result<SearchQuery, Refusal> {
         let text =
             if asked.literal { regex::escape(&asked.pattern) } else { asked.pattern.clone() };
         // Unicode is off, because its tables are larger than the rest of the automaton.
@@ -174,7 +174,7 @@ impl Wanted {
             )
         })?;
         let glob = asked.glob.as_deref().map(|glob| {
-            let by = if glob.contains('/') { By::Path } else { By::Name };
+            let by = if glob.contains('/') { GlobScope::Path } else { GlobScope::Name };
             let refuse = |why: String| {
                 Refusal::new(
                     format!("the glob is wrong: {why}"),
@@ -193,7 +193,7 @@ impl Wanted {
             Ok((set.map_err(|error| refuse(error.to_string()))?, by))
         });
         let most = asked.most.unwrap_or(USUAL_MATCHES).clamp(1, MOST_MATCHES) as usize;
-        Ok(Wanted {
+        Ok(SearchQuery {
             pattern,
             glob: glob.transpose()?,
             include_ignored: asked.include_ignored,
@@ -204,27 +204,27 @@ impl Wanted {
     fn wants(&self, name: &str, relative: &str) -> bool {
         match &self.glob {
             None => true,
-            Some((glob, By::Name)) => glob.is_match(name),
-            Some((glob, By::Path)) => glob.is_match(relative),
+            Some((glob, GlobScope::Name)) => glob.is_match(name),
+            Some((glob, GlobScope::Path)) => glob.is_match(relative),
         }
     }
 }
 
 /// Directory that is still to be searched, with the ignore rules of the directories above it.
 #[derive(Debug)]
-struct Ahead {
+struct PendingDirectory {
     path: String,
-    ignored: Option<Arc<Ignored>>,
+    ignored: Option<Arc<IgnoreRules>>,
 }
 
 /// Ignore rules of the `.gitignore` of a directory, chained to the rules of the directories above.
 #[derive(Debug)]
-struct Ignored {
+struct IgnoreRules {
     here: Gitignore,
-    above: Option<Arc<Ignored>>,
+    above: Option<Arc<IgnoreRules>>,
 }
 
-impl Ignored {
+impl IgnoreRules {
     /// Returns whether the rules exclude an entry. The nearest rule that matches the entry decides.
     fn leaves_out(&self, path: &str, is_directory: bool) -> bool {
         match self.here.matched(path, is_directory) {
@@ -241,7 +241,7 @@ impl Ignored {
 #[derive(Debug)]
 struct Search<'a> {
     session: &'a Session,
-    wanted: Wanted,
+    wanted: SearchQuery,
     root: String,
     deadline: Instant,
     found: Found,
@@ -250,7 +250,12 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(session: &'a Session, wanted: Wanted, root: String, deadline: Instant) -> Search<'a> {
+    fn new(
+        session: &'a Session,
+        wanted: SearchQuery,
+        root: String,
+        deadline: Instant,
+    ) -> Search<'a> {
         Search { session, wanted, root, deadline, found: Found::default(), too_long: 0, unread: 0 }
     }
 
@@ -259,8 +264,8 @@ impl<'a> Search<'a> {
             self.look_into(vec![root]).await;
             return;
         }
-        let mut ahead = VecDeque::from([Ahead { path: root.path, ignored: None }]);
-        while let Some(Ahead { path, ignored }) = ahead.pop_front() {
+        let mut ahead = VecDeque::from([PendingDirectory { path: root.path, ignored: None }]);
+        while let Some(PendingDirectory { path, ignored }) = ahead.pop_front() {
             progress.says(&format!(
                 "{} files searched, {} lines found",
                 self.found.files,
@@ -280,7 +285,7 @@ impl<'a> Search<'a> {
             }
             let next = directories
                 .into_iter()
-                .map(|entry| Ahead { path: entry.path, ignored: ignored.clone() });
+                .map(|entry| PendingDirectory { path: entry.path, ignored: ignored.clone() });
             ahead.extend(next);
         }
     }
@@ -290,8 +295,8 @@ impl<'a> Search<'a> {
         &self,
         path: &str,
         entries: &[EntryInfo],
-        above: Option<Arc<Ignored>>,
-    ) -> Option<Arc<Ignored>> {
+        above: Option<Arc<IgnoreRules>>,
+    ) -> Option<Arc<IgnoreRules>> {
         let is_there =
             entries.iter().any(|entry| entry.name == ".gitignore" && entry.kind == FileType::File);
         if self.wanted.include_ignored || !is_there {
@@ -308,12 +313,12 @@ impl<'a> Search<'a> {
         })
         .await;
         match built.expect("reading lines does not panic") {
-            Some(here) => Some(Arc::new(Ignored { here, above })),
+            Some(here) => Some(Arc::new(IgnoreRules { here, above })),
             None => above,
         }
     }
 
-    fn is_of_interest(&self, entry: &EntryInfo, ignored: Option<&Ignored>) -> bool {
+    fn is_of_interest(&self, entry: &EntryInfo, ignored: Option<&IgnoreRules>) -> bool {
         let is_directory = entry.kind == FileType::Directory;
         let is_left_out =
             ignored.is_some_and(|ignored| ignored.leaves_out(&entry.path, is_directory));
@@ -458,30 +463,34 @@ mod tests {
 
     #[test]
     fn a_pattern_is_understood_or_refused() {
-        assert!(Wanted::from_arguments(&asked(r"fn\s+\w+")).unwrap().pattern.is_match(b"fn main"));
         assert!(
-            Wanted::from_arguments(&asked("grün"))
+            SearchQuery::from_arguments(&asked(r"fn\s+\w+")).unwrap().pattern.is_match(b"fn main")
+        );
+        assert!(
+            SearchQuery::from_arguments(&asked("grün"))
                 .unwrap()
                 .pattern
                 .is_match("ein grünes".as_bytes())
         );
         assert!(
-            Wanted::from_arguments(&SearchFiles { literal: true, ..asked("a.b(") })
+            SearchQuery::from_arguments(&SearchFiles { literal: true, ..asked("a.b(") })
                 .unwrap()
                 .pattern
                 .is_match(b"a.b(")
         );
-        let refusal = Wanted::from_arguments(&asked("(")).unwrap_err().to_string();
+        let refusal = SearchQuery::from_arguments(&asked("(")).unwrap_err().to_string();
         assert!(refusal.contains("no regular expression"), "{refusal}");
-        assert!(Wanted::from_arguments(&asked(r"(\w{500}){500}")).is_err());
+        assert!(SearchQuery::from_arguments(&asked(r"(\w{500}){500}")).is_err());
     }
 
     #[test]
     fn a_glob_is_of_names_or_of_paths() {
         let wants = |glob: &str, relative: &str| {
-            let wanted =
-                Wanted::from_arguments(&SearchFiles { glob: Some(glob.to_owned()), ..asked("x") })
-                    .unwrap();
+            let wanted = SearchQuery::from_arguments(&SearchFiles {
+                glob: Some(glob.to_owned()),
+                ..asked("x")
+            })
+            .unwrap();
             wanted.wants(relative.rsplit('/').next().unwrap(), relative)
         };
         assert!(wants("*.rs", "src/a/b.rs"));
@@ -493,8 +502,9 @@ mod tests {
     #[test]
     fn globs_that_nobody_would_write_harm_nobody() {
         let nested = |levels: usize| format!("{}a{}", "{".repeat(levels), "}".repeat(levels));
-        let wanted =
-            |glob: String| Wanted::from_arguments(&SearchFiles { glob: Some(glob), ..asked("x") });
+        let wanted = |glob: String| {
+            SearchQuery::from_arguments(&SearchFiles { glob: Some(glob), ..asked("x") })
+        };
         assert!(wanted(nested(MOST_BRACES)).unwrap().wants("a", "a"));
         for wrong in [nested(300), nested(1_000_000), "x".repeat(LONGEST_GLOB + 1), "[".to_owned()]
         {
@@ -511,7 +521,7 @@ mod tests {
 
     #[test]
     fn lines_are_found_until_there_are_enough_or_the_time_is_over() {
-        let pattern = Wanted::from_arguments(&asked("a|b")).unwrap().pattern;
+        let pattern = SearchQuery::from_arguments(&asked("a|b")).unwrap().pattern;
         let found = |text: &str, most, time| {
             lines_of(text.as_bytes(), &pattern, most, Instant::now() + time)
         };
@@ -529,9 +539,9 @@ mod tests {
             builder.add_line(None, line).unwrap();
             builder.build().unwrap()
         };
-        let above = Arc::new(Ignored { here: gitignore("/w", "*.log"), above: None });
+        let above = Arc::new(IgnoreRules { here: gitignore("/w", "*.log"), above: None });
         let below =
-            Ignored { here: gitignore("/w/keep", "!*.log"), above: Some(Arc::clone(&above)) };
+            IgnoreRules { here: gitignore("/w/keep", "!*.log"), above: Some(Arc::clone(&above)) };
         assert!(above.leaves_out("/w/a.log", false));
         assert!(above.leaves_out("/w/other/a.log", false));
         assert!(!below.leaves_out("/w/keep/a.log", false));

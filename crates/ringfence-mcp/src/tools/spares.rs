@@ -15,13 +15,13 @@ use crate::client::ClientSandbox;
 /// Holder of the spare interpreter, if one waits.
 #[derive(Debug, Default)]
 pub(crate) struct Spares {
-    waiting: Mutex<Option<Waiting>>,
+    waiting: Mutex<Option<WaitingSpare>>,
     /// Number of disturbances so far: other programs that ran and files that were written.
     disturbances: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingSpare {
     language: String,
     /// Number of disturbances when the spare was started.
     disturbances: u64,
@@ -65,7 +65,7 @@ impl Spares {
         self.disturbances.load(Ordering::Relaxed)
     }
 
-    fn replace(&self, waiting: Option<Waiting>) -> Option<Waiting> {
+    fn replace(&self, waiting: Option<WaitingSpare>) -> Option<WaitingSpare> {
         std::mem::replace(
             &mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner),
             waiting,
@@ -102,7 +102,7 @@ impl ClientSandbox {
             if let Some(client_sandbox) = client_sandbox.upgrade()
                 && client_sandbox.spares.disturbances() == disturbances
             {
-                drop(client_sandbox.spares.replace(Some(Waiting {
+                drop(client_sandbox.spares.replace(Some(WaitingSpare {
                     language,
                     disturbances,
                     spare,

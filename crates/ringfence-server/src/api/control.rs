@@ -183,7 +183,7 @@ impl OwnerCalls<'_> {
         }
         let (stay, longest) = (stay(timeout), self.quota.longest());
         if managed.expiry().state() == SandboxState::Paused
-            && let Some(refusal) = self.server.tallies().spent(&self.owner, &self.quota)
+            && let Some(refusal) = self.server.key_usages().spent(&self.owner, &self.quota)
         {
             return Err(refusal);
         }

@@ -28,14 +28,14 @@ pub(crate) struct ListFilter {
 /// Page that a client asks for.
 #[derive(Debug)]
 pub(crate) struct PageRequest {
-    order: Order,
+    order: SortOrder,
     limit: usize,
     /// Position of the last entry on the page before.
     after: Option<ListPosition>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
+enum SortOrder {
     OldestFirst,
     NewestFirst,
 }
@@ -116,8 +116,8 @@ impl PageRequest {
         let limit = parsed::<NonZeroUsize>(query, "limit")?.map_or(LONGEST, NonZeroUsize::get);
         Ok(PageRequest {
             order: match query.get("order") {
-                None | Some("" | "desc") => Order::NewestFirst,
-                Some("asc") => Order::OldestFirst,
+                None | Some("" | "desc") => SortOrder::NewestFirst,
+                Some("asc") => SortOrder::OldestFirst,
                 Some(_) => return Err(Refusal::wrong("`order` cannot be read")),
             },
             limit: limit.min(LONGEST),
@@ -143,11 +143,11 @@ impl PageRequest {
     }
 }
 
-impl Order {
+impl SortOrder {
     fn compare(self, left: &ListPosition, right: &ListPosition) -> std::cmp::Ordering {
         match self {
-            Order::OldestFirst => left.cmp(right),
-            Order::NewestFirst => right.cmp(left),
+            SortOrder::OldestFirst => left.cmp(right),
+            SortOrder::NewestFirst => right.cmp(left),
         }
     }
 }

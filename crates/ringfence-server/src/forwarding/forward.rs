@@ -337,7 +337,7 @@ fn remove_hop_headers(headers: &mut HeaderMap) {
 
 /// Error body that E2B clients know for a sandbox that cannot be reached.
 #[derive(serde::Serialize)]
-struct Unreachable<'a> {
+struct UnreachableBody<'a> {
     #[serde(rename = "sandboxId")]
     sandbox_id: &'a str,
     message: &'a str,
@@ -372,7 +372,7 @@ fn gone(managed: &ManagedSandbox, lost: &ForwardError) -> Reply {
 }
 
 fn unreachable(sandbox_id: &str, message: &str, port: Option<u16>) -> Reply {
-    json(StatusCode::BAD_GATEWAY, &Unreachable { sandbox_id, message, code: 502, port })
+    json(StatusCode::BAD_GATEWAY, &UnreachableBody { sandbox_id, message, code: 502, port })
 }
 
 #[cfg(test)]

@@ -236,7 +236,7 @@ impl OwnerCalls<'_> {
         let managed = self.server.registry.list_for_owner(&self.owner);
         let next = managed.iter().map(|managed| managed.expiry().ends).min().unwrap_or_default();
         let soon = left(next, Timestamp::now());
-        self.server.tallies().reserve(&self.owner, &self.quota, managed.len(), soon)
+        self.server.key_usages().reserve(&self.owner, &self.quota, managed.len(), soon)
     }
 }
 

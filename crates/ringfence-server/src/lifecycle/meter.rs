@@ -131,7 +131,7 @@ impl Registry {
         if sandboxes.is_empty() {
             return;
         }
-        let tallies = Arc::clone(self.tallies());
+        let key_usages = Arc::clone(self.key_usages());
         // Use a blocking thread, because the measurement reads files for each process of the
         // sandboxes.
         let looked = tokio::task::spawn_blocking(move || {
@@ -142,7 +142,7 @@ impl Registry {
                 let Some(footprint) = footprint else { continue };
                 let disk = disk(managed);
                 let used = lock(&managed.history).add(now, footprint, disk);
-                tallies.charge(&managed.record.owner, used);
+                key_usages.charge(&managed.record.owner, used);
             }
         });
         looked.await.expect("a look does not panic");
@@ -176,7 +176,7 @@ impl Server {
     async fn hold_back(self: &Arc<Server>) {
         for key in self.keys.all().iter() {
             let owner = Some(key.id.clone());
-            if self.tallies().spent(&owner, &key.quota).is_none() {
+            if self.key_usages().spent(&owner, &key.quota).is_none() {
                 continue;
             }
             // Pause all at once, so that a sandbox that does not pause delays no other.
@@ -201,7 +201,7 @@ impl Server {
 
     /// Stores the use of keys today, so that the next server knows it.
     pub(crate) async fn note_use(&self) {
-        let changed: Vec<(String, DayUse)> = self.tallies().changed();
+        let changed: Vec<(String, DayUse)> = self.key_usages().changed();
         if let Err(error) = self.registry.store().put_use(changed).await {
             tracing::error!(%error, "what keys have used is not written down");
         }

@@ -29,7 +29,7 @@ use crate::lifecycle::pausing::{as_found, over};
 use crate::lifecycle::removal::{Removals, remove_aside};
 use crate::page::activity::Activity;
 use crate::storage::store::{SandboxRecord, Store, StoredRows};
-use crate::tenants::quota::Tallies;
+use crate::tenants::quota::KeyUsages;
 
 /// Maximum time that the end of a sandbox waits for a running change of its lifetime.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -99,7 +99,7 @@ pub(crate) struct Registry {
     /// Telemetry that records the sandboxes.
     pub(crate) telemetry: Telemetry,
     /// Use of all keys.
-    tallies: Arc<Tallies>,
+    key_usages: Arc<KeyUsages>,
 }
 
 impl Registry {
@@ -119,10 +119,17 @@ impl Registry {
         })?;
         let database = place.join("state.redb");
         let store = Store::open(&database).map_err(|error| not_opened(error, &database))?;
-        let tallies = Arc::new(Tallies::from_stored(store.all_use().map_err(store_error)?));
+        let key_usages = Arc::new(KeyUsages::from_stored(store.all_use().map_err(store_error)?));
         let (removals, sandboxes) = (Removals::default(), Mutex::default());
-        let registry =
-            Arc::new(Registry { host, store, workspaces, removals, sandboxes, telemetry, tallies });
+        let registry = Arc::new(Registry {
+            host,
+            store,
+            workspaces,
+            removals,
+            sandboxes,
+            telemetry,
+            key_usages,
+        });
         let StoredRows { read, unread } = registry.store.all().map_err(store_error)?;
         let mut known: HashSet<String> = unread.into_iter().collect();
         for record in read {
@@ -378,8 +385,8 @@ impl Registry {
     }
 
     /// Returns the use of all keys.
-    pub(crate) fn tallies(&self) -> &Arc<Tallies> {
-        &self.tallies
+    pub(crate) fn key_usages(&self) -> &Arc<KeyUsages> {
+        &self.key_usages
     }
 
     /// Returns all sandboxes on the list.

@@ -49,14 +49,14 @@ struct IsolationInfo<'a> {
 struct Promise<'a> {
     name: &'static str,
     promise: &'static str,
-    state: Strength,
+    state: PromiseStrength,
     by: &'a str,
 }
 
 /// Degree to which a promise is held.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Strength {
+enum PromiseStrength {
     Held,
     Weaker,
     Absent,
@@ -66,9 +66,9 @@ impl<'a> Promise<'a> {
     /// Creates a promise from the text that a manifest has for its clause.
     fn from_clause(clause: Clause, said: &'a str) -> Promise<'a> {
         let (state, by) = match said.split_once(": ") {
-            Some(("weaker", how)) => (Strength::Weaker, how),
-            Some(("absent", why)) => (Strength::Absent, why),
-            _ => (Strength::Held, said),
+            Some(("weaker", how)) => (PromiseStrength::Weaker, how),
+            Some(("absent", why)) => (PromiseStrength::Absent, why),
+            _ => (PromiseStrength::Held, said),
         };
         Promise { name: clause.name(), promise: clause.promise(), state, by }
     }
@@ -121,9 +121,9 @@ mod tests {
                 Promise::from_clause(Clause::Filesystem, said);
             assert_eq!((found, told), (state, by));
         };
-        check("mount namespace+landlock", Strength::Held, "mount namespace+landlock");
-        check("bubblewrap: mount namespace", Strength::Held, "bubblewrap: mount namespace");
-        check("weaker: names can be read", Strength::Weaker, "names can be read");
-        check("absent: no isolation", Strength::Absent, "no isolation");
+        check("mount namespace+landlock", PromiseStrength::Held, "mount namespace+landlock");
+        check("bubblewrap: mount namespace", PromiseStrength::Held, "bubblewrap: mount namespace");
+        check("weaker: names can be read", PromiseStrength::Weaker, "names can be read");
+        check("absent: no isolation", PromiseStrength::Absent, "no isolation");
     }
 }

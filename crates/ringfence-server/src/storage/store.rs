@@ -19,12 +19,12 @@ use crate::storage::snapshots::Snapshot;
 use crate::tenants::quota::DayUse;
 
 /// Table of JSON text by id.
-type Definition = TableDefinition<'static, &'static str, &'static [u8]>;
+type RowTable = TableDefinition<'static, &'static str, &'static [u8]>;
 
-const SANDBOXES: Definition = TableDefinition::new("sandboxes");
-const SNAPSHOTS: Definition = TableDefinition::new("snapshots");
+const SANDBOXES: RowTable = TableDefinition::new("sandboxes");
+const SNAPSHOTS: RowTable = TableDefinition::new("snapshots");
 /// Use of keys, by the ids of the keys.
-const USE: Definition = TableDefinition::new("use");
+const USE: RowTable = TableDefinition::new("use");
 
 /// Stored data of a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -160,7 +160,7 @@ impl Store {
 
     fn rows<Row: DeserializeOwned, T>(
         &self,
-        table: Definition,
+        table: RowTable,
         take: impl Fn(&str, Row) -> T,
     ) -> Result<StoredRows<T>, redb::Error> {
         self.file.with(|database| {
@@ -182,7 +182,7 @@ impl Store {
 
     async fn put_row(
         &self,
-        table: Definition,
+        table: RowTable,
         id: &str,
         value: &impl Serialize,
     ) -> Result<(), redb::Error> {
@@ -191,7 +191,7 @@ impl Store {
             .await
     }
 
-    async fn remove_row(&self, table: Definition, id: &str) -> Result<(), redb::Error> {
+    async fn remove_row(&self, table: RowTable, id: &str) -> Result<(), redb::Error> {
         let id = id.to_owned();
         self.change(table, move |table| table.remove(id.as_str()).map(drop)).await
     }
@@ -199,7 +199,7 @@ impl Store {
     /// Changes a table on a blocking thread, because the commit waits for the disk.
     async fn change(
         &self,
-        table: Definition,
+        table: RowTable,
         change: impl FnOnce(
             &mut redb::Table<'_, &'static str, &'static [u8]>,
         ) -> Result<(), redb::StorageError>

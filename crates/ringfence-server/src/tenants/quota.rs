@@ -72,11 +72,11 @@ impl DayUse {
 
 /// Use of all keys.
 #[derive(Debug, Default)]
-pub(crate) struct Tallies(Mutex<HashMap<Owner, Tally>>);
+pub(crate) struct KeyUsages(Mutex<HashMap<Owner, KeyUsage>>);
 
 /// Use of one key.
 #[derive(Debug, Default)]
-struct Tally {
+struct KeyUsage {
     /// Number of sandboxes that are being started.
     starting: usize,
     /// Times of the starts within the last minute.
@@ -89,15 +89,15 @@ struct Tally {
 /// Reservation for a sandbox that is being started.
 #[derive(Debug)]
 pub(crate) struct StartReservation {
-    tallies: Arc<Tallies>,
+    key_usages: Arc<KeyUsages>,
     owner: Owner,
 }
 
-impl Tallies {
-    /// Creates the tallies from the use that an earlier server stored.
-    pub(crate) fn from_stored(used: Vec<(String, DayUse)>) -> Tallies {
-        let tally = |(id, used)| (Some(id), Tally { used, ..Tally::default() });
-        Tallies(Mutex::new(used.into_iter().map(tally).collect()))
+impl KeyUsages {
+    /// Creates the usages from the use that an earlier server stored.
+    pub(crate) fn from_stored(used: Vec<(String, DayUse)>) -> KeyUsages {
+        let usage = |(id, used)| (Some(id), KeyUsage { used, ..KeyUsage::default() });
+        KeyUsages(Mutex::new(used.into_iter().map(usage).collect()))
     }
 
     /// Charges an owner for the processor time that a sandbox has used.
@@ -105,11 +105,11 @@ impl Tallies {
         if used.is_zero() || owner.is_none() {
             return; // without a key there is no quota
         }
-        let mut tallies = self.locked();
-        let tally = tallies.entry(owner.clone()).or_default();
-        tally.used = tally.used.today(Timestamp::now());
-        tally.used.seconds += used.as_secs_f64();
-        tally.is_changed = true;
+        let mut key_usages = self.locked();
+        let usage = key_usages.entry(owner.clone()).or_default();
+        usage.used = usage.used.today(Timestamp::now());
+        usage.used.seconds += used.as_secs_f64();
+        usage.is_changed = true;
     }
 
     /// Returns the refusal for an owner that has used up its processor time for today, if so.
@@ -129,22 +129,22 @@ impl Tallies {
 
     /// Returns the use of keys that changed since the last call.
     pub(crate) fn changed(&self) -> Vec<(String, DayUse)> {
-        let mut tallies = self.locked();
-        let changed = tallies.iter_mut().filter_map(|(owner, tally)| {
-            let is_changed = std::mem::take(&mut tally.is_changed);
-            Some((owner.clone()?, tally.used)).filter(|_| is_changed)
+        let mut key_usages = self.locked();
+        let changed = key_usages.iter_mut().filter_map(|(owner, usage)| {
+            let is_changed = std::mem::take(&mut usage.is_changed);
+            Some((owner.clone()?, usage.used)).filter(|_| is_changed)
         });
         changed.collect()
     }
 
-    fn locked(&self) -> MutexGuard<'_, HashMap<Owner, Tally>> {
+    fn locked(&self) -> MutexGuard<'_, HashMap<Owner, KeyUsage>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reserves a place for one more sandbox of an owner, who has `live` sandboxes. The next of
     /// them ends after `soon`.
     pub(crate) fn reserve(
-        self: &Arc<Tallies>,
+        self: &Arc<KeyUsages>,
         owner: &Owner,
         quota: &Quota,
         live: usize,
@@ -153,10 +153,10 @@ impl Tallies {
         if let Some(refusal) = self.spent(owner, quota) {
             return Err(refusal);
         }
-        let mut tallies = self.locked();
-        let tally = tallies.entry(owner.clone()).or_default();
+        let mut key_usages = self.locked();
+        let usage = key_usages.entry(owner.clone()).or_default();
         if let Some(most) = quota.sandboxes
-            && live + tally.starting >= most as usize
+            && live + usage.starting >= most as usize
         {
             return Err(Refusal::busy(
                 format!("this key has {most} sandboxes at once and no more"),
@@ -164,12 +164,12 @@ impl Tallies {
             ));
         }
         let now = Instant::now();
-        while tally.asked.front().is_some_and(|asked| now.duration_since(*asked) >= MINUTE) {
-            tally.asked.pop_front();
+        while usage.asked.front().is_some_and(|asked| now.duration_since(*asked) >= MINUTE) {
+            usage.asked.pop_front();
         }
         if let Some(most) = quota.per_minute {
-            if tally.asked.len() >= most as usize {
-                let wait = tally
+            if usage.asked.len() >= most as usize {
+                let wait = usage
                     .asked
                     .front()
                     .map_or(MINUTE, |oldest| MINUTE - now.duration_since(*oldest));
@@ -178,20 +178,20 @@ impl Tallies {
                     seconds(wait),
                 ));
             }
-            tally.asked.push_back(now);
+            usage.asked.push_back(now);
         }
-        tally.starting += 1;
-        Ok(StartReservation { tallies: Arc::clone(self), owner: owner.clone() })
+        usage.starting += 1;
+        Ok(StartReservation { key_usages: Arc::clone(self), owner: owner.clone() })
     }
 }
 
 impl Drop for StartReservation {
     fn drop(&mut self) {
-        let mut tallies = self.tallies.locked();
-        if let Some(tally) = tallies.get_mut(&self.owner) {
-            tally.starting -= 1;
-            if tally.starting == 0 && tally.asked.is_empty() && tally.used == DayUse::default() {
-                tallies.remove(&self.owner);
+        let mut key_usages = self.key_usages.locked();
+        if let Some(usage) = key_usages.get_mut(&self.owner) {
+            usage.starting -= 1;
+            if usage.starting == 0 && usage.asked.is_empty() && usage.used == DayUse::default() {
+                key_usages.remove(&self.owner);
             }
         }
     }
@@ -210,10 +210,10 @@ mod tests {
 
     #[test]
     fn a_key_has_so_many_sandboxes_at_once_and_those_that_start_count() {
-        let tallies = Arc::new(Tallies::default());
+        let key_usages = Arc::new(KeyUsages::default());
         let quota = Quota { sandboxes: Some(2), ..Quota::default() };
         let (one, other) = (Some("one".to_owned()), Some("other".to_owned()));
-        let reserve = |owner: &Owner, live| tallies.reserve(owner, &quota, live, SOON);
+        let reserve = |owner: &Owner, live| key_usages.reserve(owner, &quota, live, SOON);
         let starting = reserve(&one, 1).unwrap();
         let refusal = reserve(&one, 1).unwrap_err();
         assert_eq!((refusal.status.as_u16(), refusal.retry_after), (429, Some(10)));
@@ -225,40 +225,40 @@ mod tests {
 
     #[test]
     fn a_key_starts_so_many_sandboxes_in_a_minute() {
-        let tallies = Arc::new(Tallies::default());
+        let key_usages = Arc::new(KeyUsages::default());
         let quota = Quota { per_minute: Some(2), ..Quota::default() };
-        drop(tallies.reserve(&None, &quota, 0, SOON).unwrap());
-        drop(tallies.reserve(&None, &quota, 0, SOON).unwrap());
-        let refusal = tallies.reserve(&None, &quota, 0, SOON).unwrap_err();
+        drop(key_usages.reserve(&None, &quota, 0, SOON).unwrap());
+        drop(key_usages.reserve(&None, &quota, 0, SOON).unwrap());
+        let refusal = key_usages.reserve(&None, &quota, 0, SOON).unwrap_err();
         assert!(refusal.retry_after.is_some_and(|wait| (2..=61).contains(&wait)), "{refusal:?}");
-        drop(tallies.reserve(&None, &Quota::default(), 0, SOON).unwrap());
+        drop(key_usages.reserve(&None, &Quota::default(), 0, SOON).unwrap());
         assert_eq!(Quota::default().longest(), LONGEST_LIFE);
     }
     #[test]
     fn a_key_uses_so_much_of_processors_in_a_day_and_the_next_server_knows() {
         let quota = Quota { cpu_per_day: Some("10s".parse().unwrap()), ..Quota::default() };
         let (one, other) = (Some("one".to_owned()), Some("other".to_owned()));
-        let tallies = Arc::new(Tallies::default());
-        tallies.charge(&one, Duration::from_secs(9));
-        drop(tallies.reserve(&one, &quota, 0, SOON).unwrap());
-        tallies.charge(&one, Duration::from_secs(1));
-        let refusal = tallies.reserve(&one, &quota, 0, SOON).unwrap_err();
+        let key_usages = Arc::new(KeyUsages::default());
+        key_usages.charge(&one, Duration::from_secs(9));
+        drop(key_usages.reserve(&one, &quota, 0, SOON).unwrap());
+        key_usages.charge(&one, Duration::from_secs(1));
+        let refusal = key_usages.reserve(&one, &quota, 0, SOON).unwrap_err();
         assert_eq!(refusal.status.as_u16(), 429);
         assert!(
             refusal.retry_after.is_some_and(|wait| (1..=DAY.unsigned_abs()).contains(&wait)),
             "{refusal:?}"
         );
-        drop(tallies.reserve(&other, &quota, 0, SOON).unwrap());
-        drop(tallies.reserve(&one, &Quota::default(), 0, SOON).unwrap());
+        drop(key_usages.reserve(&other, &quota, 0, SOON).unwrap());
+        drop(key_usages.reserve(&one, &Quota::default(), 0, SOON).unwrap());
 
-        let noted = tallies.changed();
-        assert_eq!(tallies.changed(), []);
-        let next = Arc::new(Tallies::from_stored(noted.clone()));
+        let noted = key_usages.changed();
+        assert_eq!(key_usages.changed(), []);
+        let next = Arc::new(KeyUsages::from_stored(noted.clone()));
         assert!(next.reserve(&one, &quota, 0, SOON).is_err());
         let yesterday = noted
             .into_iter()
             .map(|(id, used)| (id, DayUse { day: used.day - 1, ..used }))
             .collect();
-        drop(Arc::new(Tallies::from_stored(yesterday)).reserve(&one, &quota, 0, SOON).unwrap());
+        drop(Arc::new(KeyUsages::from_stored(yesterday)).reserve(&one, &quota, 0, SOON).unwrap());
     }
 }

@@ -69,7 +69,7 @@ impl Telemetry {
                 .with_attributes(attributes);
             let context = caller.context().unwrap_or_default();
             let span = tracer.build_with_context(span, &context);
-            Begun {
+            StartedSpan {
                 tracer: tracer.clone(),
                 context: context.with_span(span),
                 attributes: sandbox_attributes(manifest).into(),
@@ -102,11 +102,11 @@ fn sandbox_attributes(manifest: &Manifest) -> [KeyValue; 2] {
 /// is dropped.
 #[derive(Debug, Clone, Default)]
 pub struct SandboxSpan {
-    begun: Option<Begun>,
+    begun: Option<StartedSpan>,
 }
 
 #[derive(Debug, Clone)]
-struct Begun {
+struct StartedSpan {
     tracer: SdkTracer,
     context: Context,
     attributes: Vec<KeyValue>,
@@ -131,7 +131,7 @@ impl SandboxSpan {
     /// caller, with a link to the span of the sandbox. If the caller has no span, the execution
     /// belongs to the trace of the sandbox.
     pub fn exec(&self, caller: &Caller) -> ExecSpan {
-        let context = self.begun.as_ref().map(|Begun { tracer, context, attributes }| {
+        let context = self.begun.as_ref().map(|StartedSpan { tracer, context, attributes }| {
             let span = SpanBuilder::from_name("exec")
                 .with_kind(SpanKind::Internal)
                 .with_attributes(attributes.clone());

@@ -6,12 +6,12 @@ use crate::tools::outcome::LONGEST_OUTPUT;
 
 /// Last part of a stream that the client has not read yet, up to [`LONGEST_OUTPUT`] bytes.
 #[derive(Debug, Default)]
-pub(crate) struct Unread {
+pub(crate) struct UnreadOutput {
     bytes: VecDeque<u8>,
     lost: u64,
 }
 
-impl Unread {
+impl UnreadOutput {
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn output_is_told_once_and_in_whole_characters() {
-        let mut unread = Unread::default();
+        let mut unread = UnreadOutput::default();
         unread.push(b"a\xc3");
         assert_eq!(unread.take(false), ("a".to_owned(), 0));
         unread.push(b"\xa9b");
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn what_is_not_read_in_time_is_counted() {
-        let mut unread = Unread::default();
+        let mut unread = UnreadOutput::default();
         unread.push(&vec![b'x'; LONGEST_OUTPUT]);
         unread.push(b"end");
         let (text, lost) = unread.take(false);
