@@ -362,7 +362,8 @@ impl Process {
 
     /// Waits for output or for the end of the process, until the deadline.
     async fn news(&self, deadline: Instant) {
-        self.until(deadline, ProcessState::is_news).await; // the answer says if there is nothing new
+        // The answer says if there is nothing new.
+        self.until(deadline, ProcessState::is_news).await;
     }
 
     /// Waits up to [`STOP_TIMEOUT`] for the end of the process and returns whether it has ended.

@@ -122,8 +122,9 @@ pub async fn serve(
         Ok(Client::new(server_context.clone(), leaving.clone(), Some(place)))
     };
     let sessions = StreamableHttpService::new(new, Arc::clone(&manager), config);
+    let frontend = HttpFrontend { sessions, token: options.token, places };
     tokio::select! {
-        never = accept(options.listener, HttpFrontend { sessions, token: options.token, places }) => match never {},
+        never = accept(options.listener, frontend) => match never {},
         _ = ends => {}
     }
     over.cancel();

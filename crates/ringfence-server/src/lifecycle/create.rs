@@ -116,7 +116,8 @@ impl OwnerCalls<'_> {
             self.server.registry.failed("the sandbox could not be started")
         })?;
         self.server.counters.started(begun.elapsed());
-        tracing::info!(id = managed.record.id, template, backend = %managed.sandbox.manifest().backend, "a sandbox is up");
+        let backend = managed.sandbox.manifest().backend;
+        tracing::info!(id = managed.record.id, template, %backend, "a sandbox is up");
         Ok(managed)
     }
 

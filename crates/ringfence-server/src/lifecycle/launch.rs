@@ -71,10 +71,14 @@ impl Registry {
         let answer = tokio::select! {
             answer = timeout(START_TIMEOUT, monitor.answer()) => match answer {
                 Ok(answer) => answer.map_err(ServerError::from),
-                Err(_) => Err(ServerError::failed("a sandbox did not come up in time", "ringfence doctor")),
+                Err(_) => {
+                    let message = "a sandbox did not come up in time";
+                    Err(ServerError::failed(message, "ringfence doctor"))
+                }
             },
             () = given_up => {
-                Err(ServerError::failed("a sandbox is given up that is not up yet", "ringfence serve"))
+                let message = "a sandbox is given up that is not up yet";
+                Err(ServerError::failed(message, "ringfence serve"))
             }
         };
         let launched = match answer {

@@ -102,7 +102,8 @@ impl Registry {
             return Err(error.into());
         }
         if let Err(error) = managed.sandbox.pause().await {
-            let _ = managed.sandbox.renew(expiry.lease(managed.record.at_end)); // the first error says more
+            // The first error says more.
+            let _ = managed.sandbox.renew(expiry.lease(managed.record.at_end));
             return Err(error.into());
         }
         match self.change(managed, paused).await {

@@ -269,9 +269,10 @@ mod tests {
         begun[5].ended(false, "exit status 3");
         let (changed, seen) = activity.after(seen);
         let [changed] = changed.as_slice() else { panic!("{changed:?}") };
-        assert!(
-            matches!(&changed.state, ExecutionState::Ended { ok: false, status, .. } if status == "exit status 3")
-        );
+        assert!(matches!(
+            &changed.state,
+            ExecutionState::Ended { ok: false, status, .. } if status == "exit status 3"
+        ));
         drop(begun);
         assert_eq!(
             activity.after(seen).0.len(),
