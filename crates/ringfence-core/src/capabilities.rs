@@ -69,6 +69,17 @@ impl fmt::Display for Support {
     }
 }
 
+impl Support {
+    /// Reads the text that [`Display`](fmt::Display) writes. The text has no remedy.
+    pub fn from_text(text: &str) -> Support {
+        match text.split_once(": ") {
+            Some(("weaker", how)) => Support::weaker(how),
+            Some(("absent", why)) => Support::absent(why, ""),
+            _ => Support::enforced(text),
+        }
+    }
+}
+
 /// Treatment of the clauses that a policy does not state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

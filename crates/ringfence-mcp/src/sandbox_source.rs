@@ -1,7 +1,7 @@
 //! Source of the sandboxes for clients.
 
 use ringfence::policy::Network;
-use ringfence::{Engine, Sandbox, Settings, Spec, chain};
+use ringfence::{Engine, Sandbox, Settings, StartRequest, chain};
 
 use crate::tool_result::Refusal;
 
@@ -13,7 +13,7 @@ pub enum SandboxSource {
         /// Engine that starts the sandboxes.
         engine: Box<Engine>,
         /// Specification of each sandbox.
-        spec: Box<Spec>,
+        spec: Box<StartRequest>,
     },
     /// All clients use one existing sandbox, which another process keeps.
     Shared {
@@ -41,10 +41,12 @@ impl SandboxSource {
     /// Starts a sandbox, or connects to the existing sandbox.
     pub(crate) async fn sandbox(&self) -> Result<Sandbox, Refusal> {
         let (error, hints) = match self {
-            SandboxSource::Own { engine, spec } => match engine.start(Spec::clone(spec)).await {
-                Ok(sandbox) => return Ok(sandbox),
-                Err(error) => (chain(&error), error.hints()),
-            },
+            SandboxSource::Own { engine, spec } => {
+                match engine.start(StartRequest::clone(spec)).await {
+                    Ok(sandbox) => return Ok(sandbox),
+                    Err(error) => (chain(&error), error.hints()),
+                }
+            }
             SandboxSource::Shared { settings, name } => {
                 match Sandbox::attach(&settings.host, name).await {
                     Ok(sandbox) => return Ok(sandbox.with_code(settings.code.clone())),

@@ -34,7 +34,6 @@ use tokio_rustls::TlsAcceptor;
 
 pub use api::tls::{DOMAIN, TlsIdentity};
 pub use error::ServerError;
-pub use lifecycle::launch::FOR_SERVER;
 pub use lifecycle::template::{ServerConfig, Template, TemplateConfig};
 pub use server::Audience;
 pub use tenants::keys::{Key, KeyFile};

@@ -17,7 +17,7 @@ use crate::ready::Context;
 use crate::run::{Attached, status};
 use crate::session::Exec;
 use crate::supervise::Listener;
-use crate::{Command, Engine, RunError, Sandbox, Spec, Stopped, readiness};
+use crate::{Command, Engine, RunError, Sandbox, StartRequest, Stopped, readiness};
 
 /// Runs a command with the caller's own streams and terminal.
 pub(crate) fn run_attached(
@@ -93,7 +93,7 @@ async fn scoped(
 ) -> Result<ExecutionResult, RunError> {
     let engine = Engine { core: Arc::clone(core) };
     let container = core.settings.container.clone();
-    let spec = Spec { container, ..Spec::new(context.plan.policy.clone()) };
+    let spec = StartRequest { container, ..StartRequest::new(context.plan.policy.clone()) };
     let (outcome, Stopped { planted }) = engine.scoped_for_run(spec, context, used).await?;
     match outcome {
         Ok(mut result) => {

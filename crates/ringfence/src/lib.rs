@@ -46,8 +46,8 @@ mod running;
 mod sandbox;
 mod session;
 mod settings;
-mod spec;
 mod start;
+mod start_request;
 mod streams;
 mod supervise;
 mod untrusted;
@@ -88,7 +88,7 @@ pub use ringfence_core::{
 pub use ringfence_proto::code::Code;
 pub use ringfence_proto::filesystem::{EntryInfo, EventType, FileType, FilesystemEvent};
 pub use ringfence_proto::process::{ListedProcess, ProcessConfig, PtySize};
-pub use room::{ContainerManifest, Manifest, Name, NameError, Owner, RoomError};
+pub use room::{ContainerManifest, Manifest, Name, NameError, NetworkReach, Owner, RoomError};
 pub use run::Attached;
 pub use running::{Chunk, Running};
 pub use sandbox::{AttachError, DEFAULT_TIME, Sandbox, StartError, Stopped};
@@ -96,8 +96,8 @@ pub use session::{
     Captured, Ended, Exec, Execution, ExecutionInput, Files, Input, LeftOut, Leftovers, PortStream,
     Ports, Reach, Session, SessionError, Transferred, Watch,
 };
-pub use settings::{LoadError, Settings};
-pub use spec::{ContainerSpec, Existing, Preset, Pull, Root, Spec};
+pub use settings::{LoadError, PolicyFile, PolicyFileError, Settings};
+pub use start_request::{ContainerSpec, Existing, Preset, Pull, Root, StartRequest};
 pub use supervise::Stream;
 pub use untrusted::{Copied, CopyError, CopyLimits, copy_untrusted};
 pub use view::ViewError;

@@ -3,13 +3,14 @@
 //! the caller must be the `ringfence` program.
 
 use std::borrow::Cow;
-use std::ffi::{OsStr, OsString};
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
+use ringfence_core::settings::Settings as MergedSettings;
 use ringfence_core::{ExitStatus, Fault};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit, setrlimit};
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Take};
 use tokio::net::unix::pipe;
 
 use crate::room::Manifest;
+use crate::{Host, Settings, StartRequest};
 
 /// Maximum length of an answer from a monitor, in bytes.
 const LONGEST_ANSWER: u64 = 4 << 20;
@@ -107,6 +109,52 @@ impl MonitorError {
     }
 }
 
+/// Request to a monitor: the sandbox to start, and the settings that apply to it. The monitor reads
+/// the request as JSON on its standard input.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct MonitorRequest {
+    start: StartRequest,
+    settings: MergedSettings,
+    is_for_server: bool,
+    /// Verbosity of the monitor's messages: the number of `-v` flags.
+    pub verbosity: u8,
+}
+
+impl MonitorRequest {
+    /// Makes the request for a sandbox under `settings`. Fails if a path cannot be sent.
+    pub fn new(
+        settings: &Settings,
+        start: StartRequest,
+        verbosity: u8,
+    ) -> Result<MonitorRequest, MonitorError> {
+        if let Some(path) = start.policy.path_that_is_not_text() {
+            let message = format!(
+                "cannot keep a sandbox that is given the path `{}`: the path is not UTF-8",
+                path.display()
+            );
+            let hints = vec!["use a path of plain text, or rename the file".to_owned()];
+            return Err(MonitorError::new(message, hints, ExitStatus::Usage, "usage".into()));
+        }
+        let merged = MergedSettings::clone(settings);
+        let is_for_server = settings.is_for_server;
+        Ok(MonitorRequest { start, settings: merged, is_for_server, verbosity })
+    }
+
+    /// Reads the request that the caller of this monitor sends.
+    pub fn receive() -> io::Result<MonitorRequest> {
+        Ok(serde_json::from_reader(io::stdin().lock())?)
+    }
+
+    /// Returns the settings of the monitor, and the sandbox to start.
+    pub fn into_parts(self, host: Host) -> (Settings, StartRequest) {
+        let mut settings = Settings::from_merged(self.settings, host);
+        settings.container = self.start.container.clone();
+        settings.is_monitor = true;
+        settings.is_for_server = self.is_for_server;
+        (settings, self.start)
+    }
+}
+
 /// Handle of a monitor that this process started.
 #[derive(Debug)]
 pub struct MonitorHandle {
@@ -115,23 +163,24 @@ pub struct MonitorHandle {
 }
 
 impl MonitorHandle {
-    /// Starts a monitor with the arguments in `words`, a complete command line of `ringfence up`.
-    pub fn start(words: &[OsString]) -> Result<MonitorHandle, MonitorError> {
+    /// Starts a monitor in the working directory `directory`, and sends it its request.
+    pub fn start(
+        request: &MonitorRequest,
+        directory: &Path,
+    ) -> Result<MonitorHandle, MonitorError> {
         let mut command = Command::new("/proc/self/exe");
-        command
-            .arg0("ringfence")
-            .args(["up", "--monitor"])
-            .args(words.iter().filter(|word| is_verbose(word)));
+        command.arg0("ringfence").args(["up", "--monitor"]).current_dir(directory);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().map_err(|error| failed("start", error))?;
         if let Some(limit) = DESCRIPTORS.get() {
             // The process may have ended already.
             let _ = prlimit(Some(Pid::from_child(&process)), Resource::Nofile, *limit);
         }
-        // The words do not go into the monitor's arguments, because the monitor lives long and
+        // The request does not go into the monitor's arguments, because the monitor lives long and
         // every user of the host can read those arguments.
-        let mut input = process.stdin.take().expect("it was asked for");
-        words::send(words, &mut input).map_err(|error| failed("tell", error))?;
+        let input = process.stdin.take().expect("it was asked for");
+        let sent = serde_json::to_writer(BufWriter::new(input), request);
+        sent.map_err(|error| failed("tell", error.into()))?;
         let answers = OwnedFd::from(process.stdout.take().expect("it was asked for"));
         let answers =
             pipe::Receiver::from_owned_fd(answers).map_err(|error| failed("hear of", error))?;
@@ -172,22 +221,6 @@ fn failed(what: &str, error: io::Error) -> MonitorError {
     )
 }
 
-/// Returns whether `word` is a flag that raises the verbosity. The monitor gets such flags as
-/// arguments, because verbosity takes effect before it reads the other words.
-fn is_verbose(word: &OsStr) -> bool {
-    word == "--verbose"
-        || word
-            .to_str()
-            .and_then(|word| word.strip_prefix('-'))
-            .is_some_and(|flags| !flags.is_empty() && flags.bytes().all(|flag| flag == b'v'))
-}
-
-/// Reads the command line that the caller of this monitor sends on standard input: its own command
-/// line, or one that it has made.
-pub fn called() -> io::Result<Vec<OsString>> {
-    words::receive(&mut io::stdin().lock())
-}
-
 /// Sends an answer to the caller of this monitor.
 pub fn tell(answer: &MonitorAnswer) -> io::Result<()> {
     let mut out = io::stdout().lock();
@@ -196,67 +229,40 @@ pub fn tell(answer: &MonitorAnswer) -> io::Result<()> {
     out.flush()
 }
 
-/// Encoding of a command line in a pipe: the number of words, then each word. NUL ends the number
-/// and each word.
-mod words {
-    use std::ffi::OsString;
-    use std::io::{self, BufRead, Write};
-    use std::os::unix::ffi::{OsStrExt, OsStringExt};
-
-    pub(super) fn send(words: &[OsString], to: &mut impl Write) -> io::Result<()> {
-        let mut bytes = format!("{}\0", words.len()).into_bytes();
-        for word in words {
-            bytes.extend_from_slice(word.as_bytes());
-            bytes.push(0);
-        }
-        to.write_all(&bytes)
-    }
-
-    pub(super) fn receive(from: &mut impl BufRead) -> io::Result<Vec<OsString>> {
-        let count =
-            String::from_utf8(one(from)?).ok().and_then(|count| count.parse::<usize>().ok());
-        let count = count.ok_or(io::ErrorKind::InvalidData)?;
-        (0..count).map(|_| one(from).map(OsString::from_vec)).collect()
-    }
-
-    fn one(from: &mut impl BufRead) -> io::Result<Vec<u8>> {
-        let mut word = Vec::new();
-        from.read_until(0, &mut word)?;
-        match word.pop() {
-            Some(0) => Ok(word),
-            _ => Err(io::ErrorKind::UnexpectedEof.into()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::ffi::OsStringExt;
+    use std::time::Duration;
 
     use super::*;
+    use crate::{Existing, Policy};
 
-    #[test]
-    fn words_arrive_as_they_were_sent_or_not_at_all() {
-        let sent = [OsString::from("up"), OsString::new(), OsString::from_vec(vec![0xff, b'x'])];
-        let mut bytes = Vec::new();
-        words::send(&sent, &mut bytes).unwrap();
-        assert_eq!(words::receive(&mut bytes.as_slice()).unwrap(), sent);
-        bytes.pop();
-        assert!(words::receive(&mut bytes.as_slice()).is_err());
-        assert!(words::receive(&mut b"".as_slice()).is_err());
+    fn settings() -> Settings {
+        Settings::new(Host::new(Default::default(), "/".into()))
     }
 
     #[test]
-    fn a_monitor_says_as_much_as_its_caller() {
-        for (word, expected) in [
-            ("-v", true),
-            ("-vv", true),
-            ("--verbose", true),
-            ("-", false),
-            ("-C", false),
-            ("v", false),
-        ] {
-            assert_eq!(is_verbose(OsStr::new(word)), expected, "{word}");
-        }
+    fn a_request_arrives_as_it_was_sent() {
+        let request = StartRequest {
+            lease: Some(Duration::from_millis(90_500)),
+            existing: Existing::Replace,
+            ..StartRequest::new(Policy::default().read("/opt")).name("one")
+        };
+        let sent = MonitorRequest::new(&settings(), request.clone(), 2).unwrap();
+        let text = serde_json::to_string(&sent).unwrap();
+        let received: MonitorRequest = serde_json::from_str(&text).unwrap();
+        assert_eq!(received.verbosity, 2);
+        let (settings, received) = received.into_parts(Host::new(Default::default(), "/".into()));
+        assert_eq!(received, request);
+        assert!(settings.is_monitor && !settings.is_for_server);
+    }
+
+    #[test]
+    fn a_path_that_is_not_text_is_refused_before_a_monitor_is_started() {
+        let path = std::ffi::OsString::from_vec(vec![b'/', 0xff]);
+        let request = StartRequest::new(Policy::default().read(path));
+        let error = MonitorRequest::new(&settings(), request, 0).unwrap_err();
+        assert!(error.message().contains("is not UTF-8"), "{error}");
+        assert_eq!(error.fault(), Fault::User);
     }
 }

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use crate::Host;
 use crate::guest::Installed;
 use crate::witness::Witness;
-pub use manifest::{ContainerManifest, Manifest, Owner};
+pub use manifest::{ContainerManifest, Manifest, NetworkReach, Owner};
 pub use name::{Name, NameError};
 
 /// Number of tries to take a lock before it counts as held, and below, the time between two tries.

@@ -29,7 +29,7 @@ use crate::ready::Context;
 use crate::room::{Manifest, Name, Room, RoomError, Rooms};
 use crate::session::{Captured, Exec, PortStream, Session, SessionError};
 use crate::witness::Observation;
-use crate::{Engine, Existing, Host, Interruption, Spec, Stream};
+use crate::{Engine, Existing, Host, Interruption, StartRequest, Stream};
 pub use error::{AttachError, StartError};
 use kept::Kept;
 
@@ -81,7 +81,7 @@ impl Engine {
     ///
     /// The sandbox ends when [`Sandbox::stop`] is called, when its last clone is dropped, when its
     /// lease ends, or when this process ends.
-    pub async fn start(&self, spec: Spec) -> Result<Sandbox, StartError> {
+    pub async fn start(&self, spec: StartRequest) -> Result<Sandbox, StartError> {
         let spec = self.with_default_image(spec);
         let rooms = Rooms::of(&self.core.settings.host)?;
         let name = spec
@@ -112,7 +112,7 @@ impl Engine {
     /// stops it in any case. Also returns the paths that the sandbox planted up to its end.
     pub(crate) async fn scoped_for_run<T>(
         &self,
-        spec: Spec,
+        spec: StartRequest,
         mut context: Context,
         used: impl AsyncFnOnce(&Sandbox) -> T,
     ) -> Result<(T, Stopped), StartError> {
@@ -124,7 +124,7 @@ impl Engine {
         Ok(use_and_stop(sandbox, used).await)
     }
 
-    fn with_default_image(&self, mut spec: Spec) -> Spec {
+    fn with_default_image(&self, mut spec: StartRequest) -> StartRequest {
         let image = &mut spec.container.image;
         *image = image.take().or_else(|| self.core.settings.image.clone());
         spec
@@ -167,7 +167,7 @@ impl Engine {
     async fn start_in(
         &self,
         room: Room,
-        spec: &Spec,
+        spec: &StartRequest,
         spec_hash: String,
         context: Context,
     ) -> Result<Sandbox, StartError> {
@@ -197,7 +197,7 @@ impl Engine {
     /// Starts a sandbox, calls `used` with it, and stops it in any case.
     pub async fn scoped<T>(
         &self,
-        spec: Spec,
+        spec: StartRequest,
         used: impl AsyncFnOnce(&Sandbox) -> T,
     ) -> Result<T, StartError> {
         let sandbox = self.start(spec).await?;

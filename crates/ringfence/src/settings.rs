@@ -12,6 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::{ContainerSpec, Host, untrusted};
+use ringfence_core::policy::{DocumentError, Policy, Workspace};
 
 /// Directory of the system's settings.
 pub(crate) const SYSTEM_DIRECTORY: &str = "/etc/ringfence";
@@ -95,15 +96,7 @@ impl Settings {
             directory: &host.directory,
         };
         let layered = Layered::load(inputs).expect("nothing was said that could be wrong");
-        let container = ContainerSpec::default();
-        Settings {
-            layered,
-            host,
-            launcher: None,
-            container,
-            is_monitor: false,
-            is_for_server: false,
-        }
+        Settings::from_merged(layered, host)
     }
 
     /// Loads settings from the files and the environment of this process.
@@ -151,15 +144,26 @@ impl Settings {
             directory: &host.directory,
         };
         let layered = Layered::load(inputs)?;
+        Ok(Settings::from_merged(layered, host))
+    }
+
+    /// Returns the settings that another process has merged, for a host.
+    pub(crate) fn from_merged(layered: Layered, host: Host) -> Settings {
         let container = ContainerSpec { image: layered.image.clone(), ..ContainerSpec::default() };
-        Ok(Settings {
-            layered,
-            host,
-            launcher: None,
-            container,
-            is_monitor: false,
-            is_for_server: false,
-        })
+        let (is_monitor, is_for_server) = (false, false);
+        Settings { layered, host, launcher: None, container, is_monitor, is_for_server }
+    }
+
+    /// Returns the settings of a sandbox that a server starts in the directory `workspace`, which
+    /// the sandbox sees at `inside`. The rules for workspaces do not apply to that directory.
+    #[must_use]
+    pub fn for_client(mut self, workspace: &Path, inside: &Path) -> Settings {
+        self.host.directory = workspace.into();
+        self.layered.allow_workspace.push(workspace.into());
+        let (source, destination) = (workspace.to_owned(), Some(inside.to_owned()));
+        self.layered.policy.filesystem.workspace = Some(Workspace { source, destination });
+        self.is_for_server = true;
+        self
     }
 
     /// Sets the launcher to `program`, a `ringfence` binary. With bubblewrap this program is also
@@ -210,6 +214,62 @@ impl Deref for Settings {
 
     fn deref(&self) -> &Layered {
         &self.layered
+    }
+}
+
+/// A file that holds a policy.
+#[derive(Debug)]
+pub enum PolicyFile {
+    /// A file in TOML, which becomes a layer of the settings. Messages can name its lines.
+    Layer(LayerText),
+    /// A file in JSON.
+    Policy(Box<Policy>),
+}
+
+/// Reason why a policy file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyFileError {
+    /// The file cannot be read.
+    #[error("cannot read the policy: {source}")]
+    Read {
+        /// Error of reading the file, which names its path.
+        source: io::Error,
+    },
+    /// The content of the file is not a policy.
+    #[error("cannot use the policy in `{}`: {}", path.display(), crate::chain(source))]
+    Wrong {
+        /// Path of the file.
+        path: PathBuf,
+        /// Error in the content.
+        source: DocumentError,
+    },
+}
+
+impl PolicyFileError {
+    /// Returns the next step for the user.
+    pub fn hint(&self) -> String {
+        let schema = || "`ringfence config schema` prints what can be set".to_owned();
+        match self {
+            PolicyFileError::Read { .. } => "--policy FILE, in TOML or JSON".to_owned(),
+            PolicyFileError::Wrong { source, .. } => source.hint().unwrap_or_else(schema),
+        }
+    }
+}
+
+impl PolicyFile {
+    /// Reads a policy file, whose extension tells its format.
+    pub fn read(path: &Path) -> Result<PolicyFile, PolicyFileError> {
+        let read = fs_err::read_to_string(path);
+        let text = read.map_err(|source| PolicyFileError::Read { source })?;
+        if path.extension().is_none_or(|extension| extension != "json") {
+            let layer = LayerText { origin: Origin::Given, path: path.to_owned(), text };
+            return Ok(PolicyFile::Layer(layer));
+        }
+        let policy = Policy::from_json(&text);
+        policy
+            .map(|policy| PolicyFile::Policy(Box::new(policy)))
+            .map_err(|source| PolicyFileError::Wrong { path: path.to_owned(), source })
     }
 }
 

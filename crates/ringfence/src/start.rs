@@ -13,13 +13,13 @@ use crate::backends::{BackendStart, StartedSandbox};
 use crate::egress::{self, Sealed, WayOut};
 use crate::engine::Core;
 use crate::ready::Context;
-use crate::room::{Manifest, Owner, Room, Rooms};
+use crate::room::{Manifest, NetworkReach, Owner, Room, Rooms};
 use crate::witness::Witness;
-use crate::{ContainerSpec, RunError, Spec, StartError};
+use crate::{ContainerSpec, RunError, StartError, StartRequest};
 
 /// Returns the hash of everything that was asked for. Two sandboxes with the same hash are
 /// interchangeable.
-pub(crate) fn hash(core: &Core, spec: &Spec) -> String {
+pub(crate) fn hash(core: &Core, spec: &StartRequest) -> String {
     // The time at which an image is fetched does not affect the sandbox.
     let container = ContainerSpec { pull: None, ..spec.container.clone() };
     let host = &core.settings.host;
@@ -43,7 +43,7 @@ pub(crate) fn hash(core: &Core, spec: &Spec) -> String {
 /// Starts a planned sandbox in a room, and writes its manifest.
 pub(crate) async fn start(
     core: &Core,
-    spec: &Spec,
+    spec: &StartRequest,
     room: &Room,
     spec_hash: String,
     mut context: Context,
@@ -92,7 +92,7 @@ pub(crate) fn named_variables(
 
 /// Makes a plan, which may take a while. If the caller has a launcher process, this runs on another
 /// thread, because the caller may have other tasks, too.
-pub(crate) async fn plan(core: &Arc<Core>, spec: &Spec) -> Result<Context, RunError> {
+pub(crate) async fn plan(core: &Arc<Core>, spec: &StartRequest) -> Result<Context, RunError> {
     if matches!(core.launcher, ringfence_linux::Launcher::Here) {
         return plan_with_secrets(core, &spec.policy, &spec.container);
     }
@@ -114,7 +114,7 @@ fn plan_with_secrets(
 
 fn describe(
     core: &Core,
-    spec: &Spec,
+    spec: &StartRequest,
     context: &Context,
     room: &Room,
     spec_hash: String,
@@ -129,14 +129,14 @@ fn describe(
         ends: spec.lease.and_then(|lease| now.checked_add(lease).ok()).map(|end| end.to_string()),
         workspace: context.workspace.source.clone(),
         workspace_inside: context.workspace.destination.clone(),
-        held: plan.held.iter().map(|(clause, support)| (*clause, support.to_string())).collect(),
+        held: plan.held.clone(),
         network: match &plan.policy.network {
             _ if matches!(plan.held.get(&Clause::Network), Some(Support::Absent { .. })) => {
-                "host".to_owned()
+                NetworkReach::Host
             }
-            Some(Network::Open) => "open".to_owned(),
-            Some(Network::Allow(_)) => "allow".to_owned(),
-            Some(Network::Closed) | None => "closed".to_owned(),
+            Some(Network::Open) => NetworkReach::Open,
+            Some(Network::Allow(_)) => NetworkReach::Allowed { network: None },
+            Some(Network::Closed) | None => NetworkReach::Closed,
         },
         spec: spec_hash,
         limits: plan.policy.limits.clone(),

@@ -121,7 +121,7 @@ impl Observation {
             ..Meta::new(
                 manifest.backend,
                 manifest.chosen_because.clone(),
-                manifest.held.clone(),
+                manifest.held.iter().map(|(clause, by)| (*clause, by.to_string())).collect(),
                 manifest.policy_sha256.clone(),
                 manifest.limits.clone(),
             )

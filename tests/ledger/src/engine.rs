@@ -188,7 +188,7 @@ impl Engine {
             Body::Empty => {}
             Body::Json(value) => stream.write_all(value.to_string().as_bytes())?,
             Body::Tarball(path) => {
-                drop(std::io::copy(&mut fs_err::File::open(path)?, &mut stream)?)
+                std::io::copy(&mut fs_err::File::open(path)?, &mut stream)?;
             }
         }
         let mut answer = Vec::new();

@@ -10,10 +10,10 @@ use ringfence::policy::{
     Workspace,
 };
 use ringfence::{
-    Backend, Choice, Clause, ContainerSpec, Engine, Host, LoadError, Preset, Pull, RunError,
-    Settings,
+    Backend, Choice, Clause, ContainerSpec, Engine, Host, LoadError, PolicyFile, Preset, Pull,
+    RunError, Settings,
 };
-use ringfence_core::settings::{Config, ContainerConfig, LayerText, Origin, Selection};
+use ringfence_core::settings::{Config, ContainerConfig, LayerText, Selection};
 
 use crate::report::Failure;
 
@@ -91,17 +91,6 @@ pub(crate) struct PolicyFlags {
     /// Accepts that the promise CLAUSE is enforced only in part, or not at all; repeatable.
     #[arg(long, value_name = "CLAUSE")]
     allow_weaker: Vec<Clause>,
-    /// Allows workspaces in DIR although a rule forbids workspaces there.
-    ///
-    /// `serve` keeps the workspaces of its sandboxes in a state directory.
-    #[arg(long, value_name = "DIR", hide = true)]
-    allow_workspace: Vec<PathBuf>,
-    /// Starts a sandbox for a client of `serve`.
-    ///
-    /// The workspace contains files of the client, so no `ringfence.toml` is read. `stop --all`
-    /// does not stop the sandbox.
-    #[arg(long, hide = true)]
-    for_server: bool,
     /// Changes to the directory DIR first.
     #[arg(short = 'C', long, value_name = "DIR")]
     directory: Option<PathBuf>,
@@ -293,12 +282,7 @@ impl PolicyFlags {
         let (given, base) = self.named_policy()?;
         let config = Config { container, ..self.config(base, backend)? };
         let given = given.into_iter().collect();
-        if !self.for_server {
-            return Ok(Settings::load(host, given, config)?);
-        }
-        let mut settings = Settings::load_without_project(host, given, config)?;
-        settings.is_for_server = true;
-        Ok(settings)
+        Ok(Settings::load(host, given, config)?)
     }
 
     /// Returns the configuration of the flags, on top of `base`.
@@ -340,7 +324,6 @@ impl PolicyFlags {
         limits.disk = self.disk.or(limits.disk);
         config.require.extend(&self.require);
         config.allow_weaker.extend(&self.allow_weaker);
-        config.allow_workspace.extend_from_slice(&self.allow_workspace);
         Ok(config)
     }
 
@@ -356,34 +339,14 @@ impl PolicyFlags {
         }
     }
 
-    /// Reads the policy file that `--policy` names. A TOML file becomes a layer, whose lines can
-    /// appear in messages. A JSON file becomes a policy without lines.
+    /// Reads the policy file that `--policy` names.
     fn named_policy(&self) -> Result<(Option<LayerText>, Policy), Failure> {
         let Some(path) = &self.policy else { return Ok((None, Policy::default())) };
-        let text = fs_err::read_to_string(path).map_err(|error| {
-            Failure::usage(
-                format!("cannot read the policy: {error}"),
-                "--policy FILE, in TOML or JSON",
-            )
-        })?;
-        if path.extension().is_none_or(|extension| extension != "json") {
-            let layer = LayerText { origin: Origin::Given, path: path.clone(), text };
-            return Ok((Some(layer), Policy::default()));
+        match PolicyFile::read(path) {
+            Ok(PolicyFile::Layer(layer)) => Ok((Some(layer), Policy::default())),
+            Ok(PolicyFile::Policy(policy)) => Ok((None, *policy)),
+            Err(error) => Err(Failure::usage(error.to_string(), error.hint())),
         }
-        let policy = Policy::from_json(&text).map_err(|error| {
-            let hint = error
-                .hint()
-                .unwrap_or_else(|| "`ringfence config schema` prints what can be set".to_owned());
-            Failure::usage(
-                format!(
-                    "cannot use the policy in `{}`: {}",
-                    path.display(),
-                    ringfence::chain(&error)
-                ),
-                hint,
-            )
-        })?;
-        Ok((None, policy))
     }
 }
 

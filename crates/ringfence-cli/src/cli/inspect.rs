@@ -74,7 +74,7 @@ fn described(inspected: &Inspected<'_>) -> String {
     line("started", &manifest.started);
     line("ends", manifest.ends.as_deref().unwrap_or("when it is stopped"));
     line("kept by", &format!("process {}", manifest.owner.pid));
-    line("network", &manifest.network);
+    line("network", &manifest.network.to_string());
     line("workspace", &manifest.workspace.to_string_lossy());
     line("inside", &manifest.workspace_inside.to_string_lossy());
     if let Some(container) = &manifest.container {
@@ -84,7 +84,7 @@ fn described(inspected: &Inspected<'_>) -> String {
     }
     text.push_str("held:\n");
     for (clause, by) in &manifest.held {
-        text.push_str(&format!("  {:<14} {}\n", clause.name(), plain(by)));
+        text.push_str(&format!("  {:<14} {}\n", clause.name(), plain(&by.to_string())));
     }
     text.push_str(if processes.is_empty() { "processes: none\n" } else { "processes:\n" });
     for process in processes {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use ringfence::policy::Span;
-use ringfence::{Command, Engine, EngineError, Host, Sandbox, Settings, Spec, chain};
+use ringfence::{Command, Engine, EngineError, Host, Sandbox, Settings, StartRequest, chain};
 use ringfence_mcp::{HttpOptions, PATH, SandboxSource, Token, serve_http, serve_streams};
 use ringfence_service::telemetry::Telemetry;
 use tokio::net::TcpListener;
@@ -104,10 +104,10 @@ impl Mcp {
         if let Some(name) = self.sandbox.clone() {
             return Ok(SandboxSource::Shared { settings: settings.into(), name });
         }
-        let spec = Spec {
+        let spec = StartRequest {
             lease: self.lease.map(|lease| lease.duration()),
             container: settings.container.clone(),
-            ..Spec::new(settings.policy.clone())
+            ..StartRequest::new(settings.policy.clone())
         };
         let engine = Engine::new(settings).map_err(|error| match error {
             EngineError::Preflight(error) => error.into(),

@@ -150,11 +150,14 @@ impl Arguments {
         let host = flags::host()?;
         // A server logs at level `info` by default, because that is its log.
         let verbosity = self.verbose.max(matches!(self.command, Command::Serve(_)).into());
-        listen(verbosity, host.text("RINGFENCE_LOG"))?;
+        // A monitor gets its verbosity with its request.
+        if !matches!(&self.command, Command::Up(up) if up.is_monitor()) {
+            listen(verbosity, host.text("RINGFENCE_LOG"))?;
+        }
         match self.command {
             Command::Run(command) => command.run(host),
             Command::Code(command) => command.run(host),
-            Command::Up(command) => command.run(host),
+            Command::Up(command) => command.run(host, self.verbose),
             Command::Exec(command) => command.run(host),
             Command::Enter(command) => command.run(host),
             Command::Cp(command) => command.run(host),

@@ -8,31 +8,27 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ringfence::monitor::{MonitorAnswer, tell};
-use ringfence::{Engine, Preset, Sandbox, Settings, Spec, ssh};
+use ringfence::monitor::{MonitorAnswer, MonitorRequest, tell};
+use ringfence::{Engine, Host, Preset, Sandbox, StartRequest, ssh};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::attach::block_on;
 use super::fetch::fetch;
-use crate::report::Failure;
+use crate::report::{Failure, listen};
 
 /// Maximum time to wait for a start that was interrupted, because a sandbox can be stopped only
 /// after its start.
 const INTERRUPTED_START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Starts the sandbox that `asked` returns, and keeps it.
-pub(super) fn run(asked: impl FnOnce() -> Result<(Settings, Spec), Failure>) -> ExitCode {
+/// Starts the sandbox of the request on standard input, and keeps it.
+pub(super) fn run(host: Host) -> ExitCode {
     // Close descriptors that the caller had open, so that no reader of such a pipe waits for this
     // process. This process has not opened any descriptor yet.
     let _ = ringfence::close_range(3, u32::MAX);
     // Leave the session of the caller, so that signals of its terminal do not reach this process.
     // setsid(2) fails only if the process already leads a session.
     let _ = rustix::process::setsid();
-    let kept = asked().and_then(|(mut settings, spec)| {
-        settings.is_monitor = true;
-        block_on(keep(&Engine::in_this_process(settings), spec))
-    });
-    match kept {
+    match start_and_keep(host) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // The send fails only if the caller is gone.
@@ -42,9 +38,18 @@ pub(super) fn run(asked: impl FnOnce() -> Result<(Settings, Spec), Failure>) -> 
     }
 }
 
-async fn keep(engine: &Engine, spec: Spec) -> Result<(), Failure> {
+fn start_and_keep(host: Host) -> Result<(), Failure> {
+    let request = MonitorRequest::receive().map_err(|_| {
+        Failure::usage("a monitor is told by its caller what to keep, and was not", "ringfence up")
+    })?;
+    listen(request.verbosity, host.text("RINGFENCE_LOG"))?;
+    let (settings, request) = request.into_parts(host);
+    block_on(keep(&Engine::in_this_process(settings), request))
+}
+
+async fn keep(engine: &Engine, request: StartRequest) -> Result<(), Failure> {
     let mut ends = EndSignals::listen()?;
-    let mut starting = pin!(start(engine, spec));
+    let mut starting = pin!(start(engine, request));
     let sandbox = tokio::select! {
         started = &mut starting => started?,
         _ = ends.signalled() => {
@@ -94,9 +99,9 @@ fn is_for_people(sandbox: &Sandbox) -> bool {
         .is_some_and(|container| container.spec.preset == Preset::Dev)
 }
 
-async fn start(engine: &Engine, mut spec: Spec) -> Result<Sandbox, Failure> {
-    fetch(engine.settings(), &mut spec).await?;
-    Ok(engine.start(spec).await?)
+async fn start(engine: &Engine, mut request: StartRequest) -> Result<Sandbox, Failure> {
+    fetch(engine.settings(), &mut request).await?;
+    Ok(engine.start(request).await?)
 }
 
 /// Returns whether this process keeps a sandbox.

@@ -105,7 +105,7 @@ fn table(listed: &[Listed], now: Timestamp) -> String {
             span(&manifest.started, now)
                 .map_or_else(|| "?".to_owned(), |span| format!("{span} ago")),
             manifest.ends.as_ref().map_or_else(|| "-".to_owned(), |ends| left(ends, now)),
-            plain(&manifest.network),
+            plain(&manifest.network.to_string()),
             plain(&manifest.workspace.to_string_lossy()),
         ]
     });

@@ -1,20 +1,20 @@
 //! The `ringfence serve` command, which serves E2B's API.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use ringfence::{Engine, Host, Sandbox, monitor};
+use ringfence::{Engine, Host, Sandbox, Settings, monitor};
 use ringfence_server::{
-    Audience, DOMAIN, FOR_SERVER, KeyFile, PreparedServer, ServerConfig, Template, TlsIdentity,
+    Audience, DOMAIN, KeyFile, PreparedServer, ServerConfig, Template, TemplateConfig, TlsIdentity,
 };
 use ringfence_service::telemetry::Telemetry;
 use tokio::net::TcpListener;
 
 use super::attach::block_on;
+use super::flags::is_engine;
 use super::keys;
 use super::monitor::EndSignals;
 use crate::answer::print;
@@ -132,14 +132,8 @@ impl Serve {
 fn templates(config: &ServerConfig, host: &Host) -> Result<BTreeMap<String, Template>, Failure> {
     let mut templates = BTreeMap::new();
     for (name, said) in config.templates() {
-        // Use the same layers of settings as the sandboxes of the template.
-        let line = ["ringfence", "up", FOR_SERVER]
-            .map(OsString::from)
-            .into_iter()
-            .chain(said.words())
-            .collect();
-        let settings = super::up::settings(line, host.clone())
-            .map_err(|failure| failure.about_template(&name))?;
+        let settings =
+            template_settings(&said, host).map_err(|failure| failure.about_template(&name))?;
         let engine = Engine::in_this_process(settings);
         let plan =
             engine.preflight().map_err(|error| Failure::from(error).about_template(&name))?;
@@ -147,4 +141,19 @@ fn templates(config: &ServerConfig, host: &Host) -> Result<BTreeMap<String, Temp
         templates.insert(name, Template::new(&said, engine.settings()));
     }
     Ok(templates)
+}
+
+/// Loads the settings of a template.
+fn template_settings(template: &TemplateConfig, host: &Host) -> Result<Settings, Failure> {
+    let settings = template.settings(host.clone())?;
+    if template.image.is_some() && !is_engine(settings.selection) {
+        return Err(Failure::usage(
+            format!(
+                "--image is for containers, and the backend is {}",
+                settings.selection.choice()
+            ),
+            "add --backend podman or --backend docker, or leave the flag out",
+        ));
+    }
+    Ok(settings)
 }

@@ -1,12 +1,14 @@
 //! The `ringfence up` command, which starts a sandbox that stays.
 
-use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
-use ringfence::monitor::{self, MonitorAnswer, MonitorHandle};
+use ringfence::monitor::{MonitorAnswer, MonitorHandle, MonitorRequest};
 use ringfence::policy::{Network, Span};
-use ringfence::{Clause, Existing, Host, Manifest, Name, Settings, Spec};
+use ringfence::{
+    Clause, Existing, Host, Manifest, Name, NetworkReach, Settings, StartRequest, Support,
+};
 
 use super::attach::{block_on, plain};
 use super::flags::{ContainerFlags, PolicyFlags, is_engine};
@@ -58,13 +60,17 @@ pub(crate) struct Up {
 }
 
 impl Up {
-    pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
+    /// Starts the sandbox with a monitor, which logs as much as `verbosity` says.
+    pub(crate) fn run(self, host: Host, verbosity: u8) -> Result<ExitCode, Failure> {
         if self.monitor {
-            return Ok(run_monitor(|| called()?.asked(host)));
+            return Ok(run_monitor(host));
         }
-        match block_on(ask())? {
+        let wants_json = self.json;
+        let (settings, request) = self.request(host)?;
+        let request = MonitorRequest::new(&settings, request, verbosity)?;
+        match block_on(ask(&request, &settings.host.directory))? {
             MonitorAnswer::Failed(error) => Err(error.into()),
-            MonitorAnswer::Ready { manifest, .. } if self.json => {
+            MonitorAnswer::Ready { manifest, .. } if wants_json => {
                 print_json(&manifest)?;
                 Ok(ExitCode::SUCCESS)
             }
@@ -75,8 +81,13 @@ impl Up {
         }
     }
 
-    /// Returns the settings and the specification of the sandbox that the flags ask for.
-    fn asked(self, host: Host) -> Result<(Settings, Spec), Failure> {
+    /// Returns true if this process is the monitor of a sandbox.
+    pub(super) fn is_monitor(&self) -> bool {
+        self.monitor
+    }
+
+    /// Returns the settings and the request for the sandbox that the flags ask for.
+    fn request(self, host: Host) -> Result<(Settings, StartRequest), Failure> {
         let mut settings = self.container.settings(&self.policy, host)?;
         if self.proxy {
             settings.container.proxy = Some(proxy_program(&settings)?);
@@ -85,14 +96,14 @@ impl Up {
             }
         }
         let name = self.name.unwrap_or_else(|| default_name(&settings).to_string());
-        let spec = Spec {
+        let request = StartRequest {
             name: Some(name),
             policy: settings.policy.clone(),
             lease: self.lease.map(|lease| lease.duration()),
             existing: if self.replace { Existing::Replace } else { Existing::Reuse },
             container: settings.container.clone(),
         };
-        Ok((settings, spec))
+        Ok((settings, request))
     }
 }
 
@@ -129,11 +140,11 @@ fn default_name(settings: &Settings) -> Name {
     }
 }
 
-/// Starts this command again as a monitor, and waits for the answer. An interruption also ends the
+/// Starts a monitor for the sandbox, and waits for its answer. An interruption also ends the
 /// monitor.
-async fn ask() -> Result<MonitorAnswer, Failure> {
+async fn ask(request: &MonitorRequest, directory: &Path) -> Result<MonitorAnswer, Failure> {
     let mut ends = EndSignals::listen()?;
-    let mut monitor = MonitorHandle::start(&std::env::args_os().collect::<Vec<_>>())?;
+    let mut monitor = MonitorHandle::start(request, directory)?;
     let signal = tokio::select! {
         answer = monitor.answer() => return Ok(answer?),
         signal = ends.signalled() => signal,
@@ -143,48 +154,34 @@ async fn ask() -> Result<MonitorAnswer, Failure> {
     Err(Failure::interrupted(signal.as_raw_value() as u8))
 }
 
-/// Returns the settings that result from a command line of `ringfence up`.
-pub(super) fn settings(line: Vec<OsString>, host: Host) -> Result<Settings, Failure> {
-    match super::parse(line)?.command {
-        super::Command::Up(up) => Ok(up.asked(host)?.0),
-        _ => Err(Failure::usage("it is no command line of `ringfence up`", "ringfence up --help")),
-    }
-}
-
-/// Parses the command line that the caller of this monitor sent.
-fn called() -> Result<Up, Failure> {
-    let bug = || {
-        Failure::usage("a monitor is told by its caller what to keep, and was not", "ringfence up")
-    };
-    match super::parse(monitor::called().map_err(|_| bug())?)?.command {
-        super::Command::Up(up) => Ok(up),
-        _ => Err(bug()),
-    }
-}
-
 /// Returns the text that tells the user about a started sandbox.
 fn welcome(manifest: &Manifest, is_new: bool) -> String {
     let Manifest { name, backend, workspace, workspace_inside, network, .. } = manifest;
     let up = if is_new { "is up" } else { "was up already, as asked for" };
     let mut lines = vec![format!("sandbox `{name}` {up}, on {backend}")];
-    if let Some(why) =
-        manifest.held.get(&Clause::Filesystem).and_then(|by| by.strip_prefix("absent: "))
-    {
+    if let Some(Support::Absent { why, .. }) = manifest.held.get(&Clause::Filesystem) {
         lines.push(format!("  isolation  none: {}", plain(why)));
     }
-    lines.push(match network.as_str() {
-        "closed" => "  network    closed: nothing outside can be reached".to_owned(),
-        "host" => {
+    lines.push(match network {
+        NetworkReach::Closed => "  network    closed: nothing outside can be reached".to_owned(),
+        NetworkReach::Host => {
             let closed = if manifest.container.is_some() { "; --net closed closes it" } else { "" };
-            format!("  network    the host's own: all that this machine reaches, and itself, can be reached{closed}")
+            format!(
+                "  network    the host's own: all that this machine reaches, and itself, can be \
+                 reached{closed}"
+            )
         }
-        network if network.starts_with("allow (") => format!(
-            "  network    {}: only the hosts that the policy allows can be reached, and containers in that network",
-            plain(network.trim_start_matches("allow (").trim_end_matches(')'))
+        NetworkReach::Allowed { network: Some(name) } => format!(
+            "  network    {}: only the hosts that the policy allows can be reached, and \
+             containers in that network",
+            plain(name)
         ),
-        "allow" => "  network    only the hosts that the policy allows can be reached".to_owned(),
-        "open" => "  network    open: all that this machine reaches can be reached".to_owned(),
-        network => format!("  network    {}", plain(network)),
+        NetworkReach::Allowed { network: None } => {
+            "  network    only the hosts that the policy allows can be reached".to_owned()
+        }
+        NetworkReach::Open => {
+            "  network    open: all that this machine reaches can be reached".to_owned()
+        }
     });
     let (outside, inside) =
         (plain(&workspace.to_string_lossy()), plain(&workspace_inside.to_string_lossy()));

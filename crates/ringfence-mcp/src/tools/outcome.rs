@@ -122,7 +122,10 @@ pub(crate) fn remarks(result: &ExecutionResult, manifest: &Manifest) -> Vec<Stri
     if denials.len() > MOST_DENIALS {
         notes.push(format!("{} more were denied", denials.len() - MOST_DENIALS));
     }
-    if manifest.network == "closed" && !result.ok && seems_unreached(&result.stderr) {
+    if manifest.network == ringfence::NetworkReach::Closed
+        && !result.ok
+        && seems_unreached(&result.stderr)
+    {
         notes.push(
             "the network of this sandbox is closed: nothing outside can be reached; the user, not you, can allow hosts \
              with --allow HOST"

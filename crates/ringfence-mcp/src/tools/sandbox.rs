@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ringfence::Sandbox;
+use ringfence::{NetworkReach, Sandbox};
 use rmcp::handler::server::tool::schema_for_output;
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::{tool, tool_router};
@@ -55,7 +55,8 @@ pub(crate) struct SandboxInfo {
     /// Network of the sandbox: `closed` (nothing can be reached), `allow` (only the hosts that the
     /// policy allows), `allow (NAME)` (the same, and the containers of the container network NAME),
     /// `open` (everything that the host can reach) or `host` (the network of the host itself).
-    network: String,
+    #[schemars(with = "String")]
+    network: NetworkReach,
     /// Path of the workspace in the sandbox. The workspace can be written, and its files are kept.
     workspace: String,
     /// Names of the languages that `run_code` accepts.
@@ -134,7 +135,7 @@ impl Client {
             held: manifest
                 .held
                 .iter()
-                .map(|(clause, by)| (clause.name().to_owned(), by.clone()))
+                .map(|(clause, by)| (clause.name().to_owned(), by.to_string()))
                 .collect(),
             network: manifest.network.clone(),
             workspace: manifest.workspace_inside.display().to_string(),
@@ -241,13 +242,15 @@ impl Display for SandboxInfo {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(formatter, "sandbox `{}` on {}", self.name, self.backend)?;
         writeln!(formatter, "workspace: {}, which can be written and is kept", self.workspace)?;
-        let network = match self.network.as_str() {
-            "closed" => {
+        let network = match self.network {
+            NetworkReach::Closed => {
                 "closed: nothing outside can be reached; the user, not you, can allow hosts with --allow HOST"
             }
-            "open" => "open: all that the host reaches can be reached",
-            "host" => "the host's own: all that the host reaches, and itself, can be reached",
-            _ => {
+            NetworkReach::Open => "open: all that the host reaches can be reached",
+            NetworkReach::Host => {
+                "the host's own: all that the host reaches, and itself, can be reached"
+            }
+            NetworkReach::Allowed { .. } => {
                 "only the hosts that the policy allows can be reached; the user can allow more with --allow HOST"
             }
         };

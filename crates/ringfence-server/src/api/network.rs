@@ -2,7 +2,6 @@
 //! client may only narrow the network of its template.
 
 use std::collections::HashSet;
-use std::ffi::OsString;
 use std::sync::Arc;
 
 use hyper::{Request, StatusCode};
@@ -87,16 +86,16 @@ impl WantedNetwork {
         Ok(WantedNetwork::Only { allow, deny })
     }
 
-    /// Returns the flags of `ringfence up` that give a sandbox of the template this network.
-    pub(crate) fn words(&self, template: &Network) -> Vec<OsString> {
+    /// Returns the network of a new sandbox, or `None` if it is that of the template.
+    pub(crate) fn narrowed(self, template: &Network) -> Option<Network> {
         match self {
-            WantedNetwork::Template => Vec::new(),
-            WantedNetwork::Nothing if *template == Network::Closed => Vec::new(),
-            WantedNetwork::Nothing => vec!["--net".into(), "closed".into()],
-            WantedNetwork::Only { allow, deny } => {
-                flags("--allow", allow).chain(flags("--deny", deny)).collect()
+            WantedNetwork::Template => None,
+            WantedNetwork::Nothing if *template == Network::Closed => None,
+            WantedNetwork::Nothing => Some(Network::Closed),
+            wanted => {
+                let own = template.egress().cloned().unwrap_or_default();
+                Some(wanted.network(template, &own))
             }
-            WantedNetwork::Without(deny) => flags("--deny", deny).collect(),
         }
     }
 
@@ -316,22 +315,35 @@ fn rules(field: &str, listed: Option<&[String]>) -> Result<(bool, Vec<HostRule>)
     Ok((!everything.is_empty(), rules?))
 }
 
-fn flags(flag: &str, rules: &[HostRule]) -> impl Iterator<Item = OsString> {
-    rules.iter().flat_map(move |rule| [flag.into(), rule.to_string().into()])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Describes the network of a new sandbox by the flags of `ringfence up` that would add it to
+    /// the template.
+    fn as_flags(wanted: WantedNetwork, template: &Network) -> String {
+        let theirs = template.egress().cloned().unwrap_or_default();
+        let list = |flag: &str, rules: Vec<HostRule>| -> Vec<String> {
+            rules.iter().map(|rule| format!("{flag} {rule}")).collect()
+        };
+        match wanted.narrowed(template) {
+            None => String::new(),
+            Some(Network::Closed) => "--net closed".to_owned(),
+            Some(Network::Open) => "--net open".to_owned(),
+            Some(Network::Allow(Egress { allow, deny, transparent, observe })) => {
+                assert_eq!((transparent, observe), (theirs.transparent, theirs.observe));
+                let allow = if allow == theirs.allow { Vec::new() } else { allow };
+                let deny = deny.into_iter().filter(|rule| !theirs.deny.contains(rule)).collect();
+                [list("--allow", allow), list("--deny", deny)].concat().join(" ")
+            }
+        }
+    }
 
     #[track_caller]
     fn check(template: &Network, asked: &str, expected: Result<&str, &str>) {
         let asked: NetworkRequest = serde_json::from_str(asked).unwrap();
         let found = WantedNetwork::from_request(template, Some(true), Some(&asked))
-            .map(|wanted| wanted.words(template));
-        let found = found.map(|words| {
-            words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
-        });
+            .map(|wanted| as_flags(wanted, template));
         match expected {
             Ok(words) => assert_eq!(found.unwrap(), words),
             Err(why) => assert!(
@@ -390,12 +402,13 @@ mod tests {
 
     #[test]
     fn no_internet_is_none_whatever_the_template_says() {
-        let words = |template: Network, allows| {
-            WantedNetwork::from_request(&template, allows, None).unwrap().words(&template)
+        let flags = |template: Network, allows| {
+            let wanted = WantedNetwork::from_request(&template, allows, None).unwrap();
+            as_flags(wanted, &template)
         };
-        assert_eq!(words(Network::Open, Some(false)), ["--net", "closed"]);
-        assert_eq!(words(Network::Open, None), [""; 0]);
-        assert_eq!(words(Network::Closed, Some(false)), [""; 0]);
+        assert_eq!(flags(Network::Open, Some(false)), "--net closed");
+        assert_eq!(flags(Network::Open, None), "");
+        assert_eq!(flags(Network::Closed, Some(false)), "");
     }
 
     fn list(text: &str) -> Vec<HostRule> {
@@ -527,15 +540,15 @@ mod tests {
     fn what_a_snapshot_keeps_of_a_network_is_asked_for_again_and_widens_nothing() {
         let some = Network::only(["a.example.org".parse().unwrap()]);
         assert_eq!(narrowing(&some, Some(&some)), None);
-        let words = |network: &Network, template: &Network| {
+        let flags = |network: &Network, template: &Network| {
             let asked = narrowing(network, Some(&Network::Open));
             WantedNetwork::from_request(template, None, asked.as_ref())
-                .map(|wanted| wanted.words(template))
+                .map(|wanted| as_flags(wanted, template))
         };
-        assert_eq!(words(&some, &Network::Open).unwrap(), ["--allow", "a.example.org"]);
-        assert_eq!(words(&Network::Closed, &Network::Open).unwrap(), ["--net", "closed"]);
-        assert!(words(&some, &Network::Closed).is_err(), "the template has become narrower");
-        assert!(words(&some, &Network::only([])).is_err());
+        assert_eq!(flags(&some, &Network::Open).unwrap(), "--allow a.example.org");
+        assert_eq!(flags(&Network::Closed, &Network::Open).unwrap(), "--net closed");
+        assert!(flags(&some, &Network::Closed).is_err(), "the template has become narrower");
+        assert!(flags(&some, &Network::only([])).is_err());
     }
 
     #[test]

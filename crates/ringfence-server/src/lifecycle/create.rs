@@ -2,13 +2,14 @@
 //! hands out a sandbox that already waits.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hyper::{Request, StatusCode};
 use jiff::Timestamp;
-use ringfence::policy::Environment;
+use ringfence::Settings;
+use ringfence::monitor::MonitorRequest;
+use ringfence::policy::{Environment, Network};
 use ringfence_service::exchange::RequestBody;
 use ringfence_service::telemetry::Caller;
 
@@ -45,10 +46,10 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 #[derive(Debug)]
 struct CreatePlan {
     record: SandboxRecord,
-    /// Flags of the template.
-    words: Vec<OsString>,
-    /// Flags that make the sandbox narrower than its template.
-    narrower: Vec<OsString>,
+    /// Settings of the template.
+    settings: Settings,
+    /// Network of the sandbox, if it is narrower than that of the template.
+    narrower: Option<Network>,
     variables: BTreeMap<String, String>,
     /// Snapshot whose files the sandbox starts with.
     snapshot: Option<HeldSnapshot>,
@@ -178,7 +179,7 @@ impl OwnerCalls<'_> {
             wanted =
                 WantedNetwork::from_request(&template.network, None, snapshot.network.as_ref())?;
         }
-        let narrower = wanted.words(&template.network);
+        let narrower = wanted.narrowed(&template.network);
         let started = Timestamp::now();
         let public = |network: Option<&NetworkRequest>| {
             network.and_then(|network| network.allow_public_traffic)
@@ -207,7 +208,8 @@ impl OwnerCalls<'_> {
             metadata,
             trace_parent: caller.text(),
         };
-        Ok(CreatePlan { record, words: template.words.clone(), narrower, variables, snapshot })
+        let settings = template.settings.clone();
+        Ok(CreatePlan { record, settings, narrower, variables, snapshot })
     }
 
     /// Returns the template with the name `id`, or the template of the snapshot, with its name.
@@ -245,7 +247,7 @@ impl CreatePlan {
     /// Takes a waiting sandbox from the pool, if the plan is exactly a plain sandbox of its
     /// template.
     fn warm(&self, pool: &WarmPool) -> Option<WarmSandbox> {
-        let is_plain = self.narrower.is_empty() && self.snapshot.is_none();
+        let is_plain = self.narrower.is_none() && self.snapshot.is_none();
         is_plain.then(|| pool.take(&self.record.template)).flatten()
     }
 
@@ -284,8 +286,8 @@ impl CreatePlan {
                 ServerError::new(ringfence::chain(&error), [hint()], error.fault())
             })?;
         }
-        let words = self.all_words(registry);
-        registry.start(self.record, words).await
+        let request = self.request(registry)?;
+        registry.start(self.record, request).await
     }
 
     /// Prepares a waiting sandbox for the plan: sets its variables and its lease.
@@ -305,12 +307,13 @@ impl CreatePlan {
         Ok(sandbox.renew(self.lease())?)
     }
 
-    fn all_words(&self, registry: &Registry) -> Vec<OsString> {
-        let variables = self.variables.iter();
-        let variables =
-            variables.flat_map(|(name, value)| ["--env".into(), format!("{name}={value}").into()]);
-        let more = self.words.iter().cloned().chain(variables).chain(self.narrower.iter().cloned());
-        registry.words(&self.record.id, self.lease(), more.collect())
+    fn request(&self, registry: &Registry) -> Result<MonitorRequest, ServerError> {
+        registry.request(&self.record.id, self.lease(), &self.settings, |policy| {
+            policy.env.set.extend(self.variables.clone());
+            if let Some(network) = &self.narrower {
+                policy.network = Some(network.clone());
+            }
+        })
     }
 
     fn lease(&self) -> Duration {

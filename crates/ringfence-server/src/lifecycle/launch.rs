@@ -1,11 +1,11 @@
 //! Start of the process that keeps a sandbox, and the end of a sandbox that no client received.
 
-use std::ffi::OsString;
 use std::future::ready;
+use std::path::Path;
 use std::time::Duration;
 
-use ringfence::Sandbox;
-use ringfence::monitor::{MonitorAnswer, MonitorHandle};
+use ringfence::monitor::{MonitorAnswer, MonitorHandle, MonitorRequest};
+use ringfence::{Policy, Sandbox, Settings, StartRequest};
 use tokio::time::timeout;
 
 use crate::error::ServerError;
@@ -13,9 +13,8 @@ use crate::lifecycle::registry::{Registry, make_private};
 
 /// Path of the sandbox's own directory inside, as E2B's clients expect it.
 const HOME: &str = "/home/user";
-/// Flag of `ringfence up` for the sandboxes of a server's clients, with which `ringfence up` reads
-/// no `ringfence.toml`.
-pub const FOR_SERVER: &str = "--for-server";
+/// Verbosity of the monitors: warnings alone.
+const MONITOR_VERBOSITY: u8 = 0;
 /// Maximum time for the start of a sandbox, because an image may have to be downloaded first.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -27,35 +26,38 @@ pub(crate) struct LaunchedSandbox {
 }
 
 impl Registry {
-    /// Returns the command line of `ringfence up` that all sandboxes share, with `more` at the end.
-    pub(crate) fn words(&self, id: &str, lease: Duration, more: Vec<OsString>) -> Vec<OsString> {
-        // Round up, so that the server ends the sandbox before the lease of the monitor is over.
-        let lease = format!("{}s", lease.as_secs() + 1);
-        let mut words: Vec<OsString> =
-            vec!["ringfence".into(), "up".into(), id.into(), "--lease".into(), lease.into()];
-        words.extend([
-            "--directory".into(),
-            self.workspace(id).into(),
-            "--workspace".into(),
-            format!(".:{HOME}").into(),
-        ]);
-        words.extend(["--allow-workspace".into(), self.workspaces().into(), FOR_SERVER.into()]);
-        words.extend(["--env".into(), format!("HOME={HOME}").into()]);
-        words.extend(more);
-        words
+    /// Makes the request for a sandbox of a template. `change` changes the policy of the template.
+    pub(crate) fn request(
+        &self,
+        id: &str,
+        lease: Duration,
+        template: &Settings,
+        change: impl FnOnce(&mut Policy),
+    ) -> Result<MonitorRequest, ServerError> {
+        let settings = template.clone().for_client(&self.workspace(id), Path::new(HOME));
+        let mut policy = settings.policy.clone();
+        policy.env.set.insert("HOME".to_owned(), HOME.to_owned());
+        change(&mut policy);
+        let start = StartRequest {
+            // Round up, so that the server ends the sandbox before the lease of the monitor is over.
+            lease: Some(Duration::from_secs(lease.as_secs() + 1)),
+            container: settings.container.clone(),
+            ..StartRequest::new(policy).name(id)
+        };
+        Ok(MonitorRequest::new(&settings, start, MONITOR_VERBOSITY)?)
     }
 
-    /// Starts a sandbox with a command line of `ringfence up`. Gives up if `given_up` completes
-    /// first. Removes everything if the start fails.
+    /// Starts a sandbox. Gives up if `given_up` completes first. Removes everything if the start
+    /// fails.
     pub(crate) async fn launch(
         &self,
         id: &str,
-        words: Vec<OsString>,
+        request: MonitorRequest,
         given_up: impl Future<Output = ()>,
     ) -> Result<LaunchedSandbox, ServerError> {
         let workspace = self.workspace(id);
         // Use a blocking thread, because the start waits for the new process to run and to read its
-        // words.
+        // request.
         let begun = tokio::task::spawn_blocking(move || {
             let unmade = |error| {
                 ServerError::failed(
@@ -64,7 +66,7 @@ impl Registry {
                 )
             };
             make_private(&workspace).map_err(unmade)?;
-            MonitorHandle::start(&words).map_err(ServerError::from)
+            MonitorHandle::start(&request, &workspace).map_err(ServerError::from)
         });
         let begun = begun.await.expect("starting a process does not panic");
         let mut monitor = begun.inspect_err(|_| self.remove_workspace(id, ready(())))?;

@@ -105,8 +105,11 @@ impl WarmPool {
     /// Starts a sandbox and returns whether the start succeeded.
     async fn add(&self, registry: &Registry, template_name: &str, template: &Template) -> bool {
         let id = name();
-        let words = registry.words(&id, WARM_LEASE, template.words.clone());
-        match registry.launch(&id, words, self.closed()).await {
+        let launched = match registry.request(&id, WARM_LEASE, &template.settings, |_| ()) {
+            Ok(request) => registry.launch(&id, request, self.closed()).await,
+            Err(error) => Err(error),
+        };
+        match launched {
             Ok(launched) => {
                 if let Some(preload) = &template.preload {
                     tokio::select! {

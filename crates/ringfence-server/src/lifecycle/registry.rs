@@ -2,7 +2,6 @@
 //! and the next server finds it again.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsString;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use jiff::Timestamp;
-use ringfence::monitor::MonitorHandle;
+use ringfence::monitor::{MonitorHandle, MonitorRequest};
 use ringfence::{AttachError, Host, RoomError, Sandbox};
 use ringfence_service::telemetry::{Caller, SandboxSpan, Telemetry};
 use tokio::sync::watch;
@@ -208,25 +207,20 @@ impl Registry {
         &self.host
     }
 
-    /// Returns the directory that contains the sandboxes' own directories.
-    pub(crate) fn workspaces(&self) -> &Path {
-        &self.workspaces
-    }
-
     /// Returns the path of the sandbox's own directory on the host.
     pub(crate) fn workspace(&self, id: &str) -> PathBuf {
         self.workspaces.join(id)
     }
 
-    /// Starts a sandbox with a command line of `ringfence up`, and stores its record.
+    /// Starts a sandbox, and stores its record.
     pub(crate) async fn start(
         self: &Arc<Registry>,
         record: SandboxRecord,
-        words: Vec<OsString>,
+        request: MonitorRequest,
     ) -> Result<Arc<ManagedSandbox>, ServerError> {
         // Store and launch in parallel. The next server detects a record without a sandbox, and a
         // sandbox without a record.
-        let launched = self.launch(&record.id, words, std::future::pending());
+        let launched = self.launch(&record.id, request, std::future::pending());
         let (stored, launched) = tokio::join!(self.store.put(&record), launched);
         match launched {
             Ok(launched) => self.settle(record, launched, stored).await,

@@ -1,12 +1,12 @@
 //! Templates that the sandboxes of a server are created from.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use ringfence::policy::{Network, Size};
-use ringfence::{Choice, Settings};
+use ringfence::{Choice, Fault, Host, PolicyFile, Settings, chain};
+use ringfence_core::settings::Config;
 use serde::Deserialize;
 
 use crate::error::ServerError;
@@ -40,7 +40,7 @@ pub struct TemplateConfig {
     /// Choice of the backend that enforces the policy.
     backend: Option<Choice>,
     /// Image for containers of this template.
-    image: Option<String>,
+    pub image: Option<String>,
     /// Policy file; a relative path starts at the directory of the settings file.
     policy: Option<PathBuf>,
     /// Number of sandboxes of this template that wait for clients.
@@ -98,20 +98,29 @@ impl ServerConfig {
 }
 
 impl TemplateConfig {
-    /// Returns the flags of `ringfence up` that select these settings.
-    pub fn words(&self) -> Vec<OsString> {
-        let backend = self.backend.map(|choice| ["--backend".into(), choice.to_string().into()]);
-        let image = self.image.as_ref().map(|image| ["--image".into(), image.into()]);
-        let policy = self.policy.as_ref().map(|policy| ["--policy".into(), policy.into()]);
-        [backend, image, policy].into_iter().flatten().flatten().collect()
+    /// Loads the settings of the template: those of the host, with the template's on top. No
+    /// `ringfence.toml` is read, because the workspaces contain files of clients.
+    pub fn settings(&self, host: Host) -> Result<Settings, ServerError> {
+        let mut given = Vec::new();
+        let mut config = Config::default();
+        match self.policy.as_deref().map(PolicyFile::read).transpose() {
+            Ok(None) => {}
+            Ok(Some(PolicyFile::Layer(layer))) => given.push(layer),
+            Ok(Some(PolicyFile::Policy(policy))) => config = Config::from(*policy),
+            Err(error) => return Err(ServerError::usage(error.to_string(), error.hint())),
+        }
+        config.backend = self.backend.or(config.backend);
+        config.container.image.clone_from(&self.image);
+        let settings = Settings::load_without_project(host, given, config);
+        settings.map_err(|error| ServerError::new(chain(&error), error.hint(), Fault::User))
     }
 }
 
 /// Template that is checked and ready to use.
 #[derive(Debug)]
 pub struct Template {
-    /// Flags of `ringfence up` that create a sandbox of this template.
-    pub(crate) words: Vec<OsString>,
+    /// Settings of the sandboxes of this template.
+    pub(crate) settings: Settings,
     /// Number of sandboxes that wait for clients.
     pub(crate) warm: usize,
     /// Import line for the running Python interpreter of waiting sandboxes; `None` if they have no
@@ -128,12 +137,12 @@ pub struct Template {
 }
 
 impl Template {
-    /// Creates the template of `config`. `settings` are the settings that result from its flags.
+    /// Creates the template of `config`. `settings` are its settings.
     pub fn new(config: &TemplateConfig, settings: &Settings) -> Template {
         let limits = &settings.policy.limits;
         let machine = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
         Template {
-            words: config.words(),
+            settings: settings.clone(),
             warm: config.warm,
             preload: (config.interpreter == Some(true)).then(|| settings.code.preload_line()),
             network: settings.policy.network.clone().unwrap_or(Network::Closed),
@@ -148,25 +157,25 @@ impl Template {
 
 #[cfg(test)]
 mod tests {
+    use ringfence::{Backend, Policy};
+
     use super::*;
 
     #[test]
-    fn a_template_is_flags_of_up_and_the_two_that_clients_expect_are_there() {
+    fn a_template_has_its_own_settings_and_the_two_that_clients_expect_are_there() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("server.toml");
-        let text = "[templates.base]\nbackend = 'podman'\nimage = 'debian:stable'\n[templates.mine]\npolicy = 'mine.toml'";
+        let text = "[templates.base]\nbackend = 'podman'\nimage = 'debian:stable'\n\
+                    [templates.mine]\npolicy = 'mine.toml'";
         fs_err::write(&path, text).unwrap();
+        fs_err::write(place.path().join("mine.toml"), "[limits]\nmemory = '64M'").unwrap();
         let templates = ServerConfig::read(&path).unwrap().templates();
-        let words = |name: &str| {
-            templates[name]
-                .words()
-                .into_iter()
-                .map(|word| word.into_string().unwrap())
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(words("base"), ["--backend", "podman", "--image", "debian:stable"]);
-        assert_eq!(words("mine"), ["--policy", place.path().join("mine.toml").to_str().unwrap()]);
-        assert_eq!(words("code-interpreter-v1"), [""; 0]);
+        let host = Host::new(Default::default(), place.path().into());
+        let settings = |name: &str| templates[name].settings(host.clone()).unwrap();
+        assert_eq!(settings("base").policy.backend, Some(Choice::Only(Backend::Podman)));
+        assert_eq!(settings("base").container.image.as_deref(), Some("debian:stable"));
+        assert_eq!(settings("mine").policy.limits.memory, Some(Size::mebibytes(64)));
+        assert_eq!(settings("code-interpreter-v1").policy, Policy::default());
         fs_err::write(&path, "[templates.base]\nbakend = 'podman'").unwrap();
         assert!(ServerConfig::read(&path).is_err());
     }

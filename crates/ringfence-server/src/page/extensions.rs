@@ -2,8 +2,8 @@
 //! templates.
 
 use hyper::StatusCode;
-use ringfence::Clause;
 use ringfence::policy::Network;
+use ringfence::{Clause, NetworkReach, Support};
 use serde::Serialize;
 
 use crate::api::control::OwnerCalls;
@@ -37,7 +37,7 @@ struct IsolationInfo<'a> {
     backend: &'static str,
     because: &'a str,
     image: Option<&'a str>,
-    network: &'a str,
+    network: &'a NetworkReach,
     promises: Vec<Promise<'a>>,
     /// Policy as TOML, with all defaults filled in and without the values of variables.
     policy: String,
@@ -63,12 +63,12 @@ enum PromiseStrength {
 }
 
 impl<'a> Promise<'a> {
-    /// Creates a promise from the text that a manifest has for its clause.
-    fn from_clause(clause: Clause, said: &'a str) -> Promise<'a> {
-        let (state, by) = match said.split_once(": ") {
-            Some(("weaker", how)) => (PromiseStrength::Weaker, how),
-            Some(("absent", why)) => (PromiseStrength::Absent, why),
-            _ => (PromiseStrength::Held, said),
+    /// Creates a promise from the support that a manifest has for its clause.
+    fn from_clause(clause: Clause, support: &'a Support) -> Promise<'a> {
+        let (state, by) = match support {
+            Support::Enforced { by } => (PromiseStrength::Held, by),
+            Support::Weaker { how } => (PromiseStrength::Weaker, how),
+            Support::Absent { why, .. } => (PromiseStrength::Absent, why),
         };
         Promise { name: clause.name(), promise: clause.promise(), state, by }
     }
@@ -116,9 +116,10 @@ mod tests {
 
     #[test]
     fn a_promise_that_is_not_held_is_not_said_to_be() {
-        let check = |said: &'static str, state, by| {
+        let check = |text: &'static str, state, by| {
+            let support = Support::from_text(text);
             let Promise { state: found, by: told, .. } =
-                Promise::from_clause(Clause::Filesystem, said);
+                Promise::from_clause(Clause::Filesystem, &support);
             assert_eq!((found, told), (state, by));
         };
         check("mount namespace+landlock", PromiseStrength::Held, "mount namespace+landlock");

@@ -22,7 +22,7 @@ use super::{BackendStart, ProcessLaunch, StartedSandbox};
 use crate::pause::PauseError;
 use crate::readiness::{self, ProcessEnd};
 use crate::ready::Ready;
-use crate::room::{Name, channel_in};
+use crate::room::{Name, NetworkReach, channel_in};
 use crate::run::Underway;
 use crate::session::{SOCKET, UnixConnector, listen_in};
 use crate::{Command, ResolvedWorkspace, RunError, StartError};
@@ -66,9 +66,9 @@ pub(super) fn attach(sandbox: KeptSandbox<'_>) -> io::Result<SandboxFacets> {
     let tree = observer.as_ref().and_then(|observer| observer.tree());
     let pause: Arc<dyn PauseControl> = Arc::new(TreePause { name: manifest.name.clone(), tree });
     // An open network is the host's own network.
-    let ports = match manifest.network.as_str() {
-        "host" | "open" => PortRoute::ProcessTree,
-        _ => PortRoute::Guest,
+    let ports = match manifest.network {
+        NetworkReach::Host | NetworkReach::Open => PortRoute::ProcessTree,
+        NetworkReach::Closed | NetworkReach::Allowed { .. } => PortRoute::Guest,
     };
     Ok(SandboxFacets {
         connector: Arc::new(UnixConnector::for_guest_in(&channel_in(directory))?),

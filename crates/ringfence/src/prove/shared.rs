@@ -4,7 +4,7 @@ use ringfence_core::{ExecutionResult, Plan, Policy};
 use tokio::runtime::Runtime;
 
 use super::tree::Tree;
-use crate::{Command, Engine, RunError, Sandbox, Spec, contained};
+use crate::{Command, Engine, RunError, Sandbox, StartRequest, contained};
 
 /// A sandbox that stays, with the files that attempts in the sandbox may find.
 #[derive(Debug)]
@@ -27,7 +27,10 @@ impl Shared {
         // from this process.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|source| RunError::Watch { source })?;
-        let spec = Spec { container: engine.settings().container.clone(), ..Spec::new(policy) };
+        let spec = StartRequest {
+            container: engine.settings().container.clone(),
+            ..StartRequest::new(policy)
+        };
         let sandbox = runtime.block_on(engine.start(spec)).map_err(RunError::from)?;
         Ok(Shared { runtime, sandbox, plan, tree })
     }

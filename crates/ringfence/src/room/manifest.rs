@@ -1,12 +1,13 @@
 //! The manifest of a sandbox that stays, stored in its room.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use ringfence_core::policy::Limits;
-use ringfence_core::{Backend, Clause, Policy};
+use ringfence_core::{Backend, Clause, Policy, Support};
 use ringfence_linux::pause::ProcessTree;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -32,11 +33,12 @@ pub struct Manifest {
     pub workspace: PathBuf,
     /// The workspace, as a path in the sandbox.
     pub workspace_inside: PathBuf,
-    /// The clauses of the policy, each with how well it is held and by what.
-    pub held: BTreeMap<Clause, String>,
-    /// The network of the sandbox: `closed`, `open`, `host`, `allow`, or `allow (NAME)` for a
-    /// network of its own.
-    pub network: String,
+    /// The clauses of the policy, each with how well it is held and by what. A support that was
+    /// read from a file has no remedy.
+    #[serde(with = "held_as_text")]
+    pub held: BTreeMap<Clause, Support>,
+    /// The network of the sandbox.
+    pub network: NetworkReach,
     /// Hash of everything that was asked for.
     pub spec: String,
     /// The limits of all processes of the sandbox together, and of the time and output of one
@@ -56,6 +58,78 @@ pub struct Manifest {
     pub owner: Owner,
 }
 
+/// Reach of a sandbox's network. Its text in a manifest is `closed`, `open`, `host`, `allow`, or
+/// `allow (NAME)`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", from = "String")]
+pub enum NetworkReach {
+    /// Nothing outside can be reached.
+    Closed,
+    /// Everything that the host reaches can be reached.
+    Open,
+    /// The sandbox has the host's own network, and so also reaches the host itself.
+    Host,
+    /// Only the hosts that the policy allows can be reached.
+    Allowed {
+        /// Name of the network that other containers can join, if the sandbox has one.
+        network: Option<String>,
+    },
+}
+
+impl fmt::Display for NetworkReach {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NetworkReach::Closed => formatter.write_str("closed"),
+            NetworkReach::Open => formatter.write_str("open"),
+            NetworkReach::Host => formatter.write_str("host"),
+            NetworkReach::Allowed { network: None } => formatter.write_str("allow"),
+            NetworkReach::Allowed { network: Some(name) } => write!(formatter, "allow ({name})"),
+        }
+    }
+}
+
+impl From<NetworkReach> for String {
+    fn from(reach: NetworkReach) -> String {
+        reach.to_string()
+    }
+}
+
+impl From<String> for NetworkReach {
+    fn from(text: String) -> NetworkReach {
+        match text.as_str() {
+            "closed" => NetworkReach::Closed,
+            "open" => NetworkReach::Open,
+            "host" => NetworkReach::Host,
+            _ => {
+                let name = text.strip_prefix("allow (").and_then(|rest| rest.strip_suffix(')'));
+                NetworkReach::Allowed { network: name.map(str::to_owned) }
+            }
+        }
+    }
+}
+
+/// Writes supports as the text that users read.
+mod held_as_text {
+    use std::collections::BTreeMap;
+
+    use ringfence_core::{Clause, Support};
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        held: &BTreeMap<Clause, Support>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(held.iter().map(|(clause, support)| (clause, support.to_string())))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<BTreeMap<Clause, Support>, D::Error> {
+        let held = BTreeMap::<Clause, String>::deserialize(deserializer)?;
+        Ok(held.into_iter().map(|(clause, text)| (clause, Support::from_text(&text))).collect())
+    }
+}
+
 /// Description of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerManifest {
@@ -69,9 +143,8 @@ pub struct ContainerManifest {
     pub user: String,
     /// The workspace, as a path in the container.
     pub workspace: PathBuf,
-    /// The network of the container: `closed`, `open`, `host`, `allow`, or `allow (NAME)` for a
-    /// network of its own.
-    pub network: String,
+    /// The network of the container.
+    pub network: NetworkReach,
 }
 
 /// The process that keeps a sandbox.

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{
     Backend, Engine, EventType, Exec, Host, Input, PauseError, Policy, PtySize, Reach, Sandbox,
-    SessionError, Settings, Spec,
+    SessionError, Settings, StartRequest,
 };
 
 /// Backends of the tests: three whose sandboxes are processes of this host, and one whose sandboxes
@@ -41,7 +41,8 @@ fn on_backends(backends: &[Backend], used: impl AsyncFn(&Engine, Sandbox)) {
     for backend in backends {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let started = engine.start(Spec::new(Policy::default().backend(*backend))).await;
+            let started =
+                engine.start(StartRequest::new(Policy::default().backend(*backend))).await;
             let sandbox = started.unwrap_or_else(|error| panic!("{backend}: {error:?}"));
             used(&engine, sandbox).await;
         });
@@ -72,7 +73,8 @@ fn a_command_returns_its_output_its_exit_code_and_what_held() {
         assert_eq!((result.stdout.as_str(), result.stderr.as_str()), ("out\n", "err\n"));
         assert_eq!((result.exit_code, result.ok, result.timed_out), (Some(3), false, false));
         assert_eq!(result.meta.backend, sandbox.manifest().backend);
-        assert_eq!(result.meta.held, sandbox.manifest().held);
+        let held = sandbox.manifest().held.iter().map(|(clause, by)| (*clause, by.to_string()));
+        assert_eq!(result.meta.held, held.collect());
         sandbox.stop().await.unwrap();
     });
 }

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use super::SshError;
 use super::keys::PublicKey;
 use super::place::{Pinned, Place};
+use crate::Sandbox;
+use crate::backends::PortRoute;
 use crate::session::{Exec, Execution, SessionError};
-use crate::{Manifest, Sandbox};
 
 /// Port of the server in a network of the sandbox's own.
 const USUAL_PORT: u16 = 2222;
@@ -174,11 +175,7 @@ fn is_plain(user: &str) -> bool {
 async fn start(sandbox: &Sandbox, layout: &Layout) -> Result<u16, SshError> {
     let mut words = "no port was free".to_owned();
     for attempt in 0..ATTEMPTS {
-        let port = if attempt == 0 && has_own_network(sandbox.manifest()) {
-            USUAL_PORT
-        } else {
-            some_port()?
-        };
+        let port = if attempt == 0 && has_own_network(sandbox) { USUAL_PORT } else { some_port()? };
         if listens(sandbox, port).await? {
             continue; // another program listens on the port
         }
@@ -236,11 +233,8 @@ async fn listens(sandbox: &Sandbox, port: u16) -> Result<bool, SshError> {
 
 /// Returns true if the sandbox's ports are not those of the host, so a fixed port cannot be in use
 /// by others.
-fn has_own_network(manifest: &Manifest) -> bool {
-    match &manifest.container {
-        Some(container) => container.network != "host",
-        None => manifest.network != "open" && manifest.network != "host",
-    }
+fn has_own_network(sandbox: &Sandbox) -> bool {
+    sandbox.facets().ports == PortRoute::Guest
 }
 
 /// Returns a port that is free on the host's loopback now. A program that takes the port meanwhile

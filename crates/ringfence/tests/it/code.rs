@@ -9,7 +9,7 @@ use ringfence::policy::Size;
 use ringfence::result::{ImportedBy, NotRun};
 use ringfence::{
     Backend, BlockImports, CodeError, ContainerSpec, Engine, ExecutionResult, Host, Language,
-    Policy, Pull, Records, Sandbox, Settings, Spec,
+    Policy, Pull, Records, Sandbox, Settings, StartRequest,
 };
 use ringfence_test_ledger::engine::{DOCKER_VARIABLE, PODMAN_VARIABLE, TINY_IMAGE};
 use ringfence_test_ledger::require;
@@ -72,7 +72,7 @@ fn everywhere(check: impl AsyncFn(Where<'_>)) {
         let policy = Policy::default().backend(backend);
         runtime().block_on(async {
             check(Where::Alone(&engine, &policy)).await;
-            let started = engine.start(Spec::new(policy)).await;
+            let started = engine.start(StartRequest::new(policy)).await;
             let sandbox = started.unwrap_or_else(|error| panic!("{backend}: {error:?}"));
             check(Where::Staying(&sandbox)).await;
             check(Where::Waiting(&sandbox)).await;
@@ -269,7 +269,7 @@ fn a_language_whose_program_is_not_inside_is_an_error_that_says_so() {
     runtime().block_on(async {
         for backend in [Backend::Native, Backend::Bwrap, Backend::Local] {
             let policy = Policy::default().backend(backend);
-            let sandbox = engine.start(Spec::new(policy.clone())).await.unwrap();
+            let sandbox = engine.start(StartRequest::new(policy.clone())).await.unwrap();
             for place in [Where::Alone(&engine, &policy), Where::Staying(&sandbox)] {
                 let error = place.try_run("", "cobol", None).await.unwrap_err();
                 assert_eq!(
@@ -299,7 +299,7 @@ fn a_projects_language_runs_in_a_sandbox_and_never_on_the_host() {
             matches!(refused, CodeError::FromProject { backend: Backend::Local, .. }),
             "{refused:?}"
         );
-        let sandbox = engine.start(Spec::new(local)).await.unwrap();
+        let sandbox = engine.start(StartRequest::new(local)).await.unwrap();
         let refused = sandbox.execute_code("echo outside", "shell", None).await.unwrap_err();
         assert!(matches!(refused, CodeError::FromProject { .. }), "{refused:?}");
         sandbox.stop().await.unwrap();
@@ -320,7 +320,7 @@ fn the_lint_is_off_or_warns_or_blocks() {
     for degree in [BlockImports::Off, BlockImports::Warn, BlockImports::Block] {
         let engine = Engine::new(settings(home.path(), "", "").with_block_imports(degree)).unwrap();
         runtime().block_on(async {
-            let sandbox = engine.start(Spec::new(Policy::default())).await.unwrap();
+            let sandbox = engine.start(StartRequest::new(Policy::default())).await.unwrap();
             for place in [Where::Alone(&engine, &Policy::default()), Where::Staying(&sandbox)] {
                 let result = place.python(code).await;
                 let found = &result.meta.blocked_imports;
@@ -371,7 +371,7 @@ fn code_with_a_syntax_error_is_the_interpreters_to_refuse_and_the_lint_says_so()
     let home = place();
     let engine = Engine::new(settings(home.path(), "code.block_imports = 'block'", "")).unwrap();
     runtime().block_on(async {
-        let sandbox = engine.start(Spec::new(Policy::default())).await.unwrap();
+        let sandbox = engine.start(StartRequest::new(Policy::default())).await.unwrap();
         for place in [Where::Alone(&engine, &Policy::default()), Where::Staying(&sandbox)] {
             let wrong = place.python("print('never')\nx = = 1\n").await;
             assert_eq!((wrong.exit_code, wrong.stdout.as_str()), (Some(1), ""), "{wrong:?}");
@@ -477,7 +477,7 @@ fn in_a_container(backend: Backend, variable: &str, own: &str) {
     let engine = Engine::new(settings.with_code(code_settings)).unwrap();
     let policy = Policy::default().backend(backend);
     runtime().block_on(async {
-        let spec = Spec { container, ..Spec::new(policy.clone()) };
+        let spec = StartRequest { container, ..StartRequest::new(policy.clone()) };
         let sandbox = engine.start(spec).await.unwrap_or_else(|error| panic!("{error:?}"));
         for place in [Where::Alone(&engine, &policy), Where::Staying(&sandbox)] {
             for _ in 0..2 {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ringfence::contexts::{Context, ContextError, Event, Outcome, Raised, Shown};
 use ringfence::policy::Size;
-use ringfence::{Backend, Engine, Policy, Sandbox, Spec};
+use ringfence::{Backend, Engine, Policy, Sandbox, StartRequest};
 use ringfence_test_ledger::require;
 use serde_json::json;
 
@@ -26,7 +26,7 @@ fn behind(policy: Policy, check: impl AsyncFn(&Sandbox)) {
 
 fn inside(engine: &Engine, policy: Policy, check: impl AsyncFn(&Sandbox)) {
     runtime().block_on(async {
-        let checked = engine.scoped(Spec::new(policy), async |sandbox| {
+        let checked = engine.scoped(StartRequest::new(policy), async |sandbox| {
             tokio::time::timeout(SOON, check(sandbox)).await.expect("it has an end");
         });
         checked.await.unwrap_or_else(|error| panic!("{error:?}"));
@@ -525,7 +525,7 @@ fn nothing_of_a_context_is_left_when_its_sandbox_ends() {
     let engine = engine(home.path());
     let marker = format!("86{}", std::process::id());
     runtime().block_on(async {
-        let sandbox = engine.start(Spec::new(Policy::default())).await.unwrap();
+        let sandbox = engine.start(StartRequest::new(Policy::default())).await.unwrap();
         let context = sandbox.contexts().create("python", None).await.unwrap();
         run(&context, &format!("import subprocess\nsubprocess.Popen(['sleep', '{marker}'])\nNone"))
             .await;

@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use ringfence::policy::Size;
 use ringfence::{
     AttachError, Backend, Clause, ContainerSpec, Engine, Exec, Existing, Policy, Pull, Sandbox,
-    Spec, StartError,
+    StartError, StartRequest,
 };
 use ringfence_test_ledger::engine::{DOCKER_VARIABLE, PODMAN_VARIABLE, TINY_IMAGE};
 use ringfence_test_ledger::require;
 
 use crate::{engine, engine_with, eventually, is_running, place, runtime};
 
-fn spec(backend: Backend) -> Spec {
-    Spec::new(Policy::default().backend(backend))
+fn spec(backend: Backend) -> StartRequest {
+    StartRequest::new(Policy::default().backend(backend))
 }
 
 /// Calls `used` with a sandbox of each backend whose processes are ours.
@@ -67,10 +67,13 @@ fn a_sandbox_is_found_by_name_and_used_again_when_it_is_the_same() {
         let again = engine.start(named.clone()).await.unwrap();
         assert_eq!(again.execute("cat /tmp/mark", None).await.unwrap().stdout, "there\n");
 
-        let refused =
-            engine.start(Spec { existing: Existing::Refuse, ..named.clone() }).await.unwrap_err();
+        let refused = engine
+            .start(StartRequest { existing: Existing::Refuse, ..named.clone() })
+            .await
+            .unwrap_err();
         assert!(matches!(refused, StartError::Room(_)), "{refused:?}");
-        let other = Spec { policy: named.policy.clone().set_env("A", "1"), ..named.clone() };
+        let other =
+            StartRequest { policy: named.policy.clone().set_env("A", "1"), ..named.clone() };
         let different = engine.start(other).await.unwrap_err();
         assert!(matches!(different, StartError::Different { .. }), "{different:?}");
         assert!(different.hints()[0].contains("--replace"));
@@ -91,7 +94,7 @@ fn a_command_that_the_memory_limit_ended_says_so_and_others_do_not() {
     let engine = engine(home.path());
     runtime().block_on(async {
         for backend in [Backend::Native, Backend::Bwrap] {
-            let limited = Spec::new(
+            let limited = StartRequest::new(
                 Policy::default()
                     .backend(backend)
                     .memory(Size::mebibytes(64))
@@ -187,7 +190,7 @@ fn a_lease_ends_a_sandbox() {
     let home = place();
     let engine = engine(home.path());
     runtime().block_on(async {
-        let leased = Spec { lease: Some(Duration::from_secs(3)), ..spec(Backend::Native) };
+        let leased = StartRequest { lease: Some(Duration::from_secs(3)), ..spec(Backend::Native) };
         let sandbox = engine.start(leased).await.unwrap();
         assert!(sandbox.execute("true", None).await.unwrap().ok);
         tokio::time::timeout(Duration::from_secs(20), sandbox.ended())
@@ -205,7 +208,8 @@ fn a_renewed_lease_ends_when_it_says() {
     let engine = engine(home.path());
     runtime().block_on(async {
         let begun = Instant::now();
-        let leased = Spec { lease: Some(Duration::from_millis(700)), ..spec(Backend::Native) };
+        let leased =
+            StartRequest { lease: Some(Duration::from_millis(700)), ..spec(Backend::Native) };
         let sandbox = engine.start(leased.name("renewed")).await.unwrap();
         // Renew the lease as another process does.
         let reached = Sandbox::attach(&engine.settings().host, "renewed").await.unwrap();
@@ -256,7 +260,7 @@ fn in_a_container(backend: Backend, variable: &str, own: &str) {
             .memory(Size::mebibytes(64))
             .allow_weaker(Clause::Memory)
             .set_env("TOLD", "a value");
-        let asked = Spec { container, ..Spec::new(policy) };
+        let asked = StartRequest { container, ..StartRequest::new(policy) };
         let outcome = engine.scoped(asked, async |sandbox| {
             let first =
                 sandbox.execute("echo kept > note; echo $TOLD; exit 3", None).await.unwrap();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ringfence::{Backend, BlockImports, CodeError, Engine, Policy, Sandbox, Spec};
+use ringfence::{Backend, BlockImports, CodeError, Engine, Policy, Sandbox, StartRequest};
 use ringfence_test_ledger::require;
 
 use crate::{engine, place, runtime};
@@ -17,8 +17,10 @@ fn check(preload: &[&str], block_imports: BlockImports, happens: impl AsyncFnOnc
     code.block_imports = block_imports;
     let engine = Engine::new(settings.with_code(code)).unwrap();
     runtime().block_on(async {
-        let sandbox =
-            engine.start(Spec::new(Policy::default().backend(Backend::Native))).await.unwrap();
+        let sandbox = engine
+            .start(StartRequest::new(Policy::default().backend(Backend::Native)))
+            .await
+            .unwrap();
         happens(&sandbox).await;
         sandbox.stop().await.unwrap();
     });

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ringfence::{Backend, Clause, Engine, Host, Policy, Sandbox, Settings, Spec};
+use ringfence::{Backend, Clause, Engine, Host, Policy, Sandbox, Settings, StartRequest};
 use ringfence_test_ledger::engine::TINY_IMAGE;
 use ringfence_test_ledger::require;
 use tokio::task::JoinSet;
@@ -155,13 +155,13 @@ impl Holding {
     }
 }
 
-fn spec(keeper: &Keeper) -> Spec {
+fn spec(keeper: &Keeper) -> StartRequest {
     let (mark, home) = keeper.mark();
     let mut policy = Policy::default().backend(keeper.backend).set_env(mark, home);
     if matches!(keeper.backend, Backend::Native | Backend::Bwrap) {
         policy = policy.memory("256M".parse().expect("it is a size")).allow_weaker(Clause::Memory);
     }
-    let mut spec = Spec::new(policy);
+    let mut spec = StartRequest::new(policy);
     spec.container.image = Some(TINY_IMAGE.to_owned());
     spec.container.pull = Some(ringfence::Pull::Never);
     spec

@@ -21,7 +21,7 @@ use super::image::Image;
 use super::mounts::{Bind, OwnFiles};
 use super::proxy_network::ProxyNetwork;
 use super::{DEV_CAPABILITIES, Flavour, GUEST_INSIDE, HANDOVER_INSIDE, LABEL, LEASH_INSIDE, Place};
-use crate::{ContainerSpec, Host, Preset, Root};
+use crate::{ContainerSpec, Host, NetworkReach, Preset, Root};
 
 /// Variables of the caller that a container gets without being named in the policy.
 const PASSED: [&str; 3] = ["LANG", "TERM", "COLORTERM"];
@@ -75,13 +75,14 @@ impl Reach {
         }
     }
 
-    /// Returns the name that is shown to people.
-    pub(super) fn name(self) -> &'static str {
+    /// Returns the description for the manifest. `network` is the network that other containers
+    /// can join.
+    pub(super) fn describe(self, network: Option<String>) -> NetworkReach {
         match self {
-            Reach::Closed => "closed",
-            Reach::Gated | Reach::Proxied => "allow",
-            Reach::Open => "open",
-            Reach::Host => "host",
+            Reach::Closed => NetworkReach::Closed,
+            Reach::Gated | Reach::Proxied => NetworkReach::Allowed { network },
+            Reach::Open => NetworkReach::Open,
+            Reach::Host => NetworkReach::Host,
         }
     }
 

@@ -176,10 +176,7 @@ pub(super) async fn start(
             spec: spec.clone(),
             user: identity.name.to_owned(),
             workspace: destination.clone(),
-            network: match &beside {
-                Some(ProxyNetwork { network, .. }) => format!("{} ({network})", reach.name()),
-                None => reach.name().to_owned(),
-            },
+            network: reach.describe(beside.as_ref().map(|beside| beside.network.clone())),
         },
         client: Some(client.clone()),
         container,

@@ -43,7 +43,7 @@ use super::{
 };
 use crate::egress::{Awaited, WayOut};
 use crate::pause::PauseError;
-use crate::room::{Room, channel_in};
+use crate::room::{NetworkReach, Room, channel_in};
 use crate::session::UnixConnector;
 use crate::start::named_variables;
 use crate::{ContainerSpec, Host, Preset, StartError};
@@ -164,8 +164,8 @@ impl Backend for Engine {
             workspace: WorkspaceSource::HostDir(manifest.workspace.clone()),
             pause: Some(Arc::new(pause)),
             observer: sandbox.read_observer()?,
-            ports: match manifest.network.as_str() {
-                "host" => PortRoute::ProcessTree,
+            ports: match manifest.network {
+                NetworkReach::Host => PortRoute::ProcessTree,
                 _ => PortRoute::Guest,
             },
         })

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ringfence::contexts::{Context, ContextError, Event};
-use ringfence::{Engine, Exec, Policy, Sandbox, Spec};
+use ringfence::{Engine, Exec, Policy, Sandbox, StartRequest};
 use ringfence_test_ledger::require;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -25,8 +25,9 @@ impl Stays {
     fn new() -> Stays {
         let home = place();
         let (engine, runtime) = (engine(home.path()), runtime());
-        let sandbox =
-            runtime.block_on(engine.start(Spec::new(Policy::default()).name("one"))).unwrap();
+        let sandbox = runtime
+            .block_on(engine.start(StartRequest::new(Policy::default()).name("one")))
+            .unwrap();
         Stays { home, engine, runtime, sandbox }
     }
 

@@ -1,6 +1,7 @@
 //! Tests of containers from within: the user, its privileges, and the owners of its files.
 
 use super::*;
+use crate::NetworkReach;
 
 /// Checks an agent's container: the user, its privileges, and the owners of its files.
 fn check_agent(scene: &Scene, inside: u32, outside: Owner) {
@@ -75,7 +76,7 @@ fn check_developer(scene: &Scene, outside: Owner) {
         );
         scene.says("echo x > made && mkdir -p ~/.config && git init -q . && python3 -c pass").await;
         assert_eq!(scene.owner_of("made"), (outside.user, outside.group));
-        assert_eq!(instance.manifest().network, "host");
+        assert_eq!(instance.manifest().network, NetworkReach::Host);
         assert_ne!(scene.says("ls /sys/class/net").await, "");
         assert!(!scene.run("sudo -n true || su -c true").await.ended.ok());
         Box::new(instance).stop().await.unwrap();

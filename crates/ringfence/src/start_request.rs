@@ -1,4 +1,5 @@
-//! The specification of a sandbox that stays.
+//! The request to start a sandbox that stays, which every caller fills in: the command line, the
+//! server, MCP and programs that use the library.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -6,9 +7,9 @@ use std::time::Duration;
 use ringfence_core::Policy;
 use serde::{Deserialize, Serialize};
 
-/// The specification of a sandbox that stays.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Spec {
+/// Request to start a sandbox that stays.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StartRequest {
     /// Name of the sandbox; by default a random, unique name.
     pub name: Option<String>,
     /// The policy of the sandbox.
@@ -21,23 +22,23 @@ pub struct Spec {
     pub container: ContainerSpec,
 }
 
-impl Spec {
-    /// Returns the specification of a nameless sandbox with a policy.
-    pub fn new(policy: Policy) -> Spec {
+impl StartRequest {
+    /// Returns the request for a nameless sandbox with a policy.
+    pub fn new(policy: Policy) -> StartRequest {
         let container = ContainerSpec::default();
-        Spec { name: None, policy, lease: None, existing: Existing::default(), container }
+        StartRequest { name: None, policy, lease: None, existing: Existing::default(), container }
     }
 
     /// Sets the name of the sandbox.
     #[must_use]
-    pub fn name(mut self, name: impl Into<String>) -> Spec {
+    pub fn name(mut self, name: impl Into<String>) -> StartRequest {
         self.name = Some(name.into());
         self
     }
 }
 
 /// Reaction to an existing sandbox of the same name.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Existing {
     /// Use the existing sandbox if it has the same specification, and fail if it differs.
     #[default]
