@@ -5,18 +5,18 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use ringfence_core::settings::{Code, Module};
+use ringfence_core::settings::{CodeSettings, PythonModule};
 
 // Include the module by path, because the library embeds a guest binary that a fuzzer does not
 // need.
 #[path = "../../crates/ringfence/src/code/imports/mod.rs"]
 mod imports;
 
-static LISTED: LazyLock<Vec<Module>> = LazyLock::new(|| Code::default().imports);
+static LISTED: LazyLock<Vec<PythonModule>> = LazyLock::new(|| CodeSettings::default().imports);
 
 fuzz_target!(|text: &str| {
     let lines = text.split(['\n', '\r']).count();
-    let imports::Examined { found, error } = imports::find(text, &LISTED);
+    let imports::ExaminedCode { found, error } = imports::find(text, &LISTED);
     assert!(
         error.is_none_or(|(line, column)| (1..=lines).contains(&line) && column >= 1),
         "{error:?}"

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use ringfence_core::ExecutionResult;
-use ringfence_core::audit::{Record, verify_chain};
+use ringfence_core::audit::{RunRecord, verify_chain};
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(result) = serde_json::from_slice::<ExecutionResult>(bytes) {
@@ -13,7 +13,7 @@ fuzz_target!(|bytes: &[u8]| {
             serde_json::from_slice(&json).expect("what was written can be read");
         assert_eq!(result, again);
     }
-    if let Ok(record) = serde_json::from_slice::<Record>(bytes) {
+    if let Ok(record) = serde_json::from_slice::<RunRecord>(bytes) {
         drop(verify_chain([("a record", &record)]));
     }
 });

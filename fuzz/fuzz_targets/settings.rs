@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use ringfence_core::settings::{Config, Inputs, LayerText, Origin, Settings};
+use ringfence_core::settings::{Config, FileOrigin, LayerText, Settings, SettingsInputs};
 
 fuzz_target!(|texts: (&str, &str)| {
     let file = |origin, path: &str, text: &str| LayerText {
@@ -15,11 +15,11 @@ fuzz_target!(|texts: (&str, &str)| {
         text: text.to_owned(),
     };
     let files = [
-        file(Origin::User, "/home/user/.config/ringfence/config.toml", texts.0),
-        file(Origin::Project, "/work/ringfence.toml", texts.1),
+        file(FileOrigin::User, "/home/user/.config/ringfence/config.toml", texts.0),
+        file(FileOrigin::Project, "/work/ringfence.toml", texts.1),
     ];
     let variables: [(OsString, OsString); 0] = [];
-    let inputs = Inputs {
+    let inputs = SettingsInputs {
         files: &files,
         variables,
         flags: Config::default(),

@@ -17,7 +17,8 @@ use crate::ExecutionResult;
 /// Selection of runs by their result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Store {
+#[schemars(rename = "Store")]
+pub enum RecordedRuns {
     /// Only runs that failed: `ok` is false in the result.
     #[default]
     OnError,
@@ -27,46 +28,47 @@ pub enum Store {
     Never,
 }
 
-impl Store {
+impl RecordedRuns {
     /// Returns `true` if the run with this result leaves a record.
     pub fn wants(self, result: &ExecutionResult) -> bool {
         match self {
-            Store::OnError => !result.ok,
-            Store::Always => true,
-            Store::Never => false,
+            RecordedRuns::OnError => !result.ok,
+            RecordedRuns::Always => true,
+            RecordedRuns::Never => false,
         }
     }
 }
 
-impl fmt::Display for Store {
+impl fmt::Display for RecordedRuns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Store::OnError => "on_error",
-            Store::Always => "always",
-            Store::Never => "never",
+            RecordedRuns::OnError => "on_error",
+            RecordedRuns::Always => "always",
+            RecordedRuns::Never => "never",
         })
     }
 }
 
-/// Error for a text that is not the name of a [`Store`] variant.
+/// Error for a text that is not the name of a [`RecordedRuns`] variant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown choice `{0}`: it is one of on_error, always, never")]
-pub struct UnknownStore(String);
+pub struct UnknownRecordedRuns(String);
 
-impl FromStr for Store {
-    type Err = UnknownStore;
+impl FromStr for RecordedRuns {
+    type Err = UnknownRecordedRuns;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let all = [Store::OnError, Store::Always, Store::Never];
+        let all = [RecordedRuns::OnError, RecordedRuns::Always, RecordedRuns::Never];
         all.into_iter()
             .find(|store| store.to_string() == text)
-            .ok_or_else(|| UnknownStore(text.to_owned()))
+            .ok_or_else(|| UnknownRecordedRuns(text.to_owned()))
     }
 }
 
 /// Record of one run, linked to the previous record by a hash.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Record {
+#[schemars(rename = "Record")]
+pub struct RunRecord {
     /// Hash of the previous record; null in the first record.
     pub previous: Option<String>,
     /// Time at which the run ended, in RFC 3339 format.
@@ -83,7 +85,7 @@ pub struct Record {
     pub hash: String,
 }
 
-impl Record {
+impl RunRecord {
     /// Makes a record that links to the record with the hash `previous`, and computes its hash.
     pub fn seal(
         previous: Option<String>,
@@ -91,8 +93,8 @@ impl Record {
         command: Vec<String>,
         code: Option<String>,
         result: ExecutionResult,
-    ) -> Record {
-        let mut record = Record { previous, time, command, code, result, hash: String::new() };
+    ) -> RunRecord {
+        let mut record = RunRecord { previous, time, command, code, result, hash: String::new() };
         record.hash = record.expected_hash();
         record
     }
@@ -147,7 +149,7 @@ pub enum ChainFault {
 /// gap. A missing end of the chain is not found, because no record points to the last one. To find
 /// a missing end, keep the hash of the last record elsewhere.
 pub fn verify_chain<'a>(
-    records: impl IntoIterator<Item = (&'a str, &'a Record)>,
+    records: impl IntoIterator<Item = (&'a str, &'a RunRecord)>,
 ) -> Vec<ChainFault> {
     let records: Vec<_> = records.into_iter().collect();
     let known: BTreeSet<&str> = records.iter().map(|(_, record)| record.hash.as_str()).collect();
@@ -178,17 +180,17 @@ pub fn verify_chain<'a>(
 
 /// Length in bytes of the shortest value that [`redact`] replaces; shorter values occur in text by
 /// chance.
-const SHORTEST_SECRET: usize = 6;
+const MIN_SECRET_BYTES: usize = 6;
 
 /// Replaces each value in `secrets` by `***`.
 ///
 /// The longest values come first, so that no part of a longer value remains. Values shorter than
-/// `SHORTEST_SECRET` stay in the text.
+/// `MIN_SECRET_BYTES` stay in the text.
 pub fn redact(text: &str, secrets: &[String]) -> String {
     let mut secrets: Vec<&str> = secrets
         .iter()
         .map(String::as_str)
-        .filter(|secret| secret.len() >= SHORTEST_SECRET)
+        .filter(|secret| secret.len() >= MIN_SECRET_BYTES)
         .collect();
     secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
     secrets.into_iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
@@ -198,7 +200,7 @@ pub fn redact(text: &str, secrets: &[String]) -> String {
 mod tests {
     use super::*;
     use crate::Backend;
-    use crate::result::{Dropped, Meta, Usage};
+    use crate::result::{DroppedBytes, RunMetadata, RunUsage};
 
     fn result(id: &str, ok: bool) -> ExecutionResult {
         ExecutionResult {
@@ -210,11 +212,11 @@ mod tests {
             oom_killed: false,
             stdout: "héllo\n".to_owned(),
             stderr: String::new(),
-            dropped: Dropped::default(),
+            dropped: DroppedBytes::default(),
             duration: 0.1 + 0.2,
-            meta: Meta {
-                usage: Usage { cpu_seconds: 1.0 / 3.0, max_rss: u64::MAX },
-                ..Meta::new(
+            meta: RunMetadata {
+                usage: RunUsage { cpu_seconds: 1.0 / 3.0, max_rss: u64::MAX },
+                ..RunMetadata::new(
                     Backend::Native,
                     "native works here".to_owned(),
                     Default::default(),
@@ -225,12 +227,12 @@ mod tests {
         }
     }
 
-    fn chain(length: usize) -> Vec<(String, Record)> {
-        let mut records: Vec<(String, Record)> = Vec::new();
+    fn chain(length: usize) -> Vec<(String, RunRecord)> {
+        let mut records: Vec<(String, RunRecord)> = Vec::new();
         for index in 0..length {
             let previous = records.last().map(|(_, record)| record.hash.clone());
             let time = format!("2026-01-01T00:00:0{index}Z");
-            let record = Record::seal(
+            let record = RunRecord::seal(
                 previous,
                 time,
                 vec!["true".into()],
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(records: &[(String, Record)], expected: &[&str]) {
+    fn check(records: &[(String, RunRecord)], expected: &[&str]) {
         let faults = verify_chain(records.iter().map(|(name, record)| (name.as_str(), record)));
         assert_eq!(faults.iter().map(ToString::to_string).collect::<Vec<_>>(), expected);
     }
@@ -273,7 +275,7 @@ mod tests {
         let mut records = chain(3);
         let old = records[1].1.clone();
         records[1].1 =
-            Record::seal(old.previous, old.time, vec!["false".into()], old.code, old.result);
+            RunRecord::seal(old.previous, old.time, vec!["false".into()], old.code, old.result);
         let message = format!(
             "a record before `2.json` was removed: it follows {}, which is not there",
             old.hash
@@ -300,12 +302,12 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_and_a_fork_show() {
+    fn a_copied_record_and_a_forked_chain_show() {
         let mut records = chain(2);
         records.push(("copy.json".into(), records[1].1.clone()));
         check(&records, &["`copy.json` is a copy of another record"]);
         let mut records = chain(2);
-        let fork = Record::seal(
+        let fork = RunRecord::seal(
             records[1].1.previous.clone(),
             "t".into(),
             Vec::new(),
@@ -319,18 +321,18 @@ mod tests {
     #[test]
     fn the_store_decides_which_runs_leave_a_record() {
         let (good, bad) = (result("a", true), result("b", false));
-        let wants = |store: Store| (store.wants(&good), store.wants(&bad));
-        assert_eq!(wants(Store::OnError), (false, true));
-        assert_eq!(wants(Store::Always), (true, true));
-        assert_eq!(wants(Store::Never), (false, false));
+        let wants = |store: RecordedRuns| (store.wants(&good), store.wants(&bad));
+        assert_eq!(wants(RecordedRuns::OnError), (false, true));
+        assert_eq!(wants(RecordedRuns::Always), (true, true));
+        assert_eq!(wants(RecordedRuns::Never), (false, false));
         assert_eq!(
-            "sometimes".parse::<Store>().unwrap_err().to_string(),
+            "sometimes".parse::<RecordedRuns>().unwrap_err().to_string(),
             "unknown choice `sometimes`: it is one of on_error, always, never"
         );
     }
 
     #[test]
-    fn secrets_are_taken_out_longest_first_and_short_values_stay() {
+    fn secrets_are_redacted_longest_first_and_short_values_stay() {
         let secrets = [
             "hunter22".to_owned(),
             "hunter22-and-more".to_owned(),

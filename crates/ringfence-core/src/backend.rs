@@ -67,7 +67,7 @@ impl fmt::Display for Backend {
 
 /// Backend that a policy asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum Choice {
+pub enum BackendChoice {
     /// The first of `native` and `bwrap` that can hold the whole policy on this host, else `outer`
     /// if a container is detected.
     #[default]
@@ -76,48 +76,52 @@ pub enum Choice {
     Only(Backend),
 }
 
-impl Choice {
+impl BackendChoice {
     /// Returns the names that a policy may use for a choice, `auto` first.
     pub fn names() -> impl Iterator<Item = &'static str> {
         std::iter::once("auto").chain(Backend::ALL.into_iter().map(Backend::name))
     }
 }
 
-impl From<Backend> for Choice {
+impl From<Backend> for BackendChoice {
     fn from(backend: Backend) -> Self {
-        Choice::Only(backend)
+        BackendChoice::Only(backend)
     }
 }
 
-impl fmt::Display for Choice {
+impl fmt::Display for BackendChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Choice::Auto => f.write_str("auto"),
-            Choice::Only(backend) => backend.fmt(f),
+            BackendChoice::Auto => f.write_str("auto"),
+            BackendChoice::Only(backend) => backend.fmt(f),
         }
     }
 }
 
 /// Error for a text that is neither `auto` nor the name of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown backend `{0}`: it is one of {list}", list = Choice::names().collect::<Vec<_>>().join(", "))]
+#[error(
+    "unknown backend `{0}`: it is one of {list}",
+    list = BackendChoice::names().collect::<Vec<_>>().join(", ")
+)]
 pub struct UnknownBackend(String);
 
-impl FromStr for Choice {
+impl FromStr for BackendChoice {
     type Err = UnknownBackend;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text == "auto" {
-            return Ok(Choice::Auto);
+            return Ok(BackendChoice::Auto);
         }
         let named = Backend::ALL.into_iter().find(|backend| backend.name() == text);
-        named.map(Choice::Only).ok_or_else(|| UnknownBackend(text.to_owned()))
+        named.map(BackendChoice::Only).ok_or_else(|| UnknownBackend(text.to_owned()))
     }
 }
 
 crate::policy::text::serde_as_text!(
-    Choice,
-    "a backend: auto, native, bwrap, docker, podman, kubernetes, e2b, outer or local"
+    BackendChoice,
+    "a backend: auto, native, bwrap, docker, podman, kubernetes, e2b, outer or local",
+    "Choice"
 );
 
 #[cfg(test)]
@@ -126,21 +130,21 @@ mod tests {
 
     #[test]
     fn every_name_reads_back_as_the_same_choice() {
-        for name in Choice::names() {
-            assert_eq!(name.parse::<Choice>().unwrap().to_string(), name);
+        for name in BackendChoice::names() {
+            assert_eq!(name.parse::<BackendChoice>().unwrap().to_string(), name);
         }
-        assert_eq!("bwrap".parse(), Ok(Choice::from(Backend::Bwrap)));
+        assert_eq!("bwrap".parse(), Ok(BackendChoice::from(Backend::Bwrap)));
         for backend in Backend::ALL {
             assert_eq!(serde_json::to_value(backend).unwrap(), backend.name());
         }
     }
 
     #[test]
-    fn an_unknown_name_is_refused_with_those_there_are() {
+    fn an_unknown_backend_is_refused_with_the_known_names() {
         assert_eq!(
-            "firejail".parse::<Choice>().unwrap_err().to_string(),
-            "unknown backend `firejail`: it is one of auto, native, bwrap, docker, podman, kubernetes, e2b, outer, \
-             local"
+            "firejail".parse::<BackendChoice>().unwrap_err().to_string(),
+            "unknown backend `firejail`: it is one of auto, native, bwrap, docker, podman, \
+             kubernetes, e2b, outer, local"
         );
     }
 }

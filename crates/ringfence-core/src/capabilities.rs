@@ -83,7 +83,7 @@ impl Support {
 /// Treatment of the clauses that a policy does not state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Defaults {
+pub enum UnstatedClauses {
     /// Unstated clauses must hold, because the backend isolates.
     Required,
     /// Unstated clauses need not hold: the user gave them up by choosing a backend that has no
@@ -100,7 +100,7 @@ pub struct Capabilities {
     /// `namespaces, Landlock ABI 7, seccomp`.
     pub summary: String,
     /// Treatment of the clauses that the policy does not state.
-    pub defaults: Defaults,
+    pub defaults: UnstatedClauses,
     /// Support for each clause; a clause that is not in the map is absent.
     pub support: BTreeMap<Clause, Support>,
 }

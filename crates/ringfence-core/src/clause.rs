@@ -139,7 +139,10 @@ impl fmt::Display for Clause {
 
 /// Error for a text that is not the name of a clause.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown promise `{0}`: it is one of {list}", list = Clause::ALL.map(Clause::name).join(", "))]
+#[error(
+    "unknown promise `{0}`: it is one of {list}",
+    list = Clause::ALL.map(Clause::name).join(", ")
+)]
 pub struct UnknownClause(String);
 
 impl FromStr for Clause {

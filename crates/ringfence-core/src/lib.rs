@@ -18,10 +18,10 @@ pub mod settings;
 pub mod terminal;
 pub mod workspace;
 
-pub use backend::{Backend, Choice};
-pub use capabilities::{Capabilities, Defaults, Support};
+pub use backend::{Backend, BackendChoice};
+pub use capabilities::{Capabilities, Support, UnstatedClauses};
 pub use clause::Clause;
 pub use fault::{ExitStatus, Fault};
-pub use plan::{Ground, Plan, Refusal, plan};
+pub use plan::{Plan, Refusal, WorkspaceFacts, plan};
 pub use policy::Policy;
 pub use result::ExecutionResult;

@@ -8,11 +8,11 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::Network;
-use crate::{Backend, Capabilities, Clause, Defaults, Policy, Support};
+use crate::{Backend, Capabilities, Clause, Policy, Support, UnstatedClauses};
 
 /// Facts about the workspace that [`plan()`] needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Ground {
+pub struct WorkspaceFacts {
     /// `true` if at least one path that `protect` names exists.
     ///
     /// No backend can guard a path that does not exist. ringfence reports such a path when a run
@@ -47,7 +47,7 @@ impl Plan {
 
 /// One clause that a backend cannot hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unmet {
+pub struct UnmetClause {
     /// Clause that the backend cannot hold.
     pub clause: Clause,
     /// Support of the backend for the clause, with the reason.
@@ -64,7 +64,7 @@ pub struct Refusal {
     /// Short description of how the backend works on this host; see [`Capabilities::summary`].
     pub summary: String,
     /// Every clause that the backend cannot hold; never empty.
-    pub unmet: Vec<Unmet>,
+    pub unmet: Vec<UnmetClause>,
 }
 
 impl std::error::Error for Refusal {}
@@ -73,7 +73,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "backend `{}` refuses the policy ({})", self.backend, self.summary)?;
         for unmet in &self.unmet {
-            let Unmet { clause, support, demand } = unmet;
+            let UnmetClause { clause, support, demand } = unmet;
             match support {
                 Support::Enforced { by } => write!(f, "\n  {clause}: held by {by}")?,
                 Support::Weaker { how } => write!(f, "\n  {clause}: would be weaker: {how}")?,
@@ -126,7 +126,7 @@ pub enum Demand {
 }
 
 /// Returns the clauses that a policy demands, with the origin of each demand.
-pub fn demands(policy: &Policy, ground: Ground) -> BTreeMap<Clause, Demand> {
+pub fn demands(policy: &Policy, facts: WorkspaceFacts) -> BTreeMap<Clause, Demand> {
     let mut demands: BTreeMap<Clause, Demand> = [
         Clause::Filesystem,
         Clause::Processes,
@@ -151,7 +151,7 @@ pub fn demands(policy: &Policy, ground: Ground) -> BTreeMap<Clause, Demand> {
     let full = policy.with_defaults();
     let protects = full.filesystem.protect.is_some_and(|globs| !globs.is_empty());
     // No backend can guard a path that does not exist, so only existing paths make a demand.
-    if protects && ground.protected_paths_exist {
+    if protects && facts.protected_paths_exist {
         let stated = policy.filesystem.protect.is_some();
         demands.insert(Clause::Protect, if stated { Demand::Stated } else { Demand::Default });
     }
@@ -185,20 +185,24 @@ pub fn demands(policy: &Policy, ground: Ground) -> BTreeMap<Clause, Demand> {
 /// # Errors
 ///
 /// Returns a [`Refusal`] that names every clause that the backend cannot hold.
-pub fn plan(policy: &Policy, ground: Ground, capabilities: &Capabilities) -> Result<Plan, Refusal> {
+pub fn plan(
+    policy: &Policy,
+    facts: WorkspaceFacts,
+    capabilities: &Capabilities,
+) -> Result<Plan, Refusal> {
     let mut held = BTreeMap::new();
     let mut unmet = Vec::new();
-    for (clause, demand) in demands(policy, ground) {
+    for (clause, demand) in demands(policy, facts) {
         let support = capabilities.support(clause);
         let accepted = match (&support, demand) {
             (Support::Enforced { .. }, _) => true,
             // Before `allow_weaker`, because `require` beats an allowance for the same clause.
             (_, Demand::Required) => false,
-            (_, Demand::Default) if capabilities.defaults == Defaults::Waived => true,
+            (_, Demand::Default) if capabilities.defaults == UnstatedClauses::Waived => true,
             _ => policy.allow_weaker.contains(&clause),
         };
         if !accepted {
-            unmet.push(Unmet { clause, support: support.clone(), demand });
+            unmet.push(UnmetClause { clause, support: support.clone(), demand });
         }
         held.insert(clause, support);
     }
@@ -223,7 +227,7 @@ mod tests {
     use super::*;
 
     /// Returns a backend that enforces every clause except those in `except`.
-    fn capabilities(defaults: Defaults, except: &[(Clause, Support)]) -> Capabilities {
+    fn capabilities(defaults: UnstatedClauses, except: &[(Clause, Support)]) -> Capabilities {
         let mut support: BTreeMap<_, _> =
             Clause::ALL.map(|clause| (clause, Support::enforced("test"))).into();
         support.extend(except.iter().cloned());
@@ -234,11 +238,11 @@ mod tests {
         Support::absent("no cgroup", "systemd-run --user --scope")
     }
 
-    const GROUND: Ground = Ground { protected_paths_exist: true };
+    const FACTS: WorkspaceFacts = WorkspaceFacts { protected_paths_exist: true };
 
     #[track_caller]
     fn refuse(policy: &Policy, capabilities: &Capabilities, message: &str, hints: &[&str]) {
-        let refusal = plan(policy, GROUND, capabilities).expect_err("must be refused");
+        let refusal = plan(policy, FACTS, capabilities).expect_err("must be refused");
         assert_eq!(
             (refusal.to_string().as_str(), refusal.hints()),
             (message, hints.iter().map(|h| (*h).into()).collect())
@@ -253,7 +257,7 @@ mod tests {
             .require(Clause::Disk);
         let weaker = Support::weaker("only half of it");
         let able = capabilities(
-            Defaults::Required,
+            UnstatedClauses::Required,
             &[(Clause::Memory, absent()), (Clause::Cpus, weaker), (Clause::Disk, absent())],
         );
         refuse(
@@ -271,48 +275,49 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_by_name_is_planned_and_shown() {
-        let able = capabilities(Defaults::Required, &[(Clause::Memory, absent())]);
+    fn a_clause_given_up_by_name_is_planned_and_shown() {
+        let able = capabilities(UnstatedClauses::Required, &[(Clause::Memory, absent())]);
         let policy = Policy::default()
             .memory(crate::policy::Size::mebibytes(1))
             .allow_weaker(Clause::Memory);
-        let plan = plan(&policy, GROUND, &able).unwrap();
+        let plan = plan(&policy, FACTS, &able).unwrap();
         assert_eq!(plan.not_held().collect::<Vec<_>>(), [(Clause::Memory, &absent())]);
     }
 
     #[test]
     fn a_requirement_beats_an_allowance() {
-        let able = capabilities(Defaults::Waived, &[(Clause::Memory, absent())]);
+        let able = capabilities(UnstatedClauses::Waived, &[(Clause::Memory, absent())]);
         let policy = Policy::default().allow_weaker(Clause::Memory).require(Clause::Memory);
         refuse(
             &policy,
             &able,
-            "backend `native` refuses the policy (test)\n  memory: cannot be enforced: no cgroup (named by `require`)",
+            "backend `native` refuses the policy (test)\n  memory: cannot be enforced: no cgroup \
+             (named by `require`)",
             &["systemd-run --user --scope"],
         );
     }
 
     #[test]
-    fn waived_defaults_do_not_waive_what_is_stated() {
-        let able = capabilities(Defaults::Waived, &[(Clause::Network, absent())]);
-        assert!(plan(&Policy::default(), GROUND, &able).is_ok());
-        assert!(plan(&Policy::default().network(Network::Closed), GROUND, &able).is_err());
-        let able = capabilities(Defaults::Required, &[(Clause::Network, absent())]);
-        assert!(plan(&Policy::default(), GROUND, &able).is_err());
-        assert!(plan(&Policy::default().network(Network::Open), GROUND, &able).is_ok());
+    fn waived_defaults_do_not_waive_stated_clauses() {
+        let able = capabilities(UnstatedClauses::Waived, &[(Clause::Network, absent())]);
+        assert!(plan(&Policy::default(), FACTS, &able).is_ok());
+        assert!(plan(&Policy::default().network(Network::Closed), FACTS, &able).is_err());
+        let able = capabilities(UnstatedClauses::Required, &[(Clause::Network, absent())]);
+        assert!(plan(&Policy::default(), FACTS, &able).is_err());
+        assert!(plan(&Policy::default().network(Network::Open), FACTS, &able).is_ok());
     }
 
     #[test]
     fn an_allowlist_asks_for_egress_control_even_when_it_is_empty() {
-        let demands = demands(&Policy::default().network(Network::only([])), GROUND);
+        let demands = demands(&Policy::default().network(Network::only([])), FACTS);
         assert_eq!(demands.get(&Clause::Egress), Some(&Demand::Stated));
         assert_eq!(demands.get(&Clause::Network), None);
     }
 
     #[test]
-    fn protection_is_asked_for_only_where_there_is_something_to_protect() {
+    fn protection_is_demanded_only_if_protected_paths_exist() {
         let of = |policy: &Policy, protected_paths_exist| {
-            demands(policy, Ground { protected_paths_exist }).get(&Clause::Protect).copied()
+            demands(policy, WorkspaceFacts { protected_paths_exist }).get(&Clause::Protect).copied()
         };
         let stated = Policy::default().protect("Makefile".parse().unwrap());
         assert_eq!(of(&Policy::default(), true), Some(Demand::Default));

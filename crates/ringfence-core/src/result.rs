@@ -32,16 +32,17 @@ pub struct ExecutionResult {
     /// only the beginning and the end are kept.
     pub stderr: String,
     /// Number of bytes that were dropped between the beginning and the end of the output.
-    pub dropped: Dropped,
+    pub dropped: DroppedBytes,
     /// Time from the launch of the command to its end, in seconds.
     pub duration: f64,
     /// Description of how the command was run.
-    pub meta: Meta,
+    pub meta: RunMetadata,
 }
 
 /// Number of bytes of output that were not kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Dropped {
+#[schemars(rename = "Dropped")]
+pub struct DroppedBytes {
     /// Dropped bytes of standard output.
     pub stdout: u64,
     /// Dropped bytes of standard error.
@@ -50,7 +51,8 @@ pub struct Dropped {
 
 /// Description of how a command was run: backend, enforced clauses, limits and denials.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Meta {
+#[schemars(rename = "Meta")]
+pub struct RunMetadata {
     /// Backend that enforced the policy.
     pub backend: Backend,
     /// Reason why the backend was chosen.
@@ -63,7 +65,7 @@ pub struct Meta {
     /// Limits that applied to the command.
     pub limits: Limits,
     /// Resources that the command used.
-    pub usage: Usage,
+    pub usage: RunUsage,
     /// Attempts that the policy denied, as far as the backend reports denials.
     #[serde(default)]
     pub denials: Vec<Denial>,
@@ -81,13 +83,13 @@ pub struct Meta {
     pub note: Option<String>,
     /// Reason why nothing was run; absent if the command or the code was run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub not_run: Option<NotRun>,
+    pub not_run: Option<NotRunReason>,
     /// True if the code ran in an interpreter that was started before the call; otherwise absent.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub warm: bool,
 }
 
-impl Meta {
+impl RunMetadata {
     /// Creates the metadata of a command that has not ended: backend, policy and limits are known.
     ///
     /// The fields that describe the outcome are empty.
@@ -97,14 +99,14 @@ impl Meta {
         held: BTreeMap<Clause, String>,
         policy_sha256: String,
         limits: Limits,
-    ) -> Meta {
-        Meta {
+    ) -> RunMetadata {
+        RunMetadata {
             backend,
             chosen_because,
             held,
             policy_sha256,
             limits,
-            usage: Usage::default(),
+            usage: RunUsage::default(),
             denials: Vec::new(),
             planted: Vec::new(),
             blocked_imports: Vec::new(),
@@ -119,7 +121,8 @@ impl Meta {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum NotRun {
+#[schemars(rename = "NotRun")]
+pub enum NotRunReason {
     /// The lint found an import, and `code.block_imports` is `block`.
     BlockedImports,
 }
@@ -178,7 +181,8 @@ impl fmt::Display for BlockedImport {
 
 /// Resources that a run used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Usage {
+#[schemars(rename = "Usage")]
+pub struct RunUsage {
     /// Processor time in seconds of all processes that were waited for.
     pub cpu_seconds: f64,
     /// Largest resident set of one process, in bytes.

@@ -29,12 +29,14 @@ pub fn is_steering(character: char) -> bool {
 
 /// Replaces every steering character in `text` except line ends and tabs.
 pub fn clean(text: &str) -> Cow<'_, str> {
-    replaced(text, |character| is_steering(character) && !matches!(character, '\n' | '\t'))
+    replace_characters(text, |character| {
+        is_steering(character) && !matches!(character, '\n' | '\t')
+    })
 }
 
 /// Replaces every steering character in `text`, so that the result is one line.
 pub fn clean_line(text: &str) -> Cow<'_, str> {
-    replaced(text, is_steering)
+    replace_characters(text, is_steering)
 }
 
 /// Cleans `text` as [`clean`] does, and marks lines that could pass for another message.
@@ -58,7 +60,7 @@ pub fn clean_message(text: &str) -> Cow<'_, str> {
     Cow::Owned(first + &lines.map(shown).collect::<String>())
 }
 
-fn replaced(text: &str, is_wrong: impl Fn(char) -> bool) -> Cow<'_, str> {
+fn replace_characters(text: &str, is_wrong: impl Fn(char) -> bool) -> Cow<'_, str> {
     if !text.contains(&is_wrong) {
         return Cow::Borrowed(text);
     }
@@ -91,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_steers_a_terminal_is_left_and_all_else_is() {
+    fn steering_characters_are_replaced_and_others_stay() {
         for character in steering() {
             let text = format!("a{character}b");
             assert_eq!(clean_line(&text), "a\u{fffd}b", "{character:?}");

@@ -11,7 +11,7 @@ use crate::Fault;
 
 /// Inputs for the judgement of a workspace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rules {
+pub struct WorkspaceRules {
     /// Home directory of the caller, with symbolic links resolved.
     pub home: Option<PathBuf>,
     /// Directory in which all workspaces must lie, with symbolic links resolved. `None` sets no
@@ -51,7 +51,7 @@ pub enum WorkspaceRefusal {
         /// Path that is refused.
         path: PathBuf,
     },
-    /// The directory lies outside [`Rules::workspace_root`].
+    /// The directory lies outside [`WorkspaceRules::workspace_root`].
     #[error("`{path}` cannot be a workspace: `workspace_root` limits workspaces to `{root}`")]
     OutsideRoot {
         /// Path that is refused.
@@ -80,7 +80,8 @@ impl WorkspaceRefusal {
     pub fn hint(&self) -> String {
         let allow = |path: &Path| {
             format!(
-                "choose a directory of its own, or allow this one in your own config.toml: allow_workspace = [\"{}\"]",
+                "choose a directory of its own, or allow this one in your own config.toml: \
+                 allow_workspace = [\"{}\"]",
                 path.display()
             )
         };
@@ -111,14 +112,15 @@ impl WorkspaceRefusal {
 
 /// System directories. A workspace can neither be one of them nor lie in one.
 ///
-/// A directory in `/var/tmp` or `/var/folders` is an exception, because `SHARED` lists both.
-const SYSTEM: [&str; 15] = [
+/// A directory in `/var/tmp` or `/var/folders` is an exception, because `SHARED_DIRECTORIES` lists
+/// both.
+const SYSTEM_DIRECTORIES: [&str; 15] = [
     "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/boot", "/dev",
     "/proc", "/sys", "/root", "/run", "/var",
 ];
 /// Directories in which everybody may create files. None of them can be a workspace itself, but
 /// each may contain workspaces.
-const SHARED: [&str; 3] = ["/tmp", "/var/tmp", "/var/folders"];
+const SHARED_DIRECTORIES: [&str; 3] = ["/tmp", "/var/tmp", "/var/folders"];
 
 /// Judges a workspace by the path as given and the path that it resolves to.
 ///
@@ -126,7 +128,11 @@ const SHARED: [&str; 3] = ["/tmp", "/var/tmp", "/var/folders"];
 ///
 /// Returns the reason of the first rule that refuses the workspace. The rules judge the given path
 /// first, then the resolved path.
-pub fn validate(given: &Path, resolved: &Path, rules: &Rules) -> Result<(), WorkspaceRefusal> {
+pub fn validate(
+    given: &Path,
+    resolved: &Path,
+    rules: &WorkspaceRules,
+) -> Result<(), WorkspaceRefusal> {
     if !resolved.is_absolute()
         || resolved.components().any(|component| component == Component::ParentDir)
     {
@@ -134,9 +140,9 @@ pub fn validate(given: &Path, resolved: &Path, rules: &Rules) -> Result<(), Work
     }
     // A relative path does not tell where it leads; only its resolved form does.
     if given.is_absolute() {
-        judge(&without_dots(given), rules)?;
+        judge_path(&remove_dots(given), rules)?;
     }
-    judge(&without_dots(resolved), rules)?;
+    judge_path(&remove_dots(resolved), rules)?;
     if let Some(root) = rules.workspace_root.as_ref().filter(|root| !resolved.starts_with(root)) {
         return Err(WorkspaceRefusal::OutsideRoot {
             path: resolved.to_owned(),
@@ -146,7 +152,7 @@ pub fn validate(given: &Path, resolved: &Path, rules: &Rules) -> Result<(), Work
     Ok(())
 }
 
-fn judge(path: &Path, rules: &Rules) -> Result<(), WorkspaceRefusal> {
+fn judge_path(path: &Path, rules: &WorkspaceRules) -> Result<(), WorkspaceRefusal> {
     let owned = || path.to_owned();
     if path == Path::new("/") {
         return Err(WorkspaceRefusal::Root { path: owned() });
@@ -155,7 +161,7 @@ fn judge(path: &Path, rules: &Rules) -> Result<(), WorkspaceRefusal> {
     if rules.allow_workspace.iter().any(|allowed| path.starts_with(allowed)) {
         return Ok(());
     }
-    if SHARED.iter().any(|shared| path == Path::new(shared)) {
+    if SHARED_DIRECTORIES.iter().any(|shared| path == Path::new(shared)) {
         return Err(WorkspaceRefusal::Shared { path: owned() });
     }
     let homes = Path::new("/home");
@@ -163,11 +169,12 @@ fn judge(path: &Path, rules: &Rules) -> Result<(), WorkspaceRefusal> {
     if holds_home || path == homes || path.parent() == Some(homes) || path == Path::new("/root") {
         return Err(WorkspaceRefusal::Home { path: owned() });
     }
-    // Before the check of `SYSTEM`, because `/var/tmp` and `/var/folders` lie in `/var`.
-    if SHARED.iter().any(|shared| path.starts_with(shared)) {
+    // Before the check of `SYSTEM_DIRECTORIES`, because `/var/tmp` and `/var/folders` lie in
+    // `/var`.
+    if SHARED_DIRECTORIES.iter().any(|shared| path.starts_with(shared)) {
         return Ok(());
     }
-    match SYSTEM.iter().find(|system| path.starts_with(system)) {
+    match SYSTEM_DIRECTORIES.iter().find(|system| path.starts_with(system)) {
         Some(system) => Err(WorkspaceRefusal::System { path: owned(), system: system.into() }),
         None => Ok(()),
     }
@@ -176,7 +183,7 @@ fn judge(path: &Path, rules: &Rules) -> Result<(), WorkspaceRefusal> {
 /// Removes `.` and `..` from a path without looking at the file system.
 ///
 /// The result can lead to another directory than `path` if a `..` follows a symbolic link.
-pub fn without_dots(path: &Path) -> PathBuf {
+pub fn remove_dots(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for component in path.components() {
         match component {
@@ -192,17 +199,17 @@ pub fn without_dots(path: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    fn rules() -> Rules {
-        Rules { home: Some("/home/ada".into()), ..Rules::default() }
+    fn rules() -> WorkspaceRules {
+        WorkspaceRules { home: Some("/home/ada".into()), ..WorkspaceRules::default() }
     }
 
     #[track_caller]
-    fn allow(path: &str, rules: &Rules) {
+    fn allow(path: &str, rules: &WorkspaceRules) {
         assert_eq!(validate(Path::new(path), Path::new(path), rules), Ok(()), "{path}");
     }
 
     #[track_caller]
-    fn refuse(given: &str, resolved: &str, rules: &Rules, message: &str) {
+    fn refuse(given: &str, resolved: &str, rules: &WorkspaceRules, message: &str) {
         let refusal = validate(Path::new(given), Path::new(resolved), rules).unwrap_err();
         assert_eq!(refusal.to_string(), message);
         assert!(!refusal.hint().is_empty());
@@ -231,7 +238,12 @@ mod tests {
         let message = "`/` cannot be a workspace: it is the root of the filesystem";
         refuse("/", "/", &rules(), message);
         refuse("/tmp/..", "/tmp", &rules(), message);
-        refuse("link", "/", &Rules { allow_workspace: vec!["/".into()], ..rules() }, message);
+        refuse(
+            "link",
+            "/",
+            &WorkspaceRules { allow_workspace: vec!["/".into()], ..rules() },
+            message,
+        );
     }
 
     #[test]
@@ -241,7 +253,8 @@ mod tests {
                 format!("`{path}` cannot be a workspace: it is a home directory, or holds one");
             refuse(path, path, &rules(), &message);
         }
-        let elsewhere = Rules { home: Some("/users/ada".into()), ..Rules::default() };
+        let elsewhere =
+            WorkspaceRules { home: Some("/users/ada".into()), ..WorkspaceRules::default() };
         refuse(
             "x",
             "/users/ada",
@@ -259,7 +272,7 @@ mod tests {
 
     #[test]
     fn system_directories_and_all_beneath_are_refused() {
-        for system in SYSTEM {
+        for system in SYSTEM_DIRECTORIES {
             for path in [system.to_owned(), format!("{system}/a/b")] {
                 if path == "/root" {
                     continue;
@@ -289,11 +302,11 @@ mod tests {
             refuse("link", plain, &rules(), &message);
             allow(&format!("{plain}/x"), &rules());
         }
-        allow("/var/tmp", &Rules { allow_workspace: vec!["/var/tmp".into()], ..rules() });
+        allow("/var/tmp", &WorkspaceRules { allow_workspace: vec!["/var/tmp".into()], ..rules() });
     }
 
     #[test]
-    fn a_symlink_helps_in_neither_direction() {
+    fn a_symbolic_link_bypasses_no_workspace_rule() {
         let message = "`/etc/x` cannot be a workspace: it is in the system directory `/etc`";
         refuse("/tmp/link", "/etc/x", &rules(), message);
         refuse("/etc/x", "/tmp/target", &rules(), message);
@@ -303,10 +316,10 @@ mod tests {
 
     #[test]
     fn an_exception_opens_the_named_directory_and_what_is_beneath() {
-        let root = Rules {
+        let root = WorkspaceRules {
             home: Some("/root".into()),
             allow_workspace: vec!["/root/src".into()],
-            ..Rules::default()
+            ..WorkspaceRules::default()
         };
         allow("/root/src", &root);
         allow("/root/src/app", &root);
@@ -322,17 +335,20 @@ mod tests {
             &root,
             "`/root` cannot be a workspace: it is a home directory, or holds one",
         );
-        allow("/home/ada", &Rules { allow_workspace: vec!["/home/ada".into()], ..rules() });
+        allow(
+            "/home/ada",
+            &WorkspaceRules { allow_workspace: vec!["/home/ada".into()], ..rules() },
+        );
         let refusal = validate(Path::new("x"), Path::new("/root/a"), &root).unwrap_err();
         assert!(refusal.hint().ends_with("allow_workspace = [\"/root/a\"]"), "{}", refusal.hint());
     }
 
     #[test]
     fn a_workspace_root_limits_even_what_is_allowed() {
-        let limited = Rules {
+        let limited = WorkspaceRules {
             workspace_root: Some("/srv".into()),
             allow_workspace: vec!["/etc/app".into()],
-            ..Rules::default()
+            ..WorkspaceRules::default()
         };
         allow("/srv/app", &limited);
         let outside = "cannot be a workspace: `workspace_root` limits workspaces to `/srv`";

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use ringfence_linux::sys::process::wait_any;
-use ringfence_linux::sys::signal::{Mask, pending};
+use ringfence_linux::sys::signal::{SignalMask, read_pending};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
@@ -36,7 +36,7 @@ pub(crate) fn live(leash: Option<&Path>) -> ExitCode {
 fn reap(leash: Option<&Path>) -> io::Result<u8> {
     let mut numbers: Vec<i32> = ORDERS.iter().map(|signal| signal.as_raw()).collect();
     numbers.push(Signal::CHILD.as_raw());
-    let mask = Mask::of(&numbers);
+    let mask = SignalMask::with_signals(&numbers);
     mask.block()?;
     let signals = mask.descriptor()?;
     // The host's core dump handler would run outside the sandbox, as root of the host. For such a
@@ -61,7 +61,7 @@ fn reap(leash: Option<&Path>) -> io::Result<u8> {
             }
         }
         poll(&mut [PollFd::new(&signals, PollFlags::IN)], None)?;
-        for number in pending(&signals) {
+        for number in read_pending(&signals) {
             if let Some(order) = ORDERS.into_iter().find(|signal| signal.as_raw() == number) {
                 let _ = kill_process(server, order); // the server may have ended meanwhile
             }

@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     }
     // The parent may have blocked the signals that ask the guest to stop, as process 1 does, and a
     // child inherits the signal mask (signal(7)).
-    let _ = ringfence_linux::sys::signal::Mask::empty().set(); // cannot fail with a valid mask
+    let _ = ringfence_linux::sys::signal::SignalMask::empty().set(); // cannot fail with a valid mask
     match server::run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -15,7 +15,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use ringfence_linux::launcher::LauncherError;
-use ringfence_linux::{Launcher, gate, passing};
+use ringfence_linux::{Launcher, fd_passing, gate};
 use rustix::process::Signal;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::unix::pipe;
@@ -152,9 +152,9 @@ fn take_over(path: &Path, gives_gate: bool) -> Result<OwnedFd, ServeError> {
     let handed = || {
         let giver = std::os::unix::net::UnixStream::connect(path)?;
         giver.set_read_timeout(Some(HEAD_PATIENCE))?;
-        let (_, descriptors) = passing::receive(&giver, &mut [0])?;
+        let (_, descriptors) = fd_passing::receive(&giver, &mut [0])?;
         if gives_gate {
-            gate::open(gate::Kind::Proxy, &giver)?;
+            gate::open(gate::GateKind::Proxy, &giver)?;
         }
         listening(descriptors.into_iter().next().ok_or(io::ErrorKind::UnexpectedEof)?)
     };

@@ -13,9 +13,9 @@ use rustix::thread::{
     set_no_new_privs,
 };
 
-use crate::init::{SetupError, Step};
+use crate::init::{SetupError, StepContext};
 use crate::landlock::{self, Rules};
-use crate::seccomp::{Filter, Profile, Sockets};
+use crate::seccomp::{AllowedSockets, FilterProfile, SeccompFilter};
 use crate::shares;
 use crate::sys::process::join_new_session_keyring;
 use crate::view::View;
@@ -80,13 +80,13 @@ pub(crate) fn confine_in_namespaces(
     // read it.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .step("close the process to its descendants")?;
-    install_filter(Sockets::Private)
+    install_filter(AllowedSockets::Private)
 }
 
 /// Confines a command that sees the host's own tree.
 pub(crate) fn confine_in_place(
     rules: &Rules,
-    sockets: Sockets,
+    sockets: AllowedSockets,
     passed: &[(i32, OwnedFd)],
 ) -> Result<(), SetupError> {
     give_up_resources()?;
@@ -155,6 +155,6 @@ pub(crate) fn drop_capabilities() -> Result<(), SetupError> {
     set_capabilities(None, none).step("drop the capabilities")
 }
 
-pub(crate) fn install_filter(sockets: Sockets) -> Result<(), SetupError> {
-    Filter::build(Profile { sockets }).install().step("install the seccomp filter")
+pub(crate) fn install_filter(sockets: AllowedSockets) -> Result<(), SetupError> {
+    SeccompFilter::build(FilterProfile { sockets }).install().step("install the seccomp filter")
 }

@@ -10,11 +10,11 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::sys::process::Usage;
+use crate::sys::process::ResourceUsage;
 
 /// A message from the first process to the launching side.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Report {
+pub enum ControlReport {
     /// A set-up step failed, so the command was not run.
     SetupFailed {
         /// Description of the step: the action and its object.
@@ -39,27 +39,27 @@ pub enum Report {
         signal: i32,
     },
     /// The command ended.
-    Ended(Ending),
+    Ended(CommandEnding),
 }
 
 /// The result of a command that ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ending {
+pub struct CommandEnding {
     /// Exit code of the command; absent if a signal ended it.
     pub exit_code: Option<i32>,
     /// Signal that ended the command; absent if it exited.
     pub signal: Option<i32>,
     /// Resources that all processes of the run used.
-    pub usage: Usage,
+    pub usage: ResourceUsage,
     /// True if every process of the run is known to be gone.
     pub swept: bool,
 }
 
-impl Ending {
+impl CommandEnding {
     /// Decodes a wait status, wait(2).
-    pub fn from_status(status: i32, usage: Usage, swept: bool) -> Self {
+    pub fn from_status(status: i32, usage: ResourceUsage, swept: bool) -> Self {
         let signalled = libc::WIFSIGNALED(status);
-        Ending {
+        CommandEnding {
             exit_code: (!signalled).then(|| libc::WEXITSTATUS(status)),
             signal: signalled.then(|| libc::WTERMSIG(status)),
             usage,
@@ -70,7 +70,7 @@ impl Ending {
 
 /// A message from the launching side to the first process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Order {
+pub enum ControlOrder {
     /// Order to send the signal with this number to the command's process group.
     Signal(i32),
     /// Order to continue the stopped command.
@@ -83,10 +83,10 @@ pub enum Order {
 }
 
 /// Size limit of a message, in bytes. Only a faulty sender produces a longer one.
-const LONGEST: usize = 8 * 1024;
+const MAX_MESSAGE_BYTES: usize = 8 * 1024;
 
 /// Creates a connected pair of sockets.
-pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+pub fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -97,16 +97,20 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// Sends one message. A peer that is gone is not an error, because nobody needs the message then.
 pub fn send<T: Serialize>(socket: impl AsFd, message: &T) -> io::Result<()> {
-    send_as(socket, message, SendFlags::NOSIGNAL)
+    send_with_flags(socket, message, SendFlags::NOSIGNAL)
 }
 
 /// Sends one message without waiting. Fails with `WouldBlock` if the peer has too many unread
 /// messages, so that a peer that never reads cannot block the sender.
-pub fn mention<T: Serialize>(socket: impl AsFd, message: &T) -> io::Result<()> {
-    send_as(socket, message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+pub fn try_send<T: Serialize>(socket: impl AsFd, message: &T) -> io::Result<()> {
+    send_with_flags(socket, message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
 }
 
-fn send_as<T: Serialize>(socket: impl AsFd, message: &T, flags: SendFlags) -> io::Result<()> {
+fn send_with_flags<T: Serialize>(
+    socket: impl AsFd,
+    message: &T,
+    flags: SendFlags,
+) -> io::Result<()> {
     let bytes = postcard::to_stdvec(message).map_err(io::Error::other)?;
     match rustix::net::send(socket, &bytes, flags) {
         Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
@@ -118,7 +122,7 @@ fn send_as<T: Serialize>(socket: impl AsFd, message: &T, flags: SendFlags) -> io
 ///
 /// If `flags` say not to wait and there is no message, the error is `WouldBlock`.
 pub fn receive<T: DeserializeOwned>(socket: impl AsFd, flags: RecvFlags) -> io::Result<Option<T>> {
-    let mut buffer = [0u8; LONGEST];
+    let mut buffer = [0u8; MAX_MESSAGE_BYTES];
     let mut was_reset = false;
     loop {
         return match rustix::net::recv(&socket, &mut buffer[..], flags) {

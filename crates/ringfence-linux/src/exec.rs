@@ -6,23 +6,23 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 use crate::confine;
-use crate::control::{self, Report};
-use crate::init::{Held, SetupError, Step};
-use crate::launch::{Confinement, Exec, Launch, Terminal};
+use crate::control::{self, ControlReport};
+use crate::init::{KeptDescriptors, SetupError, StepContext};
+use crate::launch::{Confinement, Exec, Launch, TerminalMode};
 use crate::sys::process;
-use crate::sys::signal::{Mask, restore_default};
+use crate::sys::signal::{SignalMask, restore_default};
 
 /// Executes the command in this process, or reports the error and exits.
-pub(crate) fn run(launch: &Launch, held: &Held, first: Pid) -> ! {
+pub(crate) fn run(launch: &Launch, held: &KeptDescriptors, first: Pid) -> ! {
     let report = match prepare(launch, held, first) {
-        Ok(()) => Report::ExecFailed { errno: exec(&launch.exec) },
+        Ok(()) => ControlReport::ExecFailed { errno: exec(&launch.exec) },
         Err(error) => error.report(),
     };
     let _ = control::send(&held.control, &report); // no other reader could receive the report
     process::exit_now(127)
 }
 
-fn prepare(launch: &Launch, held: &Held, first: Pid) -> Result<(), SetupError> {
+fn prepare(launch: &Launch, held: &KeptDescriptors, first: Pid) -> Result<(), SetupError> {
     if !matches!(launch.confinement, Confinement::Namespaces { .. }) {
         // Outside a pid namespace the first process is not process 1, so another process could kill
         // it. The command would then outlive the first process.
@@ -33,17 +33,17 @@ fn prepare(launch: &Launch, held: &Held, first: Pid) -> Result<(), SetupError> {
         }
     }
     match launch.terminal {
-        Terminal::Detached => {
+        TerminalMode::Detached => {
             rustix::process::setsid().step("make a session")?;
         }
-        Terminal::Own => {
+        TerminalMode::Own => {
             rustix::process::setsid().step("make a session")?;
             rustix::process::ioctl_tiocsctty(rustix::stdio::stdin()).step("take the terminal")?;
         }
-        Terminal::Background => {
+        TerminalMode::Background => {
             rustix::process::setpgid(None, None).step("make a process group")?
         }
-        Terminal::Foreground => {
+        TerminalMode::Foreground => {
             rustix::process::setpgid(None, None).step("make a process group")?;
             if let Some(terminal) = &held.terminal {
                 // SIGTTOU is blocked like every signal, so a background group may call tcsetpgrp
@@ -63,10 +63,10 @@ fn prepare(launch: &Launch, held: &Held, first: Pid) -> Result<(), SetupError> {
         Confinement::Namespaces { .. } | Confinement::Bare => {}
     }
     for (number, fd) in &held.passed {
-        process::place(fd, *number).step(format_args!("pass descriptor {number}"))?;
+        process::duplicate_to(fd, *number).step(format_args!("pass descriptor {number}"))?;
     }
     restore_default(libc::SIGPIPE);
-    Mask::empty().set().step("unblock signals")?;
+    SignalMask::empty().set().step("unblock signals")?;
     Ok(())
 }
 

@@ -20,18 +20,18 @@ use rustix::process::{
 };
 
 use crate::confine;
-use crate::control::{self, Ending, Order, Report};
-use crate::launch::{Birthplace, Confinement, Files, Launch, Network, Survivors};
+use crate::control::{self, CommandEnding, ControlOrder, ControlReport};
+use crate::launch::{Confinement, Launch, LaunchFiles, SandboxNetwork, StartCgroups, Survivors};
 use crate::streams::ReopenedStream;
-use crate::sys::process::{self, Waited};
-use crate::sys::signal::{self, Mask};
-use crate::{exec, gate, mounts, streams, tree};
+use crate::sys::process::{self, WaitedChild};
+use crate::sys::signal::{self, SignalMask};
+use crate::{exec, gate, kill_tree, mounts, streams};
 
 /// Values that the first process gets from its parent.
 #[derive(Debug)]
-pub(crate) struct Inherited<'a> {
-    pub(crate) files: &'a Files,
-    pub(crate) birthplace: &'a Birthplace<'a>,
+pub(crate) struct InheritedState<'a> {
+    pub(crate) files: &'a LaunchFiles,
+    pub(crate) start_cgroups: &'a StartCgroups<'a>,
     pub(crate) control: BorrowedFd<'a>,
     /// Caller's user id. A process in a new user namespace can no longer ask the kernel for the
     /// caller's user and group.
@@ -41,7 +41,7 @@ pub(crate) struct Inherited<'a> {
 
 /// Descriptors that the first process keeps, above the numbers that the command may get.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct KeptDescriptors {
     pub(crate) control: OwnedFd,
     pub(crate) terminal: Option<OwnedFd>,
     pub(crate) gate: Option<OwnedFd>,
@@ -56,32 +56,32 @@ pub(crate) struct SetupError {
 }
 
 /// Adds the name of the set-up step to an error.
-pub(crate) trait Step<T> {
+pub(crate) trait StepContext<T> {
     fn step(self, step: impl fmt::Display) -> Result<T, SetupError>;
 }
 
-impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
+impl<T, E: Into<io::Error>> StepContext<T> for Result<T, E> {
     fn step(self, step: impl fmt::Display) -> Result<T, SetupError> {
         self.map_err(|source| SetupError { step: step.to_string(), source: source.into() })
     }
 }
 
 /// Runs the sandbox and exits the process. Never returns into the parent's code.
-pub(crate) fn run(launch: &Launch, inherited: Inherited<'_>) -> ! {
+pub(crate) fn run(launch: &Launch, inherited: InheritedState<'_>) -> ! {
     // The exit code is 125 even when the report cannot be sent, because no other reader exists.
     let fail = |control: BorrowedFd<'_>, error: SetupError| {
         control::send(control, &error.report()).map_or(125, |()| 125)
     };
-    let code = match arrive(&inherited) {
+    let code = match shed_inherited_state(&inherited) {
         Err(error) => fail(inherited.control, error),
         Ok(held) => match set_up(launch, &inherited, &held) {
             Err(error) => fail(held.control.as_fd(), error),
-            Ok(SetUp { signals, command, reopened }) => {
+            Ok(PreparedSandbox { signals, command, reopened }) => {
                 let owns_pid_namespace =
                     matches!(launch.confinement, Confinement::Namespaces { .. });
                 let private = launch.private.clone();
                 let Launch { time, survivors, .. } = *launch;
-                let first = First {
+                let first = FirstProcess {
                     held,
                     signals,
                     command,
@@ -93,7 +93,7 @@ pub(crate) fn run(launch: &Launch, inherited: Inherited<'_>) -> ! {
                 };
                 // The control socket closes only when the process exits, so that a peer that waits
                 // for the end of the socket has also waited for the end of the process.
-                process::exit_now(first.live())
+                process::exit_now(first.run_until_ended())
             }
         },
     };
@@ -101,19 +101,20 @@ pub(crate) fn run(launch: &Launch, inherited: Inherited<'_>) -> ! {
 }
 
 impl SetupError {
-    pub(crate) fn report(self) -> Report {
+    pub(crate) fn report(self) -> ControlReport {
         match self.source.raw_os_error() {
-            Some(errno) => Report::SetupFailed { step: self.step, errno },
-            None => {
-                Report::SetupFailed { step: format!("{}: {}", self.step, self.source), errno: 0 }
-            }
+            Some(errno) => ControlReport::SetupFailed { step: self.step, errno },
+            None => ControlReport::SetupFailed {
+                step: format!("{}: {}", self.step, self.source),
+                errno: 0,
+            },
         }
     }
 }
 
 /// The first process, with its sandbox built and its command started.
-struct First {
-    held: Held,
+struct FirstProcess {
+    held: KeptDescriptors,
     signals: OwnedFd,
     command: Pid,
     /// Standard streams that the command has in place of the caller's.
@@ -129,7 +130,7 @@ struct First {
 }
 
 /// Result of [`set_up`]: a sandbox whose command has been started.
-struct SetUp {
+struct PreparedSandbox {
     signals: OwnedFd,
     command: Pid,
     reopened: Vec<ReopenedStream>,
@@ -137,14 +138,14 @@ struct SetUp {
 
 /// Gives up everything inherited from the launcher except its memory: signal handling, process
 /// group, cgroup, descriptors.
-fn arrive(inherited: &Inherited<'_>) -> Result<Held, SetupError> {
-    Mask::full().set().step("block signals")?;
+fn shed_inherited_state(inherited: &InheritedState<'_>) -> Result<KeptDescriptors, SetupError> {
+    SignalMask::full().set().step("block signals")?;
     // An ignored SIGCHLD stays ignored through clone(2). Children would then be discarded at their
     // end, and this process could not wait for them.
     signal::restore_default(libc::SIGCHLD);
     // Signals that a terminal sends to the caller's process group are for the caller alone.
     rustix::process::setpgid(None, None).step("make a process group")?;
-    for tasks in inherited.birthplace.tasks {
+    for tasks in inherited.start_cgroups.tasks {
         // Writing "0" moves the writing thread itself. Such a move does not wait for an RCU grace
         // period, unlike the move of another thread.
         rustix::io::write(tasks, b"0").step("enter the cgroup")?;
@@ -153,61 +154,66 @@ fn arrive(inherited: &Inherited<'_>) -> Result<Held, SetupError> {
 }
 
 /// Builds the sandbox around this process and starts the command in it.
-fn set_up(launch: &Launch, inherited: &Inherited<'_>, held: &Held) -> Result<SetUp, SetupError> {
+fn set_up(
+    launch: &Launch,
+    inherited: &InheritedState<'_>,
+    held: &KeptDescriptors,
+) -> Result<PreparedSandbox, SetupError> {
     let mut reopened = Vec::new();
     match &launch.confinement {
         Confinement::Namespaces { view, network, landlock_abi, streams } => {
             confine::map_identity(inherited.user, inherited.group)
                 .step("map the user and group ids")?;
-            die_with_parent(&held.control)?;
+            exit_with_parent(&held.control)?;
             confine::forget_launcher()
                 .step("forget the launcher's command line and environment")?;
             process::enter_new_cgroup_namespace().step("enter a cgroup namespace")?;
             rustix::system::sethostname(b"ringfence").step("set the host name")?;
-            if *network != Network::Host {
-                crate::sys::network::loopback_up().step("bring the loopback interface up")?;
+            if *network != SandboxNetwork::Host {
+                crate::sys::network::activate_loopback().step("bring the loopback interface up")?;
             }
-            if let Network::Gated(kind) = network {
+            if let SandboxNetwork::Gated(kind) = network {
                 let holder =
                     held.gate.as_ref().ok_or(Errno::BADF).step("find who is to hold the gate")?;
                 gate::open(*kind, holder).step("open the gate of the sandbox's network")?;
             }
-            mounts::build(view)?;
-            reopened = streams::reopen(streams)?;
+            mounts::build_root(view)?;
+            reopened = streams::reopen_streams(streams)?;
             confine::confine_in_namespaces(view, *landlock_abi, &held.passed)?;
         }
         Confinement::Landlock { .. } | Confinement::Delegated | Confinement::Bare => {
             set_child_subreaper(Some(rustix::process::getpid())).step("become a subreaper")?;
         }
     }
-    let signals = Mask::of(&[libc::SIGCHLD]).descriptor().step("listen for signals")?;
+    let signals =
+        SignalMask::with_signals(&[libc::SIGCHLD]).descriptor().step("listen for signals")?;
     let first = rustix::process::getpid();
     let command =
         process::vfork(&mut || exec::run(launch, held, first)).step("fork the command")?;
     // Close our copies of the standard streams, because a reader of the command's output expects
     // end of file when the command ends, not when this process ends.
     process::close_range(0, 2).step("close the standard streams")?;
-    Ok(SetUp { signals, command, reopened })
+    Ok(PreparedSandbox { signals, command, reopened })
 }
 
 /// Descriptor numbers that are reserved for the first process when the limit of open files is low.
 const OWN_DESCRIPTORS: i32 = 32;
 /// Extra time before the first process ends a command whose time is over. The launcher acts first,
 /// because it reports the reason.
-const LATER: Duration = Duration::from_millis(250);
+const DEADLINE_GRACE: Duration = Duration::from_millis(250);
 
 /// Installs the command's standard streams, moves the kept descriptors above the numbers that the
 /// command may get, and closes every other descriptor.
 ///
 /// The most important descriptor to close is the launcher's end of the control socket.
-fn keep_descriptors(inherited: &Inherited<'_>) -> io::Result<Held> {
+fn keep_descriptors(inherited: &InheritedState<'_>) -> io::Result<KeptDescriptors> {
     // First number above the command's descriptors, or a lower one if the limit of open files
     // requires it.
     let limit = getrlimit(Resource::Nofile)
         .current
         .and_then(|limit| i32::try_from(limit).ok())
         .unwrap_or(i32::MAX);
-    let own = (Files::HIGHEST + 1).min(limit.saturating_sub(OWN_DESCRIPTORS)).max(3);
+    let own = (LaunchFiles::HIGHEST_PASSED + 1).min(limit.saturating_sub(OWN_DESCRIPTORS)).max(3);
     let files = inherited.files;
     let [stdin, stdout, stderr] = &files.stdio;
     if let Some(stdin) = stdin {
@@ -219,7 +225,7 @@ fn keep_descriptors(inherited: &Inherited<'_>) -> io::Result<Held> {
     if let Some(stderr) = stderr {
         rustix::stdio::dup2_stderr(stderr)?;
     }
-    let held = Held {
+    let held = KeptDescriptors {
         control: fcntl_dupfd_cloexec(inherited.control, own)?,
         terminal: files
             .terminal
@@ -249,7 +255,7 @@ fn keep_descriptors(inherited: &Inherited<'_>) -> io::Result<Held> {
 }
 
 /// Requests SIGKILL at the end of the launching thread, and exits if that thread has already ended.
-fn die_with_parent(control: &OwnedFd) -> Result<(), SetupError> {
+fn exit_with_parent(control: &OwnedFd) -> Result<(), SetupError> {
     set_parent_process_death_signal(Some(Signal::KILL)).step("tie the sandbox to its launcher")?;
     let mut fds = [PollFd::new(control, PollFlags::empty())];
     poll(&mut fds, Some(&rustix::event::Timespec::default())).step("look for the launcher")?;
@@ -260,7 +266,7 @@ fn die_with_parent(control: &OwnedFd) -> Result<(), SetupError> {
 }
 
 /// Reaps every child that has ended. Returns true if no child is left.
-fn is_childless() -> bool {
+fn reap_all_children() -> bool {
     loop {
         match process::wait_any() {
             Ok(Some(_)) => {}
@@ -270,18 +276,20 @@ fn is_childless() -> bool {
     }
 }
 
-impl First {
+impl FirstProcess {
     /// Reaps children and obeys orders until the command has ended and none of its processes is
     /// left.
     ///
-    /// With [`Survivors::Leave`], processes that outlive the command are reaped by [`First::stay`].
+    /// With [`Survivors::Leave`], processes that outlive the command are reaped by
+    /// [`FirstProcess::wait_for_survivors`].
     /// Returns the exit code of the first process.
-    fn live(&self) -> i32 {
-        let deadline =
-            self.time.and_then(|time| Instant::now().checked_add(time.saturating_add(LATER)));
+    fn run_until_ended(&self) -> i32 {
+        let deadline = self
+            .time
+            .and_then(|time| Instant::now().checked_add(time.saturating_add(DEADLINE_GRACE)));
         let pid = self.command.as_raw_nonzero().get();
         // Poll notices a peer that is gone.
-        let _ = control::send(&self.held.control, &Report::Started { pid });
+        let _ = control::send(&self.held.control, &ControlReport::Started { pid });
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
@@ -297,18 +305,18 @@ impl First {
             }
             let (signalled, ordered) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
             if signalled {
-                signal::pending(&self.signals);
+                signal::read_pending(&self.signals);
                 match (self.reap(), self.survivors) {
                     (Some(ended), Survivors::End) => return self.end_everything(Some(ended)),
                     (Some(ended), Survivors::Leave) => {
-                        let swept = is_childless();
-                        self.tell(ended.status, swept);
-                        return if swept { 0 } else { self.stay() };
+                        let swept = reap_all_children();
+                        self.report_ending(ended.status, swept);
+                        return if swept { 0 } else { self.wait_for_survivors() };
                     }
                     (None, _) => {}
                 }
             }
-            if ordered && !self.obey() {
+            if ordered && !self.carry_out_order() {
                 return self.end_everything(None);
             }
         }
@@ -319,19 +327,19 @@ impl First {
     ///
     /// The survivors stay descendants of this process. That distinguishes them from processes whose
     /// first process was killed.
-    fn stay(&self) -> i32 {
+    fn wait_for_survivors(&self) -> i32 {
         loop {
             let mut fds = [
                 PollFd::new(&self.signals, PollFlags::IN),
                 PollFd::new(&self.held.control, PollFlags::IN),
             ];
             let is_over = !matches!(poll(&mut fds, None), Ok(_) | Err(Errno::INTR));
-            if is_over || (!fds[1].revents().is_empty() && !self.obey()) {
-                tree::end_descendants(self.command);
+            if is_over || (!fds[1].revents().is_empty() && !self.carry_out_order()) {
+                kill_tree::end_descendants(self.command);
                 return 0;
             }
-            signal::pending(&self.signals);
-            if is_childless() {
+            signal::read_pending(&self.signals);
+            if reap_all_children() {
                 return 0;
             }
         }
@@ -339,7 +347,7 @@ impl First {
 
     /// Waits for every child that changed state. Returns the command's status if the command has
     /// ended.
-    fn reap(&self) -> Option<Waited> {
+    fn reap(&self) -> Option<WaitedChild> {
         while let Ok(Some(waited)) = process::wait_any() {
             let is_command = waited.pid == self.command.as_raw_nonzero().get();
             if libc::WIFSTOPPED(waited.status) {
@@ -347,7 +355,8 @@ impl First {
                     let signal = libc::WSTOPSIG(waited.status);
                     // Poll notices a peer that is gone. The owner of a long-lived sandbox reads no
                     // such report, so the message is dropped when the socket's buffer is full.
-                    let _ = control::mention(&self.held.control, &Report::Stopped { signal });
+                    let _ =
+                        control::try_send(&self.held.control, &ControlReport::Stopped { signal });
                 }
             } else if is_command {
                 return Some(waited);
@@ -356,17 +365,18 @@ impl First {
         None
     }
 
-    /// Carries out one order. Returns false if the order is [`Order::End`] or the peer is gone.
-    fn obey(&self) -> bool {
+    /// Carries out one order. Returns false if the order is [`ControlOrder::End`] or the
+    /// peer is gone.
+    fn carry_out_order(&self) -> bool {
         match control::receive(&self.held.control, RecvFlags::DONTWAIT) {
-            Ok(Some(Order::Signal(number))) => {
+            Ok(Some(ControlOrder::Signal(number))) => {
                 if let Some(signal) = Signal::from_named_raw(number) {
                     // The group may have ended meanwhile.
                     let _ = kill_process_group(self.command, signal);
                 }
                 true
             }
-            Ok(Some(Order::Continue { foreground })) => {
+            Ok(Some(ControlOrder::Continue { foreground })) => {
                 if let (true, Some(terminal)) = (foreground, &self.held.terminal) {
                     // The terminal may be gone.
                     let _ = rustix::termios::tcsetpgrp(terminal, self.command);
@@ -376,16 +386,16 @@ impl First {
                 true
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
-            Ok(Some(Order::End) | None) | Err(_) => false,
+            Ok(Some(ControlOrder::End) | None) | Err(_) => false,
         }
     }
 
     /// Ends every process that is left and reports how the command ended.
-    fn end_everything(&self, command: Option<Waited>) -> i32 {
+    fn end_everything(&self, command: Option<WaitedChild>) -> i32 {
         let sweep = if self.owns_pid_namespace {
-            tree::end_namespace(self.command)
+            kill_tree::end_namespace(self.command)
         } else {
-            tree::end_descendants(self.command)
+            kill_tree::end_descendants(self.command)
         };
         // When process 1 of a pid namespace exits, the kernel kills every other process of the
         // namespace and waits for their end.
@@ -395,14 +405,15 @@ impl First {
             let _ = fs_err::remove_dir_all(private); // the next run's sweep removes the rest
             let _ = private.parent().map(rustix::fs::rmdir); // other runs may use it
         }
-        self.tell(command.map_or(libc::SIGKILL, |waited| waited.status), swept)
+        self.report_ending(command.map_or(libc::SIGKILL, |waited| waited.status), swept)
     }
 
     /// Reports how the command ended, and whether every process of the run is gone.
-    fn tell(&self, status: i32, swept: bool) -> i32 {
+    fn report_ending(&self, status: i32, swept: bool) -> i32 {
         self.reopened.iter().for_each(ReopenedStream::restore_position);
-        let ending = Ending::from_status(status, process::children_usage(), swept);
-        let _ = control::send(&self.held.control, &Report::Ended(ending)); // nobody else to tell
+        let ending = CommandEnding::from_status(status, process::children_usage(), swept);
+        // An error is ignored, because no other reader could receive the report.
+        let _ = control::send(&self.held.control, &ControlReport::Ended(ending));
         0
     }
 }

@@ -17,10 +17,10 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, statx}
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::init::{SetupError, Step};
+use crate::init::{SetupError, StepContext};
 use crate::landlock::{self, Rules};
 use crate::launch::Exec;
-use crate::seccomp::Sockets;
+use crate::seccomp::AllowedSockets;
 use crate::streams::StreamFile;
 use crate::sys::process;
 use crate::sys::signal::restore_default;
@@ -28,12 +28,12 @@ use crate::view::Entry;
 use crate::{confine, exec, gate, launcher, mounts, shares, streams};
 
 /// First argument of a program that is started for the last steps. The second argument is the
-/// number of a descriptor from which an [`Inside`] can be read.
+/// number of a descriptor from which an [`InsideSteps`] can be read.
 pub const NAME: &str = "ringfence-inside";
 
 /// The last steps inside a sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Inside {
+pub struct InsideSteps {
     /// Limits that only the root of the user namespace can set; present if this program is started
     /// as that root.
     pub root: Option<NamespaceRoot>,
@@ -41,12 +41,12 @@ pub struct Inside {
     /// namespace can make them.
     pub mounts: Vec<Entry>,
     /// Mounts that must exist.
-    pub expected: Vec<Expectation>,
+    pub expected: Vec<MountExpectation>,
     /// Standard streams that are opened again inside.
     pub streams: Vec<StreamFile>,
     /// Way out of the network that is to be created. The gate is created before the mounts are
     /// made.
-    pub gate: Option<Way>,
+    pub gate: Option<GateDescriptors>,
     /// Landlock rules that are added, unless their ABI is 0.
     pub rules: Rules,
     /// Highest descriptor number that belongs to the command; higher descriptors are closed.
@@ -57,7 +57,7 @@ pub struct Inside {
 
 /// A way out of the network, given by the descriptors that are needed to create it.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct Way {
+pub struct GateDescriptors {
     /// Descriptor of the socket to which the gate is sent.
     pub holder: i32,
     /// Descriptor of the tunnel device, if a tunnel is to be created: the device has no path
@@ -82,21 +82,21 @@ pub struct NamespaceRoot {
 
 /// A mount that must be found inside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Expectation {
+pub enum MountExpectation {
     /// A mount of one file or directory of the host, at a path that may lead through a symbolic
     /// link.
     Bound {
         /// Path inside the sandbox.
         path: PathBuf,
         /// Identity of the file or directory that must be mounted there.
-        identity: Identity,
+        identity: FileIdentity,
     },
     /// A mount of one file or directory of the host, at exactly that path.
     Mounted {
         /// Path inside the sandbox; its last component must not be a symbolic link.
         path: PathBuf,
         /// Identity of the file or directory that must be mounted there.
-        identity: Identity,
+        identity: FileIdentity,
     },
     /// A mount that nobody may open.
     Hidden {
@@ -108,14 +108,14 @@ pub enum Expectation {
 /// The device, as major and minor number, and the inode that distinguish a file from every other
 /// file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct FileIdentity {
     device: (u32, u32),
     inode: u64,
 }
 
-/// The properties of a file or directory that are compared with an [`Expectation`].
-struct Found {
-    identity: Identity,
+/// The properties of a file or directory that are compared with an [`MountExpectation`].
+struct FoundFile {
+    identity: FileIdentity,
     permissions: u16,
     is_mount: bool,
 }
@@ -133,13 +133,13 @@ enum InsideError {
     NotExecutable { program: String, source: io::Error },
 }
 
-impl Inside {
+impl InsideSteps {
     /// Writes the value to a file in memory, from which the program inside reads it.
-    pub fn in_memory(&self) -> io::Result<OwnedFd> {
-        launcher::in_memory(&postcard::to_stdvec(self).map_err(io::Error::other)?)
+    pub fn write_to_memory(&self) -> io::Result<OwnedFd> {
+        launcher::create_memory_file(&postcard::to_stdvec(self).map_err(io::Error::other)?)
     }
 
-    fn read(number: Option<OsString>) -> io::Result<Inside> {
+    fn read(number: Option<OsString>) -> io::Result<InsideSteps> {
         let number = number
             .as_ref()
             .and_then(|number| number.to_str())
@@ -157,30 +157,31 @@ impl Inside {
         if let Some(root) = &self.root {
             root.set_limits()?;
         }
-        if let Some(Way { holder, tunnel }) = self.gate {
+        if let Some(GateDescriptors { holder, tunnel }) = self.gate {
             let holder = process::duplicate(holder).step("find who is to hold the gate")?;
             let opened = match tunnel {
                 Some(number) => {
                     let device = PathBuf::from(format!("/proc/self/fd/{number}"));
-                    gate::open_with(gate::Kind::Transparent, holder, &device)
+                    gate::open_with(gate::GateKind::Transparent, holder, &device)
                 }
-                None => gate::open(gate::Kind::Proxy, holder),
+                None => gate::open(gate::GateKind::Proxy, holder),
             };
             opened.step("open the gate of the sandbox's network")?;
         }
         if !self.mounts.is_empty() {
-            mounts::add(&self.mounts)?;
+            mounts::mount_entries(&self.mounts)?;
             // The directory in which this program was started is now hidden by a new mount.
             rustix::process::chdir(&self.exec.directory).step("enter the command's directory")?;
         }
-        self.expected.iter().try_for_each(Expectation::check)?;
+        self.expected.iter().try_for_each(MountExpectation::check)?;
         // No process of ours is left at the end of the command to restore the caller's file offset.
-        drop(streams::reopen(&self.streams)?);
+        drop(streams::reopen_streams(&self.streams)?);
         if let Some(root) = &self.root {
             root.become_user()?;
         }
         if self.rules.abi > 0 {
-            let kept = kept(self.highest_descriptor).step("duplicate the command's descriptors")?;
+            let kept = keep_descriptors(self.highest_descriptor)
+                .step("duplicate the command's descriptors")?;
             landlock::restrict(&self.rules, &kept).step("restrict the process with Landlock")?;
         }
         process::close_range(self.highest_descriptor.unsigned_abs() + 1, u32::MAX)
@@ -216,43 +217,47 @@ impl NamespaceRoot {
         confine::map_root_to(self.user, self.group).step("map the user and group ids")?;
         shares::limit_queues().step("limit signals and message queues")?;
         confine::drop_capabilities()?;
-        confine::install_filter(Sockets::Private)
+        confine::install_filter(AllowedSockets::Private)
     }
 }
 
 /// Executes the command that the descriptor `number` describes, or prints the error and exits.
 pub(crate) fn run(number: Option<OsString>) -> ! {
-    let entered = Inside::read(number)
+    let entered = InsideSteps::read(number)
         .step("read what is to be run")
         .map_err(InsideError::from)
-        .and_then(Inside::enter);
+        .and_then(InsideSteps::enter);
     let code = match entered {
         Ok(()) => 0, // never reached: the command has replaced this program
-        Err(error) => error.tell(),
+        Err(error) => error.print(),
     };
     process::exit_now(code)
 }
 
 /// Duplicates the command's descriptors other than its standard streams.
-fn kept(highest: i32) -> io::Result<Vec<(i32, OwnedFd)>> {
+fn keep_descriptors(highest: i32) -> io::Result<Vec<(i32, OwnedFd)>> {
     // All open numbers are found first, because a duplicate takes a free number in the same range.
     let open: Vec<i32> =
         (3..=highest).filter(|number| process::duplicate(*number).is_ok()).collect();
     open.into_iter().map(|number| Ok((number, process::duplicate(number)?))).collect()
 }
 
-impl Identity {
+impl FileIdentity {
     /// Returns the identity of an open file.
-    pub fn of(file: &OwnedFd) -> io::Result<Identity> {
-        Found::at(file, Path::new(""), AtFlags::EMPTY_PATH).map(|found| found.identity)
+    pub fn from_file(file: &OwnedFd) -> io::Result<FileIdentity> {
+        FoundFile::stat(file, Path::new(""), AtFlags::EMPTY_PATH).map(|found| found.identity)
     }
 }
 
-impl Found {
-    fn at(directory: impl std::os::fd::AsFd, path: &Path, flags: AtFlags) -> io::Result<Found> {
+impl FoundFile {
+    fn stat(
+        directory: impl std::os::fd::AsFd,
+        path: &Path,
+        flags: AtFlags,
+    ) -> io::Result<FoundFile> {
         let stat = statx(directory, path, flags, StatxFlags::BASIC_STATS)?;
-        Ok(Found {
-            identity: Identity {
+        Ok(FoundFile {
+            identity: FileIdentity {
                 device: (stat.stx_dev_major, stat.stx_dev_minor),
                 inode: stat.stx_ino,
             },
@@ -262,12 +267,12 @@ impl Found {
     }
 }
 
-impl Expectation {
+impl MountExpectation {
     fn path(&self) -> &Path {
         match self {
-            Expectation::Bound { path, .. }
-            | Expectation::Mounted { path, .. }
-            | Expectation::Hidden { path } => path,
+            MountExpectation::Bound { path, .. }
+            | MountExpectation::Mounted { path, .. }
+            | MountExpectation::Hidden { path } => path,
         }
     }
 
@@ -276,20 +281,19 @@ impl Expectation {
     /// The right file alone is not enough. Through another path, a process can rename a directory
     /// on which the wrong file is mounted, together with its mount, and put the right directory in
     /// its place. Then the right directory is there, but it is not a mount.
-    fn is_met_by(&self, found: &Found) -> bool {
+    fn is_met_by(&self, found: &FoundFile) -> bool {
         found.is_mount
             && match self {
-                Expectation::Bound { identity, .. } | Expectation::Mounted { identity, .. } => {
-                    found.identity == *identity
-                }
-                Expectation::Hidden { .. } => found.permissions == 0,
+                MountExpectation::Bound { identity, .. }
+                | MountExpectation::Mounted { identity, .. } => found.identity == *identity,
+                MountExpectation::Hidden { .. } => found.permissions == 0,
             }
     }
 
     fn check(&self) -> Result<(), InsideError> {
-        let follows = matches!(self, Expectation::Bound { .. });
+        let follows = matches!(self, MountExpectation::Bound { .. });
         let flags = if follows { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
-        match Found::at(CWD, self.path(), flags) {
+        match FoundFile::stat(CWD, self.path(), flags) {
             Ok(found) if self.is_met_by(&found) => Ok(()),
             Ok(_) | Err(_) => Err(InsideError::Exchanged { path: self.path().into() }),
         }
@@ -304,7 +308,7 @@ impl From<SetupError> for InsideError {
 
 impl InsideError {
     /// Prints the error on the command's standard error, and returns the exit code.
-    fn tell(&self) -> i32 {
+    fn print(&self) -> i32 {
         let cause =
             std::error::Error::source(self).map(|source| format!(": {source}")).unwrap_or_default();
         let error = format!("{self}{cause}");
@@ -347,8 +351,11 @@ mod tests {
         rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap()
     }
 
-    fn mounted(path: &Path) -> Expectation {
-        Expectation::Mounted { path: path.into(), identity: Identity::of(&open(path)).unwrap() }
+    fn mounted(path: &Path) -> MountExpectation {
+        MountExpectation::Mounted {
+            path: path.into(),
+            identity: FileIdentity::from_file(&open(path)).unwrap(),
+        }
     }
 
     #[test]
@@ -365,10 +372,10 @@ mod tests {
 
     #[test]
     fn another_mount_is_refused() {
-        let Expectation::Mounted { identity, .. } = mounted(Path::new("/proc")) else {
+        let MountExpectation::Mounted { identity, .. } = mounted(Path::new("/proc")) else {
             unreachable!()
         };
-        let expectation = Expectation::Mounted { path: "/dev".into(), identity };
+        let expectation = MountExpectation::Mounted { path: "/dev".into(), identity };
         assert!(matches!(expectation.check(), Err(InsideError::Exchanged { .. })));
     }
 
@@ -379,9 +386,9 @@ mod tests {
         fs_err::create_dir(&repository).unwrap();
         fs_err::create_dir(&other).unwrap();
         let expectation = mounted(&repository);
-        let found = || Found {
+        let found = || FoundFile {
             is_mount: true,
-            ..Found::at(CWD, &repository, AtFlags::SYMLINK_NOFOLLOW).unwrap()
+            ..FoundFile::stat(CWD, &repository, AtFlags::SYMLINK_NOFOLLOW).unwrap()
         };
         assert!(expectation.is_met_by(&found()));
         renameat_with(CWD, &repository, CWD, &other, RenameFlags::EXCHANGE).unwrap();
@@ -389,11 +396,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_hidden_and_can_be_opened_is_refused() {
+    fn a_hidden_path_that_can_be_opened_is_refused() {
         assert!(matches!(
-            Expectation::Hidden { path: "/proc".into() }.check(),
+            MountExpectation::Hidden { path: "/proc".into() }.check(),
             Err(InsideError::Exchanged { path }) if path == Path::new("/proc")
         ));
-        assert!(Expectation::Hidden { path: "/nothing".into() }.check().is_err());
+        assert!(MountExpectation::Hidden { path: "/nothing".into() }.check().is_err());
     }
 }

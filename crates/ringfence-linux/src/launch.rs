@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::Group;
+use crate::cgroup::Cgroup;
 use crate::gate;
-use crate::init::{self, Inherited};
+use crate::init::{self, InheritedState};
 use crate::landlock::Rules;
-use crate::seccomp::Sockets;
+use crate::seccomp::AllowedSockets;
 use crate::streams::StreamFile;
-use crate::sys::process::{Side, clone3, fork};
+use crate::sys::process::{CloneSide, clone3, fork};
 use crate::view::View;
 
 /// Everything that a sandbox needs to start.
@@ -27,7 +27,7 @@ pub struct Launch {
     /// Confinement of the command.
     pub confinement: Confinement,
     /// Relation of the command to the caller's terminal.
-    pub terminal: Terminal,
+    pub terminal: TerminalMode,
     /// Time limit of the command; absent if there is none.
     pub time: Option<Duration>,
     /// Treatment of processes that outlive the command.
@@ -58,7 +58,7 @@ pub enum Confinement {
         /// Files that the command sees.
         view: View,
         /// Network that the command can reach.
-        network: Network,
+        network: SandboxNetwork,
         /// Landlock ABI that was probed, for additional rules; 0 if the kernel has none.
         landlock_abi: u32,
         /// Standard streams that are opened again inside.
@@ -69,7 +69,7 @@ pub enum Confinement {
         /// Paths that the command may access.
         rules: Rules,
         /// Sockets that the command may create.
-        sockets: Sockets,
+        sockets: AllowedSockets,
     },
     /// Confinement that the command itself sets up, as bubblewrap does for the program that it
     /// runs. Core dumps are forbidden here, because the command does not do that.
@@ -80,13 +80,13 @@ pub enum Confinement {
 
 /// The network that a sandbox can reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Network {
+pub enum SandboxNetwork {
     /// The host's own network.
     Host,
     /// A network namespace of its own that has only the interface `lo`.
     Private,
     /// A network namespace of its own, and the connections that the holder of its gate permits.
-    Gated(gate::Kind),
+    Gated(gate::GateKind),
 }
 
 /// Treatment of processes that outlive the command that started them.
@@ -103,7 +103,7 @@ pub enum Survivors {
 
 /// Relation of a command to the caller's terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Terminal {
+pub enum TerminalMode {
     /// The command's group becomes the foreground group of the controlling terminal.
     Foreground,
     /// The command stays in the session, in a process group of its own.
@@ -116,36 +116,37 @@ pub enum Terminal {
 
 /// Descriptors of a launch that are not in its description.
 #[derive(Debug, Default)]
-pub struct Files {
+pub struct LaunchFiles {
     /// Standard input, output and error; the caller's own where absent.
     pub stdio: [Option<OwnedFd>; 3],
-    /// Controlling terminal, needed for [`Terminal::Foreground`].
+    /// Controlling terminal, needed for [`TerminalMode::Foreground`].
     pub terminal: Option<OwnedFd>,
-    /// Socket to which the gate is sent, needed for [`Network::Gated`].
+    /// Socket to which the gate is sent, needed for [`SandboxNetwork::Gated`].
     pub gate: Option<OwnedFd>,
-    /// Additional descriptors of the command, each with a number from 3 to [`Files::HIGHEST`].
+    /// Additional descriptors of the command, each with a number from 3 to
+    /// [`LaunchFiles::HIGHEST_PASSED`].
     pub passed: Vec<(i32, OwnedFd)>,
 }
 
-impl Files {
+impl LaunchFiles {
     /// Highest number of a passed descriptor. Numbers above it belong to the first process.
-    pub const HIGHEST: i32 = 199;
+    pub const HIGHEST_PASSED: i32 = 199;
 }
 
 /// The cgroups in which a first process is created, or which it joins itself.
 #[derive(Debug, Default)]
-pub struct Birthplace<'a> {
+pub struct StartCgroups<'a> {
     /// Directory of a cgroup v2, in which the first process is created.
     pub cgroup: Option<BorrowedFd<'a>>,
     /// `tasks` files of cgroup v1, open for writing. The first process joins these cgroups itself.
     pub tasks: &'a [OwnedFd],
 }
 
-impl<'a> Birthplace<'a> {
+impl<'a> StartCgroups<'a> {
     /// Returns the cgroups of `group`, or none if there is no group.
-    pub fn of(group: Option<&'a Group>) -> Birthplace<'a> {
-        group.map_or_else(Birthplace::default, |group| Birthplace {
-            cgroup: group.clone_into(),
+    pub fn for_group(group: Option<&'a Cgroup>) -> StartCgroups<'a> {
+        group.map_or_else(StartCgroups::default, |group| StartCgroups {
+            cgroup: group.clone_directory(),
             tasks: group.tasks(),
         })
     }
@@ -153,7 +154,7 @@ impl<'a> Birthplace<'a> {
 
 /// The first process of a sandbox.
 #[derive(Debug)]
-pub struct Launched {
+pub struct LaunchedProcess {
     /// Pidfd, which becomes readable when the process ends.
     pub pidfd: OwnedFd,
     /// Process id outside the sandbox.
@@ -186,7 +187,7 @@ impl Confinement {
             | libc::CLONE_NEWPID
             | libc::CLONE_NEWIPC
             | libc::CLONE_NEWUTS;
-        if *network != Network::Host {
+        if *network != SandboxNetwork::Host {
             flags |= libc::CLONE_NEWNET;
         }
         flags as u64
@@ -200,21 +201,21 @@ impl Confinement {
 /// launcher process meet this condition; a library's caller does not.
 pub fn launch(
     launch: &Launch,
-    files: &Files,
-    birthplace: &Birthplace<'_>,
+    files: &LaunchFiles,
+    start_cgroups: &StartCgroups<'_>,
     control: &OwnedFd,
-) -> Result<Launched, LaunchError> {
+) -> Result<LaunchedProcess, LaunchError> {
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let side = match (launch.confinement.clone_flags(), birthplace.cgroup) {
+    let side = match (launch.confinement.clone_flags(), start_cgroups.cgroup) {
         // `fork` also works inside a sandbox, whose seccomp filter refuses clone3(2).
         (0, None) => fork(),
         (flags, cgroup) => clone3(flags, cgroup),
     };
     match side.map_err(|source| LaunchError::Clone { source })? {
-        Side::Parent { pidfd, pid } => Ok(Launched { pidfd, pid }),
-        Side::Child => init::run(
+        CloneSide::Parent { pidfd, pid } => Ok(LaunchedProcess { pidfd, pid }),
+        CloneSide::Child => init::run(
             launch,
-            Inherited { files, birthplace, control: control.as_fd(), user, group },
+            InheritedState { files, start_cgroups, control: control.as_fd(), user, group },
         ),
     }
 }

@@ -19,10 +19,10 @@ use rustix::net::RecvFlags;
 use rustix::process::{WaitId, WaitIdOptions, set_child_subreaper, waitid};
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::Group;
-use crate::launch::{Birthplace, Files, Launch, LaunchError, Launched, launch};
+use crate::cgroup::Cgroup;
+use crate::launch::{Launch, LaunchError, LaunchFiles, LaunchedProcess, StartCgroups, launch};
 use crate::sys::signal::ignore_children;
-use crate::{control, inside, passing, tree};
+use crate::{control, fd_passing, inside, kill_tree};
 
 /// Value of `argv[0]` with which a program is started to become a launcher process.
 pub const NAME: &str = "ringfence-launcher";
@@ -37,17 +37,17 @@ pub enum Launcher {
     /// The calling process, which must be small and have one thread.
     Here,
     /// A separate launcher process.
-    Process(Remote),
+    Process(LauncherProcess),
 }
 
 /// A launcher process, seen from the process that sends it requests.
 #[derive(Debug)]
-pub struct Remote {
+pub struct LauncherProcess {
     socket: Mutex<OwnedFd>,
     process: Child,
 }
 
-impl Drop for Remote {
+impl Drop for LauncherProcess {
     fn drop(&mut self) {
         let socket = self.socket.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         // The process may be gone already.
@@ -58,14 +58,14 @@ impl Drop for Remote {
 
 /// A sandbox that was started, seen from the process that asked for it.
 #[derive(Debug)]
-pub struct Started {
+pub struct StartedSandbox {
     /// First process of the sandbox.
-    pub launched: Launched,
+    pub launched: LaunchedProcess,
     /// Control socket: reports arrive here and orders are sent here. Closing it ends the sandbox.
     pub control: OwnedFd,
 }
 
-impl Drop for Started {
+impl Drop for StartedSandbox {
     /// Ends the sandbox if it is still running, and waits for its first process.
     ///
     /// Without the wait, the first process would stay a zombie on hosts whose process 1 does not
@@ -75,7 +75,7 @@ impl Drop for Started {
         let _ = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both);
         let mut fds = [PollFd::new(&self.launched.pidfd, PollFlags::IN)];
         // A process that has not ended by then is left to process 1.
-        let _ = poll(&mut fds, Some(&PATIENCE));
+        let _ = poll(&mut fds, Some(&EXIT_TIMEOUT));
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
         // The call fails if a launcher process forked, because then the first process is not our
         // child.
@@ -84,7 +84,7 @@ impl Drop for Started {
 }
 
 /// Timeout for the end of a first process after its last report.
-const PATIENCE: Timespec = Timespec { tv_sec: 7, tv_nsec: 0 };
+const EXIT_TIMEOUT: Timespec = Timespec { tv_sec: 7, tv_nsec: 0 };
 
 /// Error of starting a launcher process.
 #[derive(Debug, thiserror::Error)]
@@ -100,18 +100,18 @@ pub struct LauncherError {
 /// memory file whose descriptor is sent first.
 ///
 /// Most commands have a few kilobytes of environment variables, and namespaces add a view.
-const LONGEST_PART: usize = 32 * 1024;
+const MAX_DESCRIPTION_BYTES: usize = 32 * 1024;
 /// Size limit of a request, in bytes. Apart from the description, a request has a few bytes per
 /// descriptor.
-const LONGEST_REQUEST: usize = LONGEST_PART + 4096;
+const MAX_REQUEST_BYTES: usize = MAX_DESCRIPTION_BYTES + 4096;
 
 /// Size limit of an answer, in bytes.
-const LONGEST_ANSWER: usize = 4096;
+const MAX_ANSWER_BYTES: usize = 4096;
 
 /// A request for a launch. The fields state which descriptors accompany it, in the order in which
 /// the descriptors are sent.
 #[derive(Debug, Serialize, Deserialize)]
-struct Request {
+struct LaunchRequest {
     description: Option<Vec<u8>>,
     stdio: [bool; 3],
     terminal: bool,
@@ -123,14 +123,14 @@ struct Request {
 
 /// The answer to a request: a process id, or an error message and its errno (0 if there is none).
 /// The pidfd of the first process accompanies an `Ok`.
-type Answer = Result<i32, (String, i32)>;
+type LaunchAnswer = Result<i32, (String, i32)>;
 
 impl Launcher {
     /// Starts `program` as a launcher process. The program must call [`serve_if_asked`] first in
     /// `main`.
     pub fn spawn(program: &Path) -> Result<Launcher, LauncherError> {
         let failed = |source| LauncherError { program: program.display().to_string(), source };
-        let (ours, theirs) = control::pair().map_err(failed)?;
+        let (ours, theirs) = control::socket_pair().map_err(failed)?;
         let process = Command::new(program)
             .arg0(NAME)
             .env_clear()
@@ -142,11 +142,11 @@ impl Launcher {
             .map_err(failed)?;
         // The first message proves that the program became a launcher process instead of ignoring
         // its `argv[0]`.
-        match control::receive::<Hello>(&ours, RecvFlags::empty()) {
-            Ok(Some(Hello { version })) if version == VERSION => {
-                Ok(Launcher::Process(Remote { socket: Mutex::new(ours), process }))
+        match control::receive::<LauncherHello>(&ours, RecvFlags::empty()) {
+            Ok(Some(LauncherHello { version })) if version == VERSION => {
+                Ok(Launcher::Process(LauncherProcess { socket: Mutex::new(ours), process }))
             }
-            Ok(Some(Hello { version })) => Err(failed(io::Error::other(format!(
+            Ok(Some(LauncherHello { version })) => Err(failed(io::Error::other(format!(
                 "it is of version {version}, and this is {VERSION}"
             )))),
             Ok(None) => Err(failed(io::Error::other(
@@ -178,7 +178,7 @@ impl Launcher {
             // Strays became children of process 1, where they look like any other process.
             Launcher::Here => true,
             Launcher::Process(remote) => {
-                tree::end_strays(remote.process.id().cast_signed(), firsts)
+                kill_tree::end_strays(remote.process.id().cast_signed(), firsts)
             }
         }
     }
@@ -187,49 +187,55 @@ impl Launcher {
     pub fn start(
         &self,
         description: &Launch,
-        files: Files,
-        group: Option<&Group>,
-    ) -> Result<Started, LaunchError> {
-        let (ours, theirs) = control::pair().map_err(|source| LaunchError::Ask { source })?;
+        files: LaunchFiles,
+        group: Option<&Cgroup>,
+    ) -> Result<StartedSandbox, LaunchError> {
+        let (ours, theirs) =
+            control::socket_pair().map_err(|source| LaunchError::Ask { source })?;
         let launched = match self {
-            Launcher::Here => launch(description, &files, &Birthplace::of(group), &theirs)?,
-            Launcher::Process(remote) => {
-                remote.ask(description, &files, &Birthplace::of(group), &theirs)?
+            Launcher::Here => {
+                launch(description, &files, &StartCgroups::for_group(group), &theirs)?
             }
+            Launcher::Process(remote) => remote.request_launch(
+                description,
+                &files,
+                &StartCgroups::for_group(group),
+                &theirs,
+            )?,
         };
-        Ok(Started { launched, control: ours })
+        Ok(StartedSandbox { launched, control: ours })
     }
 }
 
 /// The first message of a launcher process.
 #[derive(Debug, Serialize, Deserialize)]
-struct Hello {
+struct LauncherHello {
     version: String,
 }
 
-impl Remote {
-    fn ask(
+impl LauncherProcess {
+    fn request_launch(
         &self,
         description: &Launch,
-        files: &Files,
-        birthplace: &Birthplace<'_>,
+        files: &LaunchFiles,
+        start_cgroups: &StartCgroups<'_>,
         control: &OwnedFd,
-    ) -> Result<Launched, LaunchError> {
+    ) -> Result<LaunchedProcess, LaunchError> {
         let failed = |source: io::Error| LaunchError::Ask { source };
         let described =
             postcard::to_stdvec(description).map_err(|error| failed(io::Error::other(error)))?;
         let (part, file) = match described.len() {
-            ..=LONGEST_PART => (Some(described), None),
-            _ => (None, Some(in_memory(&described).map_err(failed)?)),
+            ..=MAX_DESCRIPTION_BYTES => (Some(described), None),
+            _ => (None, Some(create_memory_file(&described).map_err(failed)?)),
         };
-        let request = Request {
+        let request = LaunchRequest {
             description: part,
             stdio: files.stdio.each_ref().map(Option::is_some),
             terminal: files.terminal.is_some(),
             gate: files.gate.is_some(),
             passed: files.passed.iter().map(|(number, _)| *number).collect(),
-            cgroup: birthplace.cgroup.is_some(),
-            tasks: birthplace.tasks.len(),
+            cgroup: start_cgroups.cgroup.is_some(),
+            tasks: start_cgroups.tasks.len(),
         };
         let mut fds: Vec<_> = file.iter().map(AsFd::as_fd).collect();
         fds.push(control.as_fd());
@@ -237,22 +243,22 @@ impl Remote {
         fds.extend(files.terminal.iter().map(AsFd::as_fd));
         fds.extend(files.gate.iter().map(AsFd::as_fd));
         fds.extend(files.passed.iter().map(|(_, fd)| fd.as_fd()));
-        fds.extend(birthplace.cgroup);
-        fds.extend(birthplace.tasks.iter().map(AsFd::as_fd));
+        fds.extend(start_cgroups.cgroup);
+        fds.extend(start_cgroups.tasks.iter().map(AsFd::as_fd));
 
         let socket = self.socket.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let request =
             postcard::to_stdvec(&request).map_err(|error| failed(io::Error::other(error)))?;
-        passing::send(&*socket, &request, &fds).map_err(failed)?;
-        let mut buffer = [0; LONGEST_ANSWER];
-        let (answer, mut fds) = passing::receive(&*socket, &mut buffer).map_err(failed)?;
+        fd_passing::send(&*socket, &request, &fds).map_err(failed)?;
+        let mut buffer = [0; MAX_ANSWER_BYTES];
+        let (answer, mut fds) = fd_passing::receive(&*socket, &mut buffer).map_err(failed)?;
         if answer.is_empty() {
             return Err(failed(io::ErrorKind::ConnectionReset.into()));
         }
-        let answer: Answer =
+        let answer: LaunchAnswer =
             postcard::from_bytes(answer).map_err(|error| failed(io::Error::other(error)))?;
         match (answer, fds.pop()) {
-            (Ok(pid), Some(pidfd)) => Ok(Launched { pidfd, pid }),
+            (Ok(pid), Some(pidfd)) => Ok(LaunchedProcess { pidfd, pid }),
             (Ok(_), None) => Err(failed(io::Error::other("the launcher sent no process"))),
             (Err((message, 0)), _) => Err(failed(io::Error::other(message))),
             (Err((_, errno)), _) => {
@@ -282,23 +288,24 @@ fn serve() -> ! {
     // Descendants of a killed first process become our children, see `end_strays`. If the kernel
     // refuses the subreaper attribute, they become children of process 1.
     let _ = set_child_subreaper(Some(rustix::process::getpid()));
-    if control::send(socket, &Hello { version: VERSION.to_owned() }).is_ok() {
+    if control::send(socket, &LauncherHello { version: VERSION.to_owned() }).is_ok() {
         // Allocate the buffer once: after a fork, the kernel copies each page of it that is
         // written.
-        let mut buffer = vec![0; LONGEST_REQUEST];
-        while let Ok((request, fds)) = passing::receive(socket, &mut buffer) {
+        let mut buffer = vec![0; MAX_REQUEST_BYTES];
+        while let Ok((request, fds)) = fd_passing::receive(socket, &mut buffer) {
             if request.is_empty() {
                 break;
             }
             let (answer, pidfd) = match start(request, fds) {
-                Ok(Launched { pidfd, pid }) => (Answer::Ok(pid), Some(pidfd)),
-                Err(error) => {
-                    (Answer::Err((error.to_string(), error.raw_os_error().unwrap_or(0))), None)
-                }
+                Ok(LaunchedProcess { pidfd, pid }) => (LaunchAnswer::Ok(pid), Some(pidfd)),
+                Err(error) => (
+                    LaunchAnswer::Err((error.to_string(), error.raw_os_error().unwrap_or(0))),
+                    None,
+                ),
             };
             let Ok(answer) = postcard::to_stdvec(&answer) else { break };
             let fds: Vec<_> = pidfd.iter().map(AsFd::as_fd).collect();
-            if passing::send(socket, &answer, &fds).is_err() {
+            if fd_passing::send(socket, &answer, &fds).is_err() {
                 break;
             }
         }
@@ -306,8 +313,8 @@ fn serve() -> ! {
     crate::sys::process::exit_now(0)
 }
 
-fn start(request: &[u8], fds: Vec<OwnedFd>) -> io::Result<Launched> {
-    let request: Request = postcard::from_bytes(request).map_err(io::Error::other)?;
+fn start(request: &[u8], fds: Vec<OwnedFd>) -> io::Result<LaunchedProcess> {
+    let request: LaunchRequest = postcard::from_bytes(request).map_err(io::Error::other)?;
     let mut fds = fds.into_iter();
     let mut next =
         || fds.next().ok_or_else(|| io::Error::other("a request came without its descriptors"));
@@ -324,7 +331,7 @@ fn start(request: &[u8], fds: Vec<OwnedFd>) -> io::Result<Launched> {
     };
     let description: Launch = postcard::from_bytes(&description).map_err(io::Error::other)?;
     let control = next()?;
-    let mut files = Files::default();
+    let mut files = LaunchFiles::default();
     for (stream, is_sent) in files.stdio.iter_mut().zip(request.stdio) {
         *stream = is_sent.then(&mut next).transpose()?;
     }
@@ -336,14 +343,14 @@ fn start(request: &[u8], fds: Vec<OwnedFd>) -> io::Result<Launched> {
     let cgroup = request.cgroup.then(&mut next).transpose()?;
     let tasks = (0..request.tasks).map(|_| next()).collect::<io::Result<Vec<_>>>()?;
 
-    let birthplace = Birthplace { cgroup: cgroup.as_ref().map(AsFd::as_fd), tasks: &tasks };
-    launch(&description, &files, &birthplace, &control).map_err(|error| match error {
+    let start_cgroups = StartCgroups { cgroup: cgroup.as_ref().map(AsFd::as_fd), tasks: &tasks };
+    launch(&description, &files, &start_cgroups, &control).map_err(|error| match error {
         LaunchError::Clone { source } | LaunchError::Ask { source } => source,
     })
 }
 
 /// Creates a file in memory that holds `bytes`, with the file offset at its start.
-pub fn in_memory(bytes: &[u8]) -> io::Result<OwnedFd> {
+pub fn create_memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
     let file = memfd_create("ringfence", MemfdFlags::CLOEXEC)?;
     let mut rest = bytes;
     while !rest.is_empty() {

@@ -16,29 +16,30 @@ pub mod cgroup;
 pub mod confine;
 pub mod control;
 mod exec;
+pub mod fd_passing;
 pub mod gate;
 mod init;
 pub mod inside;
+mod kill_tree;
 pub mod landlock;
 pub mod launch;
 pub mod launcher;
 pub mod listening;
 mod mounts;
-pub mod passing;
 pub mod pause;
 pub mod processes;
 pub mod seccomp;
 mod shares;
 pub mod streams;
 pub mod sys;
-mod tree;
 pub mod view;
 
-pub use control::{Ending, Order, Report};
+pub use control::{CommandEnding, ControlOrder, ControlReport};
 pub use gate::Gate;
 pub use launch::{
-    Confinement, Exec, Files, Launch, LaunchError, Launched, Network, Survivors, Terminal,
+    Confinement, Exec, Launch, LaunchError, LaunchFiles, LaunchedProcess, SandboxNetwork,
+    Survivors, TerminalMode,
 };
-pub use launcher::{Launcher, Started};
+pub use launcher::{Launcher, StartedSandbox};
 pub use mounts::limit_inodes;
 pub use view::{Access, Entry, SHARED_MEMORY_SIZE, View};

@@ -18,10 +18,10 @@ use rustix::mount::{
     fsmount, fsopen, fspick, mount_change, move_mount, open_tree, unmount,
 };
 
-use crate::init::{SetupError, Step};
+use crate::init::{SetupError, StepContext};
 use crate::shares;
-use crate::streams::{TERMINALS, terminal_path};
-use crate::sys::mount::{Restrict, restrict, restrict_tree};
+use crate::streams::{TERMINAL_NAMES, terminal_path};
+use crate::sys::mount::{MountRestriction, restrict, restrict_tree};
 use crate::view::{Access, Entry, SHARED_MEMORY_SIZE, View, inode_limit};
 
 /// Devices that programs expect. Each is the host's own device file, mounted individually.
@@ -41,16 +41,16 @@ const ROOT_SIZE: u64 = 16 << 20;
 const ROOT_INODES: u64 = 1 << 16;
 /// Existing directory that the new root covers while it is being built. Covering `/usr` is
 /// harmless, because every source below it is opened before.
-const BUILDING_SITE: &str = "/usr";
+const BUILD_MOUNT_POINT: &str = "/usr";
 
 /// A source of a bind, opened on the host.
-struct Source {
+struct BindSource {
     tree: OwnedFd,
     is_directory: bool,
 }
 
 /// Builds the root that `view` describes and makes it the root of this process.
-pub(crate) fn build(view: &View) -> Result<(), SetupError> {
+pub(crate) fn build_root(view: &View) -> Result<(), SetupError> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .step("make mounts private")?;
     let mut sources = Vec::with_capacity(view.entries.len());
@@ -63,24 +63,24 @@ pub(crate) fn build(view: &View) -> Result<(), SetupError> {
     let devices = DEVICES.map(|name| open_device(Path::new("/dev").join(name)));
     let terminals = open_terminals();
 
-    let root = memory(ROOT_SIZE, ROOT_INODES, 0o755).step("make a root in memory")?;
-    move_mount(&root, "", CWD, BUILDING_SITE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+    let root = create_tmpfs(ROOT_SIZE, ROOT_INODES, 0o755).step("make a root in memory")?;
+    move_mount(&root, "", CWD, BUILD_MOUNT_POINT, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
         .step("mount the new root")?;
     let device = device_of(&root).step("look at the new root")?;
-    let mut root = Root { fd: root, memory: vec![device], parents: HashMap::new() };
+    let mut root = NewRoot { fd: root, memory: vec![device], parents: HashMap::new() };
 
-    root.device_files(devices, terminals)?;
+    root.mount_devices(devices, terminals)?;
     for (entry, source) in view.entries.iter().zip(sources) {
         root.apply(entry, source)?;
     }
-    root.process_files()?;
+    root.mount_proc()?;
 
     rustix::process::fchdir(&root.fd).step("enter the new root")?;
     // pivot_root(2): with both arguments equal, the old root is stacked on the new root and can be
     // detached.
     rustix::process::pivot_root(".", ".").step("change the root")?;
     unmount(".", UnmountFlags::DETACH).step("detach the old root")?;
-    restrict(root.fd.as_fd(), Restrict::Writing).step("make the root read-only")?;
+    restrict(root.fd.as_fd(), MountRestriction::Writing).step("make the root read-only")?;
     rustix::process::chdir("/").step("enter the root")
 }
 
@@ -88,14 +88,14 @@ pub(crate) fn build(view: &View) -> Result<(), SetupError> {
 /// the way to any of them.
 ///
 /// The mount points must exist, and so must the covers of hidden paths.
-pub(crate) fn add(entries: &[Entry]) -> Result<(), SetupError> {
+pub(crate) fn mount_entries(entries: &[Entry]) -> Result<(), SetupError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::open("/", flags, Mode::empty()).step("open the root")?;
-    let mut root = Root { fd, memory: Vec::new(), parents: HashMap::new() };
+    let mut root = NewRoot { fd, memory: Vec::new(), parents: HashMap::new() };
     for entry in entries {
         match entry {
             Entry::Bind { source, destination, access } => {
-                let Source { tree, .. } = open_source(source, *access)?;
+                let BindSource { tree, .. } = open_source(source, *access)?;
                 let target = root
                     .open(destination)
                     .step(format_args!("find `{}` inside", destination.display()))?;
@@ -109,7 +109,7 @@ pub(crate) fn add(entries: &[Entry]) -> Result<(), SetupError> {
 }
 
 /// The new root while it is being built.
-struct Root {
+struct NewRoot {
     fd: OwnedFd,
     /// Device numbers of our own file systems in memory. Mount points may be created only there.
     memory: Vec<u64>,
@@ -118,22 +118,22 @@ struct Root {
     parents: HashMap<PathBuf, Rc<OwnedFd>>,
 }
 
-impl Root {
-    fn apply(&mut self, entry: &Entry, source: Option<Source>) -> Result<(), SetupError> {
+impl NewRoot {
+    fn apply(&mut self, entry: &Entry, source: Option<BindSource>) -> Result<(), SetupError> {
         match entry {
-            Entry::Directory { path } => drop(self.directory(path)?),
+            Entry::Directory { path } => drop(self.open_directory(path)?),
             Entry::Symlink { path, target } => {
-                let (parent, name) = self.parent(path)?;
+                let (parent, name) = self.open_parent(path)?;
                 symlinkat(target, &*parent, name)
                     .step(format_args!("link `{}`", path.display()))?;
             }
             Entry::File { path, contents } => {
-                let file = self.file(path)?;
+                let file = self.open_file(path)?;
                 write_all(&file, contents).step(format_args!("write `{}`", path.display()))?;
             }
             Entry::Scratch { path, size, mode } => {
-                let target = self.directory(path)?;
-                let scratch = memory(*size, inode_limit(*size), *mode)
+                let target = self.open_directory(path)?;
+                let scratch = create_tmpfs(*size, inode_limit(*size), *mode)
                     .step("make a file system in memory")?;
                 self.memory.push(device_of(&scratch).step("look at a file system in memory")?);
                 self.mount(&scratch, &target, path)
@@ -142,9 +142,9 @@ impl Root {
             Entry::Bind { source: path, destination, .. } => {
                 let source = source.expect("every bind's source was opened");
                 let target = if source.is_directory {
-                    self.directory(destination)?
+                    self.open_directory(destination)?
                 } else {
-                    self.file(destination)?
+                    self.open_file(destination)?
                 };
                 self.mount(&source.tree, &target, destination).step(format_args!(
                     "mount `{}` at `{}`",
@@ -153,34 +153,36 @@ impl Root {
                 ))?;
             }
             Entry::Pin { path } => self.remount(path, None)?,
-            Entry::Protect { path } => self.remount(path, Some(Restrict::Writing))?,
+            Entry::Protect { path } => self.remount(path, Some(MountRestriction::Writing))?,
             Entry::Hide { path } => self.hide(path)?,
         }
         Ok(())
     }
 
-    fn device_files(
+    fn mount_devices(
         &mut self,
         devices: [Result<OwnedFd, SetupError>; DEVICES.len()],
         terminals: Vec<OwnedFd>,
     ) -> Result<(), SetupError> {
         let dev = Path::new("/dev");
         for (name, device) in DEVICES.iter().zip(devices) {
-            let target = self.file(&dev.join(name))?;
+            let target = self.open_file(&dev.join(name))?;
             mount_on(&device?, &target).step(format_args!("mount the device `{name}`"))?;
         }
-        for (name, terminal) in TERMINALS.iter().zip(terminals) {
+        for (name, terminal) in TERMINAL_NAMES.iter().zip(terminals) {
             // Programs that ask for the name of their terminal find it at this path, because the
             // host's devpts is absent.
-            let target = self.file(&dev.join(name))?;
+            let target = self.open_file(&dev.join(name))?;
             mount_on(&terminal, &target).step("mount the terminal")?;
         }
         for (name, target) in DEVICE_LINKS {
             self.apply(&Entry::Symlink { path: dev.join(name), target: target.into() }, None)?;
         }
-        let terminals =
-            filesystem("devpts", &[("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620")]);
-        let target = self.directory(&dev.join("pts"))?;
+        let terminals = create_filesystem(
+            "devpts",
+            &[("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620")],
+        );
+        let target = self.open_directory(&dev.join("pts"))?;
         mount_on(&terminals.step("make a devpts")?, &target).step("mount a devpts")?;
         self.apply(
             &Entry::Scratch { path: dev.join("shm"), size: SHARED_MEMORY_SIZE, mode: 0o1777 },
@@ -188,21 +190,25 @@ impl Root {
         )
     }
 
-    fn process_files(&mut self) -> Result<(), SetupError> {
-        let target = self.directory(Path::new("/proc"))?;
+    fn mount_proc(&mut self) -> Result<(), SetupError> {
+        let target = self.open_directory(Path::new("/proc"))?;
         let proc = detached_proc().step("make a proc")?;
         shares::limit_watchers(&proc).step("limit the watchers of files")?;
         mount_on(&proc, &target).step("mount a proc")?;
-        for entry in View::of_proc() {
+        for entry in View::proc_entries() {
             unless_missing(self.apply(&entry, None))?;
         }
         Ok(())
     }
 
     /// Mounts a path onto itself, with `restriction` if there is one.
-    fn remount(&mut self, path: &Path, restriction: Option<Restrict>) -> Result<(), SetupError> {
+    fn remount(
+        &mut self,
+        path: &Path,
+        restriction: Option<MountRestriction>,
+    ) -> Result<(), SetupError> {
         let target = self.open(path).step(format_args!("find `{}` inside", path.display()))?;
-        let tree = clone_tree(&target, Recursion::Deep)
+        let tree = clone_tree(&target, CloneDepth::Deep)
             .step(format_args!("open `{}` inside", path.display()))?;
         if let Some(restriction) = restriction {
             restrict_tree(tree.as_fd(), restriction)
@@ -218,7 +224,7 @@ impl Root {
         let is_directory =
             is_directory(&target).step(format_args!("look at `{}`", path.display()))?;
         let cover = if is_directory { View::COVER_DIRECTORY } else { View::COVER_FILE };
-        let cover = match openat2(&self.fd, cover, OFlags::PATH, Mode::empty(), RESOLVE) {
+        let cover = match openat2(&self.fd, cover, OFlags::PATH, Mode::empty(), RESOLVE_FLAGS) {
             Err(Errno::NOENT) => {
                 if is_directory {
                     mkdirat(&self.fd, cover, Mode::empty()).step("make a cover")?;
@@ -229,36 +235,39 @@ impl Root {
                             .step("make a cover")?,
                     );
                 }
-                openat2(&self.fd, cover, OFlags::PATH, Mode::empty(), RESOLVE)
+                openat2(&self.fd, cover, OFlags::PATH, Mode::empty(), RESOLVE_FLAGS)
             }
             opened => opened,
         };
         let tree =
-            clone_tree(&cover.step("open a cover")?, Recursion::Shallow).step("open a cover")?;
-        restrict(tree.as_fd(), Restrict::Writing).step("restrict a cover")?;
+            clone_tree(&cover.step("open a cover")?, CloneDepth::Shallow).step("open a cover")?;
+        restrict(tree.as_fd(), MountRestriction::Writing).step("restrict a cover")?;
         mount_on(&tree, &target).step(format_args!("cover `{}`", path.display()))
     }
 
     /// Opens an existing path inside without following symbolic links.
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        openat2(&self.fd, relative(path), flags, Mode::empty(), RESOLVE)
+        openat2(&self.fd, relative(path), flags, Mode::empty(), RESOLVE_FLAGS)
     }
 
     /// Opens a directory inside. Creates the directory and its parents if they are missing.
-    fn directory(&mut self, path: &Path) -> Result<OwnedFd, SetupError> {
-        self.make(path, |parent, name| match mkdirat(parent, name, Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(Errno::EXIST) => {
-                let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                rustix::fs::openat(parent, name, flags, Mode::empty())
+    fn open_directory(&mut self, path: &Path) -> Result<OwnedFd, SetupError> {
+        self.open_or_make(path, |parent, name| {
+            match mkdirat(parent, name, Mode::from_raw_mode(0o755)) {
+                Ok(()) | Err(Errno::EXIST) => {
+                    let flags =
+                        OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                    rustix::fs::openat(parent, name, flags, Mode::empty())
+                }
+                Err(error) => Err(error),
             }
-            Err(error) => Err(error),
         })
     }
 
     /// Opens a file inside. Creates the file and its parents if they are missing.
-    fn file(&mut self, path: &Path) -> Result<OwnedFd, SetupError> {
-        self.make(path, |parent, name| {
+    fn open_file(&mut self, path: &Path) -> Result<OwnedFd, SetupError> {
+        self.open_or_make(path, |parent, name| {
             let flags = OFlags::CREATE | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
             rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o644))
         })
@@ -266,12 +275,12 @@ impl Root {
 
     /// Opens a path inside. If its parent is on our own file systems, `make` creates and opens the
     /// path.
-    fn make(
+    fn open_or_make(
         &mut self,
         path: &Path,
         make: impl FnOnce(&OwnedFd, &OsStr) -> Result<OwnedFd, Errno>,
     ) -> Result<OwnedFd, SetupError> {
-        match self.parent(path) {
+        match self.open_parent(path) {
             Ok((parent, name)) => {
                 make(&parent, name).step(format_args!("make `{}` inside", path.display()))
             }
@@ -283,7 +292,7 @@ impl Root {
     /// Opens the parent of a path that is to be created. Returns the parent and the last component.
     ///
     /// Fails if the parent is on the host's files.
-    fn parent<'p>(&mut self, path: &'p Path) -> Result<(Rc<OwnedFd>, &'p OsStr), SetupError> {
+    fn open_parent<'p>(&mut self, path: &'p Path) -> Result<(Rc<OwnedFd>, &'p OsStr), SetupError> {
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(io::Error::other("it has no parent"))
                 .step(format_args!("make `{}`", path.display()));
@@ -291,7 +300,7 @@ impl Root {
         if let Some(parent) = self.parents.get(above) {
             return Ok((Rc::clone(parent), name));
         }
-        let parent = self.directory(above)?;
+        let parent = self.open_directory(above)?;
         let device =
             device_of(&parent).step(format_args!("look at the parent of `{}`", path.display()))?;
         if !self.memory.contains(&device) {
@@ -313,38 +322,38 @@ impl Root {
     }
 }
 
-const RESOLVE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_SYMLINKS);
+const RESOLVE_FLAGS: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_SYMLINKS);
 
 /// Extent of the mounts that are cloned: one mount, or also every mount below it.
 #[derive(Clone, Copy)]
-enum Recursion {
+enum CloneDepth {
     Shallow,
     Deep,
 }
 
-fn clone_tree(fd: impl AsFd, recursion: Recursion) -> Result<OwnedFd, Errno> {
+fn clone_tree(fd: impl AsFd, recursion: CloneDepth) -> Result<OwnedFd, Errno> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH;
-    if let Recursion::Deep = recursion {
+    if let CloneDepth::Deep = recursion {
         flags |= OpenTreeFlags::AT_RECURSIVE;
     }
     open_tree(fd, "", flags)
 }
 
-fn open_source(path: &Path, access: Access) -> Result<Source, SetupError> {
+fn open_source(path: &Path, access: Access) -> Result<BindSource, SetupError> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
         .step(format_args!("open `{}` on the host", path.display()))?;
     let is_directory = is_directory(&fd).step(format_args!("look at `{}`", path.display()))?;
-    let tree = clone_tree(&fd, Recursion::Deep)
+    let tree = clone_tree(&fd, CloneDepth::Deep)
         .step(format_args!("clone the mount of `{}`", path.display()))?;
     let restriction = match access {
-        Access::Read => Restrict::Writing,
-        Access::Write => Restrict::DevicesAndPrivilege,
+        Access::Read => MountRestriction::Writing,
+        Access::Write => MountRestriction::DevicesAndPrivilege,
     };
     restrict_tree(tree.as_fd(), restriction).step(format_args!("restrict `{}`", path.display()))?;
-    Ok(Source { tree, is_directory })
+    Ok(BindSource { tree, is_directory })
 }
 
 /// Opens a device file as a mount. Unlike other sources, the mount must stay usable as a device.
@@ -352,7 +361,7 @@ fn open_device(path: PathBuf) -> Result<OwnedFd, SetupError> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let device =
         open_tree(CWD, &path, flags).step(format_args!("open the device `{}`", path.display()))?;
-    restrict(device.as_fd(), Restrict::Changing)
+    restrict(device.as_fd(), MountRestriction::Changing)
         .step(format_args!("restrict the device `{}`", path.display()))?;
     Ok(device)
 }
@@ -366,7 +375,9 @@ pub(crate) fn restrict_devices() -> Result<(), SetupError> {
         let step = || format!("restrict the device `{}`", path.display());
         match rustix::fs::open(&path, flags, Mode::empty()) {
             Err(Errno::NOENT) if is_terminal => {}
-            device => restrict(device.step(step())?.as_fd(), Restrict::Changing).step(step())?,
+            device => {
+                restrict(device.step(step())?.as_fd(), MountRestriction::Changing).step(step())?
+            }
         }
     }
     Ok(())
@@ -377,7 +388,7 @@ pub(crate) fn restrict_devices() -> Result<(), SetupError> {
 fn device_paths() -> impl Iterator<Item = (PathBuf, bool)> {
     let named = |name: &&str, is_terminal| (Path::new("/dev").join(name), is_terminal);
     let devices = DEVICES.iter().map(move |name| named(name, false));
-    devices.chain(TERMINALS.iter().map(move |name| named(name, true)))
+    devices.chain(TERMINAL_NAMES.iter().map(move |name| named(name, true)))
 }
 
 /// Opens each distinct terminal among the standard streams as a mount. Omits terminals that have no
@@ -396,7 +407,7 @@ fn open_terminals() -> Vec<OwnedFd> {
 fn open_terminal(path: &Path) -> Option<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let tree = open_tree(CWD, path, flags).ok()?;
-    restrict(tree.as_fd(), Restrict::Changing).is_ok().then_some(tree)
+    restrict(tree.as_fd(), MountRestriction::Changing).is_ok().then_some(tree)
 }
 
 /// Limits the inodes of a file system in memory that another program created.
@@ -410,10 +421,10 @@ pub fn limit_inodes(root: impl AsFd, inodes: u64) -> Result<(), Errno> {
 
 /// Creates a proc file system for the pid namespace of this process, without mounting it.
 pub(crate) fn detached_proc() -> Result<OwnedFd, Errno> {
-    filesystem("proc", &[])
+    create_filesystem("proc", &[])
 }
 
-fn filesystem(kind: &str, options: &[(&str, &str)]) -> Result<OwnedFd, Errno> {
+fn create_filesystem(kind: &str, options: &[(&str, &str)]) -> Result<OwnedFd, Errno> {
     let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in options {
         if value.is_empty() {
@@ -435,9 +446,9 @@ fn filesystem(kind: &str, options: &[(&str, &str)]) -> Result<OwnedFd, Errno> {
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-fn memory(size: u64, inodes: u64, mode: u32) -> Result<OwnedFd, Errno> {
+fn create_tmpfs(size: u64, inodes: u64, mode: u32) -> Result<OwnedFd, Errno> {
     let (size, inodes, mode) = (size.to_string(), inodes.to_string(), format!("{mode:o}"));
-    filesystem("tmpfs", &[("size", &size), ("nr_inodes", &inodes), ("mode", &mode)])
+    create_filesystem("tmpfs", &[("size", &size), ("nr_inodes", &inodes), ("mode", &mode)])
 }
 
 fn mount_on(tree: impl AsFd, target: impl AsFd) -> Result<(), Errno> {

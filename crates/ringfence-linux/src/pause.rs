@@ -14,15 +14,15 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde::{Deserialize, Serialize};
 
-use crate::processes::{Snapshot, Stat, listed_below, lists_children};
+use crate::processes::{ProcessStat, Snapshot, listed_descendants, lists_children};
 
 /// Timeout for stopping a tree. A tree that forks faster than it is stopped never stops.
-const PATIENCE: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay between two passes over the tree.
-const MOMENT: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Number of consecutive passes that must find every process stopped. One pass is not enough,
 /// because a process that was already checked may be continued by a process that was not.
-const LOOKS: u32 = 2;
+const STOPPED_PASSES: u32 = 2;
 /// Bit of SIGSTOP in a signal set, as proc_pid_status(5) prints it.
 const STOP_BIT: u64 = 1 << (Signal::STOP.as_raw() - 1);
 
@@ -36,20 +36,20 @@ pub struct ProcessTree {
 
 impl ProcessTree {
     /// Returns the tree below a process, or `None` if the process is gone.
-    pub fn of(first: i32) -> Option<ProcessTree> {
-        Some(ProcessTree { first, began: Stat::of(first)?.began })
+    pub fn from_pid(first: i32) -> Option<ProcessTree> {
+        Some(ProcessTree { first, began: ProcessStat::read(first)?.began })
     }
 
     /// Returns true if the first process still exists.
-    pub fn is_there(&self) -> io::Result<bool> {
-        let stat = Stat::at(format!("/proc/{}/stat", self.first).as_ref())?;
+    pub fn is_alive(&self) -> io::Result<bool> {
+        let stat = ProcessStat::read_at(format!("/proc/{}/stat", self.first).as_ref())?;
         Ok(stat.is_some_and(|stat| stat.began == self.began && !stat.is_dead()))
     }
 
     /// Lists the processes that are stopped now, for example by a shell's job control. These
     /// processes must not be continued with the others.
-    pub fn stopped(&self) -> io::Result<Vec<i32>> {
-        let is_stopped = |pid: &i32| Stat::of(*pid).is_some_and(|stat| stat.state == b'T');
+    pub fn list_stopped(&self) -> io::Result<Vec<i32>> {
+        let is_stopped = |pid: &i32| ProcessStat::read(*pid).is_some_and(|stat| stat.state == b'T');
         Ok(self
             .members()?
             .into_iter()
@@ -64,15 +64,15 @@ impl ProcessTree {
     /// that were stopped are continued.
     pub fn stop(&self) -> io::Result<()> {
         let mut told = Vec::new();
-        self.stop_all(&mut told).inspect_err(|_| go_on(told.into_iter().rev()))
+        self.stop_all(&mut told).inspect_err(|_| resume_processes(told.into_iter().rev()))
     }
 
     /// Stops every process as [`ProcessTree::stop`] does, and adds each process that got SIGSTOP to
     /// `told`.
     fn stop_all(&self, told: &mut Vec<Pid>) -> io::Result<()> {
-        let (deadline, mut looks) = (Instant::now() + PATIENCE, 0);
-        while looks < LOOKS {
-            if !self.is_there()? {
+        let (deadline, mut looks) = (Instant::now() + STOP_TIMEOUT, 0);
+        while looks < STOPPED_PASSES {
+            if !self.is_alive()? {
                 return Err(io::ErrorKind::NotFound.into());
             }
             let running: Vec<Pid> =
@@ -87,17 +87,17 @@ impl ProcessTree {
             if Instant::now() > deadline {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            thread::sleep(MOMENT);
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
 
     /// Continues every process below the first process, except those in `except`. Returns an error
     /// if the processes cannot all be listed.
-    pub fn go_on(&self, except: &[i32]) -> io::Result<()> {
-        if self.is_there()? {
+    pub fn resume(&self, except: &[i32]) -> io::Result<()> {
+        if self.is_alive()? {
             let is_meant = |pid: &Pid| !except.contains(&pid.as_raw_nonzero().get());
-            go_on(self.members()?.into_iter().rev().filter(is_meant));
+            resume_processes(self.members()?.into_iter().rev().filter(is_meant));
         }
         Ok(())
     }
@@ -108,15 +108,15 @@ impl ProcessTree {
     }
 
     /// Lists the processes below the first process, by the fastest method that the kernel offers.
-    pub(crate) fn members_at_hand(&self) -> Vec<i32> {
+    pub(crate) fn list_members(&self) -> Vec<i32> {
         match lists_children() {
-            true => listed_below(self.first),
-            false => Snapshot::take().below(self.first, &[]),
+            true => listed_descendants(self.first),
+            false => Snapshot::take().descendants(self.first, &[]),
         }
     }
 
     fn members(&self) -> io::Result<Vec<Pid>> {
-        let members = Snapshot::take_whole()?.below(self.first, &[]);
+        let members = Snapshot::take_complete()?.descendants(self.first, &[]);
         Ok(members.into_iter().filter_map(Pid::from_raw).collect())
     }
 }
@@ -134,18 +134,20 @@ pub struct Footprint {
 
 impl Footprint {
     /// Measures the current use of each tree. The result has `None` for a tree that is gone.
-    pub fn of_all(trees: &[Option<ProcessTree>]) -> Vec<Option<Footprint>> {
+    pub fn measure_all(trees: &[Option<ProcessTree>]) -> Vec<Option<Footprint>> {
         // If the kernel does not list children, all processes of the host are read, but only once.
         let snapshot = (!lists_children()).then(Snapshot::take);
         let below = |first| {
-            snapshot.as_ref().map_or_else(|| listed_below(first), |all| all.below(first, &[]))
+            snapshot
+                .as_ref()
+                .map_or_else(|| listed_descendants(first), |all| all.descendants(first, &[]))
         };
-        trees.iter().map(|tree| Footprint::of((*tree)?, below)).collect()
+        trees.iter().map(|tree| Footprint::measure((*tree)?, below)).collect()
     }
 
-    fn of(tree: ProcessTree, below: impl Fn(i32) -> Vec<i32>) -> Option<Footprint> {
-        let first = Stat::of(tree.first).filter(|stat| stat.began == tree.began)?;
-        let all = below(tree.first).into_iter().filter_map(Stat::of).chain([first]);
+    fn measure(tree: ProcessTree, below: impl Fn(i32) -> Vec<i32>) -> Option<Footprint> {
+        let first = ProcessStat::read(tree.first).filter(|stat| stat.began == tree.began)?;
+        let all = below(tree.first).into_iter().filter_map(ProcessStat::read).chain([first]);
         let (ticks, pages) =
             all.fold((0, 0), |(ticks, pages), stat| (ticks + stat.ticks, pages + stat.pages));
         let processor_time =
@@ -156,17 +158,18 @@ impl Footprint {
 
 /// Continues processes. Callers pass children before their parents, so that a parent does not see
 /// its child stopped.
-fn go_on(processes: impl Iterator<Item = Pid>) {
+fn resume_processes(processes: impl Iterator<Item = Pid>) {
     for pid in processes {
         let _ = kill_process(pid, Signal::CONT); // the process may have been killed while stopped
     }
 }
 
 /// Returns the state of each existing thread of a process.
-fn states(pid: i32) -> io::Result<Vec<u8>> {
+fn thread_states(pid: i32) -> io::Result<Vec<u8>> {
     let threads = fs_err::read_dir(format!("/proc/{pid}/task"))?;
-    let stats =
-        threads.flatten().filter_map(|thread| Stat::at(&thread.path().join("stat")).transpose());
+    let stats = threads
+        .flatten()
+        .filter_map(|thread| ProcessStat::read_at(&thread.path().join("stat")).transpose());
     stats.map(|stat| Ok(stat?.state)).collect()
 }
 
@@ -174,7 +177,9 @@ fn states(pid: i32) -> io::Result<Vec<u8>> {
 /// cannot be read counts as running, unless it is gone.
 fn is_at_rest(process: Pid) -> bool {
     let pid = process.as_raw_nonzero().get();
-    let Ok(states) = states(pid) else { return test_kill_process(process) == Err(Errno::SRCH) };
+    let Ok(states) = thread_states(pid) else {
+        return test_kill_process(process) == Err(Errno::SRCH);
+    };
     if states.iter().any(|state| !matches!(state, b'T' | b't' | b'D' | b'Z' | b'X')) {
         return false;
     }
@@ -183,11 +188,11 @@ fn is_at_rest(process: Pid) -> bool {
     // again.
     !states.contains(&b'D')
         || states.iter().any(|state| matches!(state, b'T' | b't'))
-        || is_to_stop(pid)
+        || has_pending_stop(pid)
 }
 
 /// Returns true if SIGSTOP is pending for a process.
-fn is_to_stop(pid: i32) -> bool {
+fn has_pending_stop(pid: i32) -> bool {
     let status = fs_err::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
     pending
@@ -202,23 +207,23 @@ mod tests {
     use super::*;
 
     /// Processor time that the first process of a tree may use while the tree is stopped.
-    const TICK: Duration = Duration::from_millis(10);
+    const CPU_TOLERANCE: Duration = Duration::from_millis(10);
 
-    fn used(tree: ProcessTree) -> Duration {
-        let [footprint] = Footprint::of_all(&[Some(tree)])[..] else {
+    fn processor_time(tree: ProcessTree) -> Duration {
+        let [footprint] = Footprint::measure_all(&[Some(tree)])[..] else {
             panic!("there is one for each")
         };
         footprint.unwrap().processor_time
     }
 
     /// A process tree whose first process waits. Dropping the value ends the tree.
-    struct Trial(Child);
+    struct TestTree(Child);
 
-    impl Trial {
-        fn of(script: &str) -> Trial {
+    impl TestTree {
+        fn from_script(script: &str) -> TestTree {
             let mut command = Command::new("sh");
             // The waiting shell stands for the first process, which is never stopped.
-            Trial(
+            TestTree(
                 command
                     .args(["-c", &format!("({script}) & wait; :")])
                     .stdout(Stdio::null())
@@ -228,21 +233,21 @@ mod tests {
         }
 
         fn tree(&self) -> ProcessTree {
-            ProcessTree::of(self.0.id() as i32).unwrap()
+            ProcessTree::from_pid(self.0.id() as i32).unwrap()
         }
 
         /// Waits until `count` processes are below the first process.
-        fn until(&self, count: usize) -> ProcessTree {
+        fn wait_for_members(&self, count: usize) -> ProcessTree {
             let (tree, deadline) = (self.tree(), Instant::now() + Duration::from_secs(20));
             while tree.members().unwrap().len() < count {
                 assert!(Instant::now() < deadline, "they do not come");
-                thread::sleep(MOMENT);
+                thread::sleep(POLL_INTERVAL);
             }
             tree
         }
     }
 
-    impl Drop for Trial {
+    impl Drop for TestTree {
         fn drop(&mut self) {
             for pid in self.tree().members().unwrap() {
                 let _ = kill_process(pid, Signal::KILL); // the process may have ended
@@ -253,64 +258,64 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_at_rest_uses_no_time_and_goes_on_where_it_was() {
-        let trial = Trial::of("while :; do :; done & while :; do :; done");
-        let tree = trial.until(2);
+    fn a_stopped_tree_uses_no_processor_time_and_resumes() {
+        let trial = TestTree::from_script("while :; do :; done & while :; do :; done");
+        let tree = trial.wait_for_members(2);
         let deadline = Instant::now() + Duration::from_secs(20);
         let wait_for_more = |than: Duration| {
-            while used(tree) <= than {
+            while processor_time(tree) <= than {
                 assert!(Instant::now() < deadline, "it does not run");
-                thread::sleep(MOMENT);
+                thread::sleep(POLL_INTERVAL);
             }
         };
         wait_for_more(Duration::ZERO);
         tree.stop().unwrap();
-        let before = used(tree);
+        let before = processor_time(tree);
         thread::sleep(Duration::from_millis(200));
-        assert!(used(tree) <= before + TICK);
-        assert!(tree.is_there().unwrap());
-        tree.go_on(&[]).unwrap();
+        assert!(processor_time(tree) <= before + CPU_TOLERANCE);
+        assert!(tree.is_alive().unwrap());
+        tree.resume(&[]).unwrap();
         wait_for_more(before);
     }
 
     #[test]
-    fn a_tree_that_forks_all_the_time_comes_to_rest() {
-        let trial = Trial::of("while :; do (:) & wait; done");
-        let tree = trial.until(1);
+    fn a_tree_that_forks_constantly_can_be_stopped() {
+        let trial = TestTree::from_script("while :; do (:) & wait; done");
+        let tree = trial.wait_for_members(1);
         tree.stop().unwrap();
-        let before = used(tree);
+        let before = processor_time(tree);
         thread::sleep(Duration::from_millis(200));
-        assert!(used(tree) <= before + TICK);
+        assert!(processor_time(tree) <= before + CPU_TOLERANCE);
     }
 
     #[test]
-    fn what_was_stopped_before_is_not_let_go_on() {
-        let trial = Trial::of("sleep 600 & kill -STOP $!; sleep 600 & wait; :");
+    fn processes_that_were_stopped_before_are_not_resumed() {
+        let trial = TestTree::from_script("sleep 600 & kill -STOP $!; sleep 600 & wait; :");
         // Every process runs in the background, because a shell starts a foreground command with
         // vfork(2) and cannot be stopped until that is done.
-        let tree = trial.until(3);
+        let tree = trial.wait_for_members(3);
         let deadline = Instant::now() + Duration::from_secs(20);
-        while tree.stopped().unwrap().is_empty() {
+        while tree.list_stopped().unwrap().is_empty() {
             assert!(Instant::now() < deadline, "it is not stopped");
-            thread::sleep(MOMENT);
+            thread::sleep(POLL_INTERVAL);
         }
-        let before = tree.stopped().unwrap();
+        let before = tree.list_stopped().unwrap();
         assert_eq!(before.len(), 1);
         tree.stop().unwrap();
-        assert_eq!(tree.stopped().unwrap().len(), 3);
-        tree.go_on(&before).unwrap();
-        while tree.stopped().unwrap() != before {
+        assert_eq!(tree.list_stopped().unwrap().len(), 3);
+        tree.resume(&before).unwrap();
+        while tree.list_stopped().unwrap() != before {
             assert!(Instant::now() < deadline, "the rest does not go on");
-            thread::sleep(MOMENT);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
     #[test]
-    fn a_number_that_another_process_has_by_now_is_no_tree() {
-        let tree = ProcessTree::of(std::process::id() as i32).unwrap();
+    fn a_reused_process_id_is_no_tree() {
+        let tree = ProcessTree::from_pid(std::process::id() as i32).unwrap();
         let other = ProcessTree { began: tree.began + 1, ..tree };
-        assert!(tree.is_there().unwrap() && !other.is_there().unwrap());
+        assert!(tree.is_alive().unwrap() && !other.is_alive().unwrap());
         assert_eq!(other.stop().unwrap_err().kind(), io::ErrorKind::NotFound);
-        assert_eq!(Footprint::of_all(&[Some(other), None]), [None, None]);
+        assert_eq!(Footprint::measure_all(&[Some(other), None]), [None, None]);
     }
 }

@@ -12,11 +12,11 @@ use rustix::process::Pid;
 
 /// Bytes that one query reads from a file below `/proc`. A query makes a single read, because a
 /// caller may be waiting and every read takes time.
-const PIECE: usize = 4096;
+const READ_BYTES: usize = 4096;
 
 /// State of a process, as proc_pid_stat(5) describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stat {
+pub struct ProcessStat {
     pub(crate) state: u8,
     pub(crate) parent: i32,
     /// Page faults of the children that the process has waited for. Every child causes at least
@@ -31,21 +31,21 @@ pub struct Stat {
     pub(crate) pages: u64,
 }
 
-impl Stat {
+impl ProcessStat {
     /// Reads the state of a process. Returns `None` if the process is gone or its file cannot be
     /// read.
-    pub(crate) fn of(pid: i32) -> Option<Stat> {
-        Stat::at(format!("/proc/{pid}/stat").as_ref()).ok().flatten()
+    pub(crate) fn read(pid: i32) -> Option<ProcessStat> {
+        ProcessStat::read_at(format!("/proc/{pid}/stat").as_ref()).ok().flatten()
     }
 
     /// Reads the `stat` file of a process or of a thread.
     ///
     /// Returns `None` if the process is gone, or if it belongs to another user and is hidden from
     /// this user (proc(5), hidepid).
-    pub(crate) fn at(path: &Path) -> io::Result<Option<Stat>> {
+    pub(crate) fn read_at(path: &Path) -> io::Result<Option<ProcessStat>> {
         match open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
             // A read fails if the process ends after the open; that is also `None`.
-            Ok(file) => Ok(Stat::in_file(&File::from_parts(file.into(), path))),
+            Ok(file) => Ok(ProcessStat::read_open_file(&File::from_parts(file.into(), path))),
             // If the process ends during the path lookup, open(2) returns ESRCH instead of ENOENT.
             Err(Errno::NOENT | Errno::SRCH | Errno::ACCESS | Errno::PERM) => Ok(None),
             Err(error) => {
@@ -54,11 +54,11 @@ impl Stat {
         }
     }
 
-    fn in_file(file: &File) -> Option<Stat> {
-        look(file, Stat::parse)
+    fn read_open_file(file: &File) -> Option<ProcessStat> {
+        read_once(file, ProcessStat::parse)
     }
 
-    fn parse(line: &[u8]) -> Option<Stat> {
+    fn parse(line: &[u8]) -> Option<ProcessStat> {
         // The name is in parentheses and may hold any byte, parentheses included. The fields
         // therefore start after the last closing parenthesis.
         let name_ends = line.iter().rposition(|byte| *byte == b')')?;
@@ -68,7 +68,7 @@ impl Stat {
             *field = found;
         }
         let number = |index: usize| fields[index].parse::<u64>().ok();
-        Some(Stat {
+        Some(ProcessStat {
             state: *fields[0].as_bytes().first()?,
             parent: fields[1].parse().ok()?,
             faults_of_children: number(8)?,
@@ -95,26 +95,26 @@ impl Stat {
 }
 
 /// Limit on the threads of a process whose files are kept open: each thread takes two descriptors.
-const MOST_THREADS: usize = 16;
+const MAX_THREADS: usize = 16;
 
 /// A process whose files below `/proc` are open already, so that each query is a single read.
 #[derive(Debug)]
-pub struct Process {
+pub struct ProcProcess {
     id: i32,
     stat: File,
-    /// Threads that the process had when it was opened, at most [`MOST_THREADS`].
-    threads: Vec<Thread>,
+    /// Threads that the process had when it was opened, at most [`MAX_THREADS`].
+    threads: Vec<ProcThread>,
 }
 
-impl Process {
+impl ProcProcess {
     /// Opens the files of a process. Returns `None` if the process is gone or the kernel does not
     /// list children.
-    pub fn open(id: i32) -> Option<Process> {
+    pub fn open(id: i32) -> Option<ProcProcess> {
         let stat = File::open(format!("/proc/{id}/stat")).ok()?;
-        Some(Process {
+        Some(ProcProcess {
             id,
             stat,
-            threads: Thread::of(id)?.take(MOST_THREADS).collect::<Option<_>>()?,
+            threads: ProcThread::open_all(id)?.take(MAX_THREADS).collect::<Option<_>>()?,
         })
     }
 
@@ -124,38 +124,38 @@ impl Process {
     }
 
     /// Reads the current state of the process. Returns `None` if the process is gone.
-    pub fn stat(&self) -> Option<Stat> {
-        Stat::in_file(&self.stat)
+    pub fn stat(&self) -> Option<ProcessStat> {
+        ProcessStat::read_open_file(&self.stat)
     }
 
     /// Returns the children of all threads of the process.
     ///
     /// `stat` must be current: its thread count tells whether the threads that are already open are
     /// all of them. If a thread has very many children, only the first are returned.
-    pub fn children(&self, stat: &Stat) -> Option<Vec<i32>> {
+    pub fn children(&self, stat: &ProcessStat) -> Option<Vec<i32>> {
         let are_known = stat.threads == self.threads.len() as u64;
         let known =
-            are_known.then(|| self.threads.iter().map(Thread::children).collect()).flatten();
-        let all = || Thread::of(self.id)?.map(|thread| thread?.children()).collect();
+            are_known.then(|| self.threads.iter().map(ProcThread::children).collect()).flatten();
+        let all = || ProcThread::open_all(self.id)?.map(|thread| thread?.children()).collect();
         known.or_else(all).map(|children: Vec<_>| children.concat())
     }
 }
 
 /// A thread; each thread has its own list of children (proc_pid_task(5)).
 #[derive(Debug)]
-struct Thread {
+struct ProcThread {
     children: File,
     name: File,
 }
 
-impl Thread {
+impl ProcThread {
     /// Opens the threads of a process, one after the other.
-    fn of(process: i32) -> Option<impl Iterator<Item = Option<Thread>>> {
+    fn open_all(process: i32) -> Option<impl Iterator<Item = Option<ProcThread>>> {
         let threads = fs_err::read_dir(format!("/proc/{process}/task")).ok()?;
         Some(threads.map(|thread| {
             let path = thread.ok()?.path();
             let file = |name: &str| File::open(path.join(name)).ok();
-            Some(Thread { children: file("children")?, name: file("comm")? })
+            Some(ProcThread { children: file("children")?, name: file("comm")? })
         }))
     }
 
@@ -164,20 +164,20 @@ impl Thread {
     /// The name is read as well, because a thread that is gone still yields an empty list of
     /// children but no name.
     fn children(&self) -> Option<Vec<i32>> {
-        let children = look(&self.children, listed)?;
-        look(&self.name, |_| Some(children))
+        let children = read_once(&self.children, parse_pids)?;
+        read_once(&self.name, |_| Some(children))
     }
 }
 
 /// Reads as much of a file as a single read returns, and passes the bytes to `read`.
-fn look<T>(file: &File, read: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
-    let mut buffer = [0; PIECE];
+fn read_once<T>(file: &File, read: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
+    let mut buffer = [0; READ_BYTES];
     let length = file.read_at(&mut buffer, 0).ok()?;
     read(&buffer[..length])
 }
 
 /// Parses a list of process ids that are separated by white space.
-fn listed(text: &[u8]) -> Option<Vec<i32>> {
+fn parse_pids(text: &[u8]) -> Option<Vec<i32>> {
     std::str::from_utf8(text).ok()?.split_ascii_whitespace().map(|pid| pid.parse().ok()).collect()
 }
 
@@ -188,16 +188,16 @@ pub(crate) struct Snapshot(HashMap<i32, Vec<i32>>);
 impl Snapshot {
     /// Takes a snapshot of the processes whose files can be read, and skips the others.
     pub(crate) fn take() -> Snapshot {
-        Snapshot::of(living().into_iter().flatten().flatten())
+        Snapshot::from_stats(living_processes().into_iter().flatten().flatten())
     }
 
     /// Takes a snapshot of all living processes. Returns an error if a process may be missing from
     /// it.
-    pub(crate) fn take_whole() -> io::Result<Snapshot> {
-        Ok(Snapshot::of(living()?.collect::<io::Result<Vec<_>>>()?))
+    pub(crate) fn take_complete() -> io::Result<Snapshot> {
+        Ok(Snapshot::from_stats(living_processes()?.collect::<io::Result<Vec<_>>>()?))
     }
 
-    fn of(living: impl IntoIterator<Item = (i32, Stat)>) -> Snapshot {
+    fn from_stats(living: impl IntoIterator<Item = (i32, ProcessStat)>) -> Snapshot {
         let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
         for (pid, stat) in living {
             children.entry(stat.parent).or_default().push(pid);
@@ -207,8 +207,8 @@ impl Snapshot {
 
     /// Returns every descendant of `root`, except the processes in `except` and their descendants.
     /// Each process comes after its parent.
-    pub(crate) fn below(&self, root: i32, except: &[i32]) -> Vec<i32> {
-        descend(root, |parent| {
+    pub(crate) fn descendants(&self, root: i32, except: &[i32]) -> Vec<i32> {
+        walk_descendants(root, |parent| {
             let children = self.0.get(&parent).into_iter().flatten();
             children.filter(|pid| !except.contains(pid)).copied().collect()
         })
@@ -216,11 +216,11 @@ impl Snapshot {
 }
 
 /// Lists all living processes. A process whose `stat` file cannot be opened yields an error.
-fn living() -> io::Result<impl Iterator<Item = io::Result<(i32, Stat)>>> {
+fn living_processes() -> io::Result<impl Iterator<Item = io::Result<(i32, ProcessStat)>>> {
     Ok(fs_err::read_dir("/proc")?.filter_map(|entry| {
         let entry = entry.ok()?;
         let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-        match Stat::at(&entry.path().join("stat")) {
+        match ProcessStat::read_at(&entry.path().join("stat")) {
             Ok(stat) => stat.filter(|stat| !stat.is_dead()).map(|stat| Ok((pid, stat))),
             Err(error) => Some(Err(error)),
         }
@@ -229,8 +229,8 @@ fn living() -> io::Result<impl Iterator<Item = io::Result<(i32, Stat)>>> {
 
 /// Returns every descendant of `root` that is alive now, except the processes in `except` and their
 /// descendants. Each process comes after its parent.
-pub(crate) fn below(root: i32, except: &[i32]) -> Vec<Pid> {
-    Snapshot::take().below(root, except).into_iter().filter_map(Pid::from_raw).collect()
+pub(crate) fn descendants(root: i32, except: &[i32]) -> Vec<Pid> {
+    Snapshot::take().descendants(root, except).into_iter().filter_map(Pid::from_raw).collect()
 }
 
 /// Returns true if the kernel lists the children of a process, proc_pid_tid_children(5). A kernel
@@ -241,19 +241,20 @@ pub(crate) fn lists_children() -> bool {
 
 /// Returns the descendants of `root` from the kernel's lists of children.
 ///
-/// The cost grows with the size of the tree, unlike that of [`below`], which grows with the number
-/// of processes on the host. The result may miss a process whose sibling ends during the call.
-pub(crate) fn listed_below(root: i32) -> Vec<i32> {
-    descend(root, |parent| {
-        let threads = numbers(&format!("/proc/{parent}/task"));
+/// The cost grows with the size of the tree, unlike that of [`descendants`], which grows with the
+/// number of processes on the host. The result may miss a process whose sibling ends during the
+/// call.
+pub(crate) fn listed_descendants(root: i32) -> Vec<i32> {
+    walk_descendants(root, |parent| {
+        let threads = numeric_entries(&format!("/proc/{parent}/task"));
         let paths =
             threads.into_iter().map(|thread| format!("/proc/{parent}/task/{thread}/children"));
-        paths.filter_map(|path| listed(&fs_err::read(path).ok()?)).flatten().collect()
+        paths.filter_map(|path| parse_pids(&fs_err::read(path).ok()?)).flatten().collect()
     })
 }
 
 /// Returns every process below `root`, each after its parent.
-fn descend(root: i32, children: impl Fn(i32) -> Vec<i32>) -> Vec<i32> {
+fn walk_descendants(root: i32, children: impl Fn(i32) -> Vec<i32>) -> Vec<i32> {
     let mut found = children(root);
     let mut next = 0;
     while let Some(parent) = found.get(next) {
@@ -264,7 +265,7 @@ fn descend(root: i32, children: impl Fn(i32) -> Vec<i32>) -> Vec<i32> {
 }
 
 /// Returns the entries of a directory whose names are numbers.
-fn numbers(directory: &str) -> Vec<i32> {
+fn numeric_entries(directory: &str) -> Vec<i32> {
     let entries = fs_err::read_dir(directory).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
@@ -274,11 +275,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_cannot_pretend_to_be_what_follows_it() {
+    fn a_process_name_cannot_imitate_the_fields_after_it() {
         let line =
             b"7 (a) Z 1 (\xff) S 3 7 7 0 -1 4194304 1 2 0 0 10 20 30 40 20 0 2 0 5000 8192 6 0";
         let (faults_of_children, ticks) = (2, 100);
-        let stat = Stat {
+        let stat = ProcessStat {
             state: b'S',
             parent: 3,
             faults_of_children,
@@ -287,32 +288,32 @@ mod tests {
             began: 5000,
             pages: 6,
         };
-        assert_eq!(Stat::parse(line), Some(stat));
-        assert_eq!(Stat::parse(b"7 (a) S 3"), None);
+        assert_eq!(ProcessStat::parse(line), Some(stat));
+        assert_eq!(ProcessStat::parse(b"7 (a) S 3"), None);
     }
 
     #[test]
-    fn what_the_kernel_lists_is_what_is_found_among_all() {
+    fn listed_children_equal_those_found_among_all_processes() {
         let mut child =
             std::process::Command::new("sh").args(["-c", "sleep 60 & wait; :"]).spawn().unwrap();
         let root = child.id() as i32;
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while Snapshot::take().below(root, &[]).is_empty() {
+        while Snapshot::take().descendants(root, &[]).is_empty() {
             assert!(std::time::Instant::now() < deadline, "it starts nothing");
         }
-        let found = Snapshot::take().below(root, &[]);
-        assert!(!lists_children() || listed_below(root) == found);
-        assert!(Snapshot::take().below(root, &found).is_empty());
-        for pid in below(root, &[]) {
+        let found = Snapshot::take().descendants(root, &[]);
+        assert!(!lists_children() || listed_descendants(root) == found);
+        assert!(Snapshot::take().descendants(root, &found).is_empty());
+        for pid in descendants(root, &[]) {
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         }
         child.wait().unwrap();
     }
 
     #[test]
-    fn one_whose_first_thread_has_ended_is_not_dead_while_others_run() {
+    fn a_process_lives_while_any_of_its_threads_runs() {
         let (faults_of_children, ticks) = (0, 0);
-        let stat = Stat {
+        let stat = ProcessStat {
             state: b'Z',
             parent: 1,
             faults_of_children,
@@ -322,8 +323,8 @@ mod tests {
             pages: 0,
         };
         assert!(!stat.is_dead());
-        assert!(Stat { threads: 1, ..stat }.is_dead());
-        assert!(!Stat { state: b'T', threads: 1, ..stat }.is_dead());
+        assert!(ProcessStat { threads: 1, ..stat }.is_dead());
+        assert!(!ProcessStat { state: b'T', threads: 1, ..stat }.is_dead());
     }
 
     #[track_caller]
@@ -339,7 +340,7 @@ mod tests {
         let mut said = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
         assert_eq!(said, "done\n");
-        let process = Process::open(child.id().cast_signed()).unwrap();
+        let process = ProcProcess::open(child.id().cast_signed()).unwrap();
         let stat = process.stat().unwrap();
         let children = process.children(&stat).unwrap();
         child.stdin.take().unwrap().write_all(b"\n").unwrap();
@@ -370,7 +371,7 @@ threading.Thread(target=second).start()
         let mut said = BufReader::new(python.stdout.take().unwrap()).lines();
         let mut hear = || said.next().unwrap().unwrap();
         assert_eq!(hear(), "one");
-        let process = Process::open(python.id().cast_signed()).unwrap();
+        let process = ProcProcess::open(python.id().cast_signed()).unwrap();
         let look = || {
             let stat = process.stat().unwrap();
             (stat.threads, process.children(&stat).unwrap().len())
@@ -389,7 +390,7 @@ threading.Thread(target=second).start()
     }
 
     #[test]
-    fn children_and_whether_one_was_waited_for_are_seen() {
+    fn a_process_shows_its_children_and_its_past_waits() {
         check(":", 0, false);
         check("/bin/true", 0, true);
         check("exec 3>&1; { read x; } > /dev/null < /dev/null & wait", 0, true);

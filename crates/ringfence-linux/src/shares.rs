@@ -13,10 +13,10 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Divisor of the caller's limits: one sandbox may use a quarter of each.
-const SHARE: u64 = 4;
+const SHARE_DIVISOR: u64 = 4;
 /// Pairs of the host's limit per user and the limit of a user namespace for the same resource.
 /// Paths are relative to `/proc`.
-const WATCHERS: [(&str, &str); 2] = [
+const WATCHER_LIMITS: [(&str, &str); 2] = [
     ("sys/fs/inotify/max_user_instances", "sys/user/max_inotify_instances"),
     ("sys/fs/inotify/max_user_watches", "sys/user/max_inotify_watches"),
 ];
@@ -27,7 +27,7 @@ const WATCHERS: [(&str, &str); 2] = [
 /// `proc` must be a proc file system that can still be written, and this process must hold
 /// CAP_SYS_RESOURCE in its user namespace.
 pub(crate) fn limit_watchers(proc: impl AsFd) -> io::Result<()> {
-    for (granted, limit) in WATCHERS {
+    for (granted, limit) in WATCHER_LIMITS {
         match read_number(&proc, granted) {
             Ok(granted) => write_number(&proc, limit, share(granted))?,
             // A kernel without inotify has no watchers to limit.
@@ -51,7 +51,7 @@ pub(crate) fn limit_queues() -> io::Result<()> {
 }
 
 fn share(granted: u64) -> u64 {
-    granted.div_ceil(SHARE)
+    granted.div_ceil(SHARE_DIVISOR)
 }
 
 fn read_number(proc: impl AsFd, path: &str) -> io::Result<u64> {
@@ -74,16 +74,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_a_quarter_and_never_nothing_of_something() {
+    fn a_share_is_a_quarter_rounded_up() {
         assert_eq!([128, 5, 1, 0].map(share), [32, 2, 1, 0]);
     }
 
     #[test]
-    fn what_the_host_grants_is_read() {
+    fn limits_of_the_host_are_read() {
         let proc =
             rustix::fs::open("/proc", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let written = fs_err::read_to_string("/proc/sys/fs/inotify/max_user_instances").unwrap();
-        assert_eq!(read_number(&proc, WATCHERS[0].0).unwrap().to_string(), written.trim());
+        assert_eq!(read_number(&proc, WATCHER_LIMITS[0].0).unwrap().to_string(), written.trim());
         assert!(read_number(&proc, "sys/kernel/ostype").is_err());
     }
 }

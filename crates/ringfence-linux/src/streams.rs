@@ -18,7 +18,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::init::{SetupError, Step};
+use crate::init::{SetupError, StepContext};
 
 /// Devices that every sandbox has in `/dev`.
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
@@ -31,7 +31,7 @@ const CONTROLLING_TERMINAL: (u32, u32) = (5, 0);
 const TERMINAL_MULTIPLEXER: (u32, u32) = (5, 2);
 /// Names in the sandbox's `/dev` for the terminals among the standard streams. Bubblewrap itself
 /// makes the first one, `console`.
-pub const TERMINALS: [&str; 4] = ["console", "console1", "console2", "console3"];
+pub const TERMINAL_NAMES: [&str; 4] = ["console", "console1", "console2", "console3"];
 
 /// Kind of a character device that is a standard stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,7 +108,7 @@ impl ReopenedStream {
 
 /// Replaces the standard streams that lead to the host's devices, and those in `files`, by the same
 /// devices and files opened in the root of this process.
-pub(crate) fn reopen(files: &[StreamFile]) -> Result<Vec<ReopenedStream>, SetupError> {
+pub(crate) fn reopen_streams(files: &[StreamFile]) -> Result<Vec<ReopenedStream>, SetupError> {
     let mut reopened = Vec::new();
     for (number, stream) in
         [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()]
@@ -150,7 +150,7 @@ fn reopen_file(
         return Err(io::Error::other("another file has taken the place of a standard stream's"));
     }
     seek(&new, SeekFrom::Start(seek(stream, SeekFrom::Current(0))?))?;
-    replace(number, &new)?;
+    replace_stream(number, &new)?;
     Ok(ReopenedStream { old, new })
 }
 
@@ -160,14 +160,14 @@ fn reopen_device(number: usize, stream: BorrowedFd<'_>, stat: &Stat) -> io::Resu
     let is_same_device =
         |path: &PathBuf| rustix::fs::stat(path).is_ok_and(|found| found.st_rdev == stat.st_rdev);
     if let Some(path) = DEVICES.map(path_of).into_iter().find(is_same_device) {
-        return replace(
+        return replace_stream(
             number,
             rustix::fs::open(path, flags | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?,
         );
     }
     // Compare the files and not their device numbers, because two instances of devpts use the same
     // numbers for different terminals.
-    let terminals = TERMINALS.map(path_of).into_iter().filter(|path| is_same_file(path, stat));
+    let terminals = TERMINAL_NAMES.map(path_of).into_iter().filter(|path| is_same_file(path, stat));
     let controlling = Some(path_of("tty")).filter(is_same_device);
     let opened = match terminals.chain(controlling).next() {
         // Without O_NONBLOCK, the open of a serial line waits for the other side of the line.
@@ -181,7 +181,7 @@ fn reopen_device(number: usize, stream: BorrowedFd<'_>, stat: &Stat) -> io::Resu
     match opened {
         Ok(terminal) => {
             fcntl_setfl(&terminal, flags)?;
-            replace(number, &terminal)
+            replace_stream(number, &terminal)
         }
         // The old descriptor is harmless here: only the owner of a file can change its mode
         // (chmod(2)), and the mode of a file without a name does not matter.
@@ -192,7 +192,7 @@ fn reopen_device(number: usize, stream: BorrowedFd<'_>, stat: &Stat) -> io::Resu
     }
 }
 
-fn replace(number: usize, fd: impl AsFd) -> io::Result<()> {
+fn replace_stream(number: usize, fd: impl AsFd) -> io::Result<()> {
     match number {
         0 => rustix::stdio::dup2_stdin(fd)?,
         1 => rustix::stdio::dup2_stdout(fd)?,

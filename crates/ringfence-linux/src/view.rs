@@ -113,7 +113,7 @@ pub const SHARED_MEMORY_SIZE: u64 = 1 << 30;
 /// occupies a page of this size, such files reach the size limit first.
 const BYTES_PER_INODE: u64 = 4096;
 /// Inodes that even the smallest file system in memory may have.
-const LEAST_INODES: u64 = 64;
+const MIN_INODES: u64 = 64;
 
 /// Returns how many inodes a file system in memory of `size` bytes may have.
 ///
@@ -121,7 +121,7 @@ const LEAST_INODES: u64 = 64;
 /// of the kernel's memory. Linux 6.6 gave files in memory extended attributes; since then the
 /// length of each attribute is charged to the same bound (mm/shmem.c).
 pub fn inode_limit(size: u64) -> u64 {
-    (size / BYTES_PER_INODE).max(LEAST_INODES)
+    (size / BYTES_PER_INODE).max(MIN_INODES)
 }
 
 impl View {
@@ -133,7 +133,7 @@ impl View {
     /// Returns the entries that hide and protect parts of the fresh `/proc` of every view.
     ///
     /// A kernel may lack some of these paths.
-    pub fn of_proc() -> Vec<Entry> {
+    pub fn proc_entries() -> Vec<Entry> {
         let from_root: &[&str] =
             if rustix::process::geteuid().is_root() { &PROC_HIDDEN_FROM_ROOT } else { &[] };
         let path = |name: &&str| Path::new("/proc").join(name);

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use ringfence::{Choice, Engine, Exec, Host, Policy, Sandbox, Settings, StartRequest};
 use tokio::task::JoinSet;
 
-type Failure = Box<dyn Error + Send + Sync>;
+type BenchError = Box<dyn Error + Send + Sync>;
 
 fn main() -> ExitCode {
     ringfence::launcher::serve_if_asked();
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn time() -> Result<(), Failure> {
+fn time() -> Result<(), BenchError> {
     let mut arguments = std::env::args().skip(1);
     let choice: Choice = arguments.next().ok_or("which backend?")?.parse()?;
     let mut spec = StartRequest::new(Policy::default().backend(choice));
@@ -100,12 +100,16 @@ fn exec(words: &[&str]) -> Result<Exec, &'static str> {
     Ok(Exec::new(*program).arguments(arguments.iter().copied()))
 }
 
-async fn run(sandbox: &Sandbox, exec: &Exec) -> Result<(), Failure> {
+async fn run(sandbox: &Sandbox, exec: &Exec) -> Result<(), BenchError> {
     let ended = sandbox.exec(exec).await?.wait().await?;
     if ended.ok() { Ok(()) } else { Err(format!("the command failed: {ended:?}").into()) }
 }
 
-async fn one_by_one(sandbox: &Sandbox, runs: usize, exec: &Exec) -> Result<Vec<Duration>, Failure> {
+async fn one_by_one(
+    sandbox: &Sandbox,
+    runs: usize,
+    exec: &Exec,
+) -> Result<Vec<Duration>, BenchError> {
     let mut times = Vec::with_capacity(runs);
     for _ in 0..runs {
         let start = Instant::now();
@@ -120,7 +124,7 @@ async fn many(
     all: usize,
     at_once: usize,
     exec: &Exec,
-) -> Result<Duration, Failure> {
+) -> Result<Duration, BenchError> {
     let begun = Arc::new(AtomicUsize::new(0));
     let mut tasks = JoinSet::new();
     let start = Instant::now();
@@ -130,7 +134,7 @@ async fn many(
             while begun.fetch_add(1, Ordering::Relaxed) < all {
                 run(&sandbox, &exec).await?;
             }
-            Ok::<_, Failure>(())
+            Ok::<_, BenchError>(())
         });
     }
     while let Some(finished) = tasks.join_next().await {

@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use ringfence_linux::sys::signal::{Mask, pending as waiting};
+use ringfence_linux::sys::signal::{SignalMask, read_pending as waiting};
 use ringfence_proto::process::PtySize;
 use rustix::fs::{FileType, fstat};
 use rustix::process::Signal;
@@ -166,7 +166,7 @@ async fn feed(from: Option<BorrowedFd<'_>>, input: &ExecutionInput) -> Infallibl
 /// Signals to this process, blocked and read from a descriptor until this value is dropped.
 struct Signals {
     descriptor: AsyncFd<OwnedFd>,
-    before: Mask,
+    before: SignalMask,
     /// Marker that keeps this value on one thread, because a signal mask belongs to a thread.
     _thread: PhantomData<*const ()>,
 }
@@ -175,7 +175,7 @@ impl Signals {
     fn take() -> io::Result<Signals> {
         let numbers: Vec<i32> =
             FORWARDED.iter().chain(&OURS).map(|signal| signal.as_raw()).collect();
-        let mask = Mask::of(&numbers);
+        let mask = SignalMask::with_signals(&numbers);
         let descriptor =
             crate::readiness::watch(mask.descriptor()?, tokio::io::Interest::READABLE)?;
         Ok(Signals { descriptor, before: mask.block()?, _thread: PhantomData })

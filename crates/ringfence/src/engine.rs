@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ringfence_core::{ExecutionResult, Ground, Plan, Policy};
+use ringfence_core::{ExecutionResult, Plan, Policy, WorkspaceFacts};
 use ringfence_linux::Launcher;
 use ringfence_linux::launcher::LauncherError;
 
@@ -106,7 +106,7 @@ impl Engine {
     pub fn preflight(&self) -> Result<Plan, RunError> {
         let Settings { container, .. } = &self.core.settings;
         self.core
-            .agree(&self.core.settings.policy, Ground::default(), container)
+            .agree(&self.core.settings.policy, WorkspaceFacts::default(), container)
             .map(|agreed| agreed.plan)
     }
 

@@ -6,7 +6,7 @@ use std::io;
 use ringfence_core::settings::ChooseError;
 use ringfence_core::{Backend, ExitStatus, Fault, Refusal};
 use ringfence_linux::LaunchError;
-use ringfence_linux::cgroup::{CgroupError, Limit};
+use ringfence_linux::cgroup::{CgroupError, CgroupLimit};
 
 use crate::backends::PrepareError;
 use crate::egress::SecretError;
@@ -115,7 +115,7 @@ pub enum RunError {
     #[error("the limit of {limit} was taken away from the control group of the run")]
     LimitLost {
         /// The limit that was removed.
-        limit: Limit,
+        limit: CgroupLimit,
     },
     /// The sandbox ended without a report of how its command ended.
     #[error("the sandbox was killed from outside")]

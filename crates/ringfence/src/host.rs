@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use ringfence_core::settings::HostView;
-use ringfence_core::workspace::without_dots;
+use ringfence_core::workspace::remove_dots;
 
 /// Paths at which hosts keep the certificates that they trust, as one file.
 const BUNDLES: [&str; 6] = [
@@ -72,7 +72,7 @@ impl Host {
             (Ok(rest), Some(home)) => home.join(rest),
             _ => self.directory.join(path),
         };
-        without_dots(&expanded)
+        remove_dots(&expanded)
     }
 
     /// Resolves a path, so that no component of the result is a symbolic link. The error does not

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ringfence_linux::sys::signal::{Mask, pending};
+use ringfence_linux::sys::signal::{SignalMask, read_pending};
 use rustix::process::Signal;
 use tokio::io::Interest;
 
@@ -22,13 +22,13 @@ const ENDING: [i32; 4] =
 pub struct Interruption {
     signals: OwnedFd,
     /// Signal mask of the thread before the signals were blocked.
-    before: Mask,
+    before: SignalMask,
 }
 
 impl Interruption {
     /// Blocks the signals on this thread.
     pub fn take() -> io::Result<Interruption> {
-        let mask = Mask::of(&ENDING);
+        let mask = SignalMask::with_signals(&ENDING);
         let signals = mask.descriptor()?;
         Ok(Interruption { signals, before: mask.block()? })
     }
@@ -43,7 +43,7 @@ impl Interruption {
 
     /// Returns the signal that has arrived, if any.
     pub fn signal(&self) -> Option<u8> {
-        pending(&self.signals).first().and_then(|signal| (*signal).try_into().ok())
+        read_pending(&self.signals).first().and_then(|signal| (*signal).try_into().ok())
     }
 }
 

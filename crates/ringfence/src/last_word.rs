@@ -11,9 +11,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use fs_err::File;
 use fs_err::os::unix::fs::FileExt;
-use ringfence_linux::Ending;
-use ringfence_linux::processes::Process;
-use ringfence_linux::sys::process::{Usage, cpu_time};
+use ringfence_linux::CommandEnding;
+use ringfence_linux::processes::ProcProcess;
+use ringfence_linux::sys::process::{ResourceUsage, cpu_time};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -53,7 +53,7 @@ impl<'a> LastWord<'a> {
 
     /// Receives the exit code. Returns `None` if there is none, or if the end of the process must
     /// be awaited; in the second case the command was told to exit.
-    pub(crate) fn hear(self) -> Option<Ending> {
+    pub(crate) fn hear(self) -> Option<CommandEnding> {
         let mut word = [0; LONGEST];
         let received = rustix::net::recv(self.channel, &mut word[..], RecvFlags::DONTWAIT);
         self.was_told.set(match received {
@@ -64,7 +64,7 @@ impl<'a> LastWord<'a> {
         let (_, length) = received.ok()?;
         let code =
             std::str::from_utf8(&word[..length]).ok().and_then(|word| word.parse::<u8>().ok());
-        let ending = code.zip(self.tree.and_then(Tree::usage)).map(|(code, usage)| Ending {
+        let ending = code.zip(self.tree.and_then(Tree::usage)).map(|(code, usage)| CommandEnding {
             exit_code: Some(code.into()),
             signal: None,
             usage,
@@ -82,8 +82,8 @@ impl<'a> LastWord<'a> {
 /// nothing runs that the command has started.
 #[derive(Debug)]
 pub(crate) struct Tree {
-    first: Process,
-    command: Process,
+    first: ProcProcess,
+    command: ProcProcess,
     /// `/proc/PID/status` of the command, which contains its memory usage.
     status: File,
 }
@@ -91,17 +91,17 @@ pub(crate) struct Tree {
 impl Tree {
     /// Finds a command that has done nothing yet, as the child of a first process.
     pub(crate) fn of(first: i32) -> Option<Tree> {
-        let first = Process::open(first)?;
+        let first = ProcProcess::open(first)?;
         let [command] = first.children(&first.stat()?)?[..] else { return None };
         let status = File::open(format!("/proc/{command}/status")).ok()?;
-        Some(Tree { first, command: Process::open(command)?, status })
+        Some(Tree { first, command: ProcProcess::open(command)?, status })
     }
 
     /// Returns the resource usage of the command. Returns `None` if the command is not alone, or if
     /// one of the two processes has waited for another process, because only the end of the command
     /// would tell the memory usage of that process.
-    pub(crate) fn usage(&self) -> Option<Usage> {
-        let has_only = |process: &Process, children: &[i32]| {
+    pub(crate) fn usage(&self) -> Option<ResourceUsage> {
+        let has_only = |process: &ProcProcess, children: &[i32]| {
             let stat = process.stat()?;
             (!stat.has_waited() && process.children(&stat)? == children).then_some(())
         };
@@ -113,7 +113,7 @@ impl Tree {
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
         let peak: u64 = peak.trim().strip_suffix("kB")?.trim().parse().ok()?;
         let time = cpu_time(self.command.id()).ok()?;
-        Some(Usage { cpu_micros: time.as_micros().try_into().ok()?, max_rss: peak * 1024 })
+        Some(ResourceUsage { cpu_micros: time.as_micros().try_into().ok()?, max_rss: peak * 1024 })
     }
 }
 

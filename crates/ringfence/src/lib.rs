@@ -71,7 +71,7 @@ pub mod launcher {
 
 pub use attached::{Streams, attached};
 pub use backends::{ContainerError, PrepareError, StopError, Unavailable, remove_untrusted};
-pub use code::{CodeError, Interpreters, Spare};
+pub use code::{CodeError, Interpreters, SpareInterpreter};
 pub use command::Command;
 pub use engine::{Engine, EngineError, Planned};
 pub use error::{RunError, chain};
@@ -80,10 +80,10 @@ pub use host::Host;
 pub use interruption::Interruption;
 pub use pause::PauseError;
 pub use records::{RecordError, RecordFile, Records};
-pub use ringfence_core::settings::{BlockImports, Code as CodeSettings, Language};
+pub use ringfence_core::settings::{BlockImports, CodeSettings, Language};
 pub use ringfence_core::{
-    Backend, Choice, Clause, ExecutionResult, ExitStatus, Fault, Plan, Policy, Refusal, Support,
-    audit, plan, policy, result,
+    Backend, BackendChoice, Clause, ExecutionResult, ExitStatus, Fault, Plan, Policy, Refusal,
+    Support, audit, plan, policy, result,
 };
 pub use ringfence_proto::code::Code;
 pub use ringfence_proto::filesystem::{EntryInfo, EventType, FileType, FilesystemEvent};
@@ -109,4 +109,4 @@ pub use wrapper::{Wrapper, WrapperError, remove as unwrap};
 pub const HIGHEST_DESCRIPTOR: i32 = 99;
 
 pub use ringfence_linux::pause::Footprint;
-pub use ringfence_linux::sys::process::{close_range, duplicate, give_memory_back};
+pub use ringfence_linux::sys::process::{close_range, duplicate, release_memory};

@@ -139,7 +139,7 @@ impl Sandbox {
         sandboxes: impl IntoIterator<Item = &'a Sandbox>,
     ) -> Vec<Option<Footprint>> {
         let trees: Vec<_> = sandboxes.into_iter().map(|sandbox| sandbox.tree()).collect();
-        Footprint::of_all(&trees)
+        Footprint::measure_all(&trees)
     }
 
     fn mark(&self, stopped: &[i32]) -> Result<(), RoomError> {

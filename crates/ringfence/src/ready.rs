@@ -7,14 +7,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ringfence_core::plan::demands;
-use ringfence_core::result::Meta;
+use ringfence_core::result::RunMetadata;
 use ringfence_core::settings::{
-    ChooseError, Chosen, Level, Selection, Source, detect_container, resolve,
+    BackendSelection, ChooseError, ChosenBackend, NoticeLevel, ValueSource, detect_container,
+    resolve,
 };
-use ringfence_core::{Backend, Capabilities, Clause, Ground, Plan, Policy, Refusal, Support, plan};
+use ringfence_core::{
+    Backend, Capabilities, Clause, Plan, Policy, Refusal, Support, WorkspaceFacts, plan,
+};
 
 use crate::backends::{self, Freshness, Preparation, Question, Site, Unavailable};
-use crate::egress::Sealed;
+use crate::egress::LoadedCredentials;
 use crate::engine::Core;
 use crate::granted::{Grants, Locations};
 use crate::records::known_directories;
@@ -60,7 +63,7 @@ pub(crate) struct Context {
     /// Name of the sandbox, if the sandbox is one that stays.
     pub(crate) sandbox: Option<String>,
     /// The credentials that the proxy of the sandbox shows to hosts outside.
-    pub(crate) sealed: Option<Sealed>,
+    pub(crate) sealed: Option<LoadedCredentials>,
     /// The standard streams of this process that the command does not get unchanged.
     pub(crate) streams: CallerStreams,
 }
@@ -83,12 +86,12 @@ impl Context {
     }
 
     /// Returns the part of a result that is known before the run has ended.
-    pub(crate) fn meta(&self) -> Meta {
+    pub(crate) fn meta(&self) -> RunMetadata {
         let plan = &self.plan;
         let held =
             plan.held.iter().map(|(clause, support)| (*clause, support.to_string())).collect();
         let (sha256, limits) = (plan.policy_sha256.clone(), plan.policy.limits.clone());
-        Meta::new(plan.backend, self.because.clone(), held, sha256, limits)
+        RunMetadata::new(plan.backend, self.because.clone(), held, sha256, limits)
     }
 }
 
@@ -137,7 +140,7 @@ impl Core {
             workspace::resolve(policy, host, &self.settings.workspace_rules(), &grants)?;
         workspace.granted = grants.grant_paths(policy, host, &workspace)?;
         let guarded = self.guarded(policy, &workspace, grants.locations())?;
-        let ground = Ground { protected_paths_exist: guarded.protects_something() };
+        let ground = WorkspaceFacts { protected_paths_exist: guarded.protects_something() };
         let Agreed { plan, because } = self.agree(policy, ground, container)?;
         tracing::info!(backend = %plan.backend, because, "a backend was chosen");
         Ok(Context {
@@ -217,7 +220,7 @@ impl Core {
     pub(crate) fn agree(
         &self,
         policy: &Policy,
-        ground: Ground,
+        ground: WorkspaceFacts,
         container: &ContainerSpec,
     ) -> Result<Agreed, RunError> {
         let (selection, asked_by) = match policy.backend {
@@ -226,14 +229,14 @@ impl Core {
             }
             _ => (self.settings.selection, self.settings.selected_by().to_string()),
         };
-        if let Selection::Only(backend) = selection {
+        if let BackendSelection::Only(backend) = selection {
             let because = format!("asked for by {asked_by}");
             let plan =
                 self.plan_on(backend, policy, ground, container).map_err(
                     |declined| match declined {
                         Declined::Unavailable(Unavailable { why, fix })
                             if *self.settings.selected_by()
-                                == Source::Variable("SANDBOX_MODE".to_owned()) =>
+                                == ValueSource::Variable("SANDBOX_MODE".to_owned()) =>
                         {
                             ChooseError::BwrapRequired { why: format!("{why}; {fix}") }.into()
                         }
@@ -252,7 +255,7 @@ impl Core {
         let around = detect_container(&self.settings.host);
         let chosen = resolve(selection, self.settings.selected_by(), available, around.as_ref());
         let mut tried = tried.into_inner();
-        let Chosen { backend, because, notices } = match chosen {
+        let ChosenBackend { backend, because, notices } = match chosen {
             Ok(chosen) => chosen,
             Err(error) => {
                 return Err(native_refusal(tried).map_or_else(|| error.into(), RunError::Refused));
@@ -260,8 +263,8 @@ impl Core {
         };
         for notice in notices {
             match notice.level {
-                Level::Info => tracing::info!("{}", notice.message),
-                Level::Warning => tracing::warn!("{}", notice.message),
+                NoticeLevel::Info => tracing::info!("{}", notice.message),
+                NoticeLevel::Warning => tracing::warn!("{}", notice.message),
             }
         }
         match tried
@@ -278,7 +281,7 @@ impl Core {
         &self,
         backend: Backend,
         policy: &Policy,
-        ground: Ground,
+        ground: WorkspaceFacts,
         container: &ContainerSpec,
     ) -> Result<Plan, Declined> {
         let mut completed =

@@ -13,7 +13,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use ringfence_core::ExecutionResult;
-use ringfence_core::audit::{ChainFault, Record, Store, redact, verify_chain};
+use ringfence_core::audit::{ChainFault, RecordedRuns, RunRecord, redact, verify_chain};
 use ringfence_core::settings::Language;
 use rustix::fs::{
     AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, ResolveFlags, flock, mkdirat, openat2,
@@ -28,11 +28,11 @@ pub(crate) use known::known_directories;
 
 /// Name of the file with the hash of the newest record, so that the removal of that record is
 /// noticed, too.
-const NEWEST: &str = "newest";
+const NEWEST_FILE: &str = "newest";
 /// Longest content of the file `newest` that is read, in bytes.
-const LONGEST_HASH: u64 = 256;
+const MAX_HASH_BYTES: u64 = 256;
 /// Longest record that is read, in bytes: more than two streams of the largest sensible output.
-const LONGEST_RECORD: u64 = 1 << 30;
+const MAX_RECORD_BYTES: u64 = 1 << 30;
 
 /// The execution records of one directory.
 #[derive(Debug)]
@@ -58,7 +58,9 @@ impl RecordError {
     /// Returns the next step for the user.
     pub fn hint(&self) -> String {
         if self.source.raw_os_error() == Some(Errno::LOOP.raw_os_error()) {
-            "symbolic links are not followed there: remove the link, or set audit.dir to where it leads".to_owned()
+            "symbolic links are not followed there: remove the link, or set audit.dir to where it \
+             leads"
+                .to_owned()
         } else {
             "look at the owner and the permissions of that directory, or set audit.dir to another"
                 .to_owned()
@@ -72,7 +74,7 @@ pub struct RecordFile {
     /// Name of the file, without its directory.
     pub name: String,
     /// The record in the file, or the reason why the file is not a record.
-    pub record: Result<Record, RecordError>,
+    pub record: Result<RunRecord, RecordError>,
 }
 
 impl Records {
@@ -89,7 +91,7 @@ impl Records {
     }
 
     /// Returns the records of the runs under `settings`.
-    pub fn of(settings: &Settings) -> Records {
+    pub fn for_settings(settings: &Settings) -> Records {
         Records::on(&settings.host, &settings.audit.dir)
     }
 
@@ -108,7 +110,9 @@ impl Records {
         if !settings.audit.store.wants(result) {
             return Ok(None);
         }
-        Records::of(settings).append(command, result.clone(), &secrets(settings)).map(Some)
+        Records::for_settings(settings)
+            .append(command, result.clone(), &secrets(settings))
+            .map(Some)
     }
 
     /// Writes a record of an execution of code if the settings ask for one, and returns its path.
@@ -123,7 +127,7 @@ impl Records {
     ) -> Result<Option<PathBuf>, RecordError> {
         let code = settings.code.store_code.wants(result).then_some(code);
         let is_wanted = settings.audit.store.wants(result) || code.is_some();
-        if !is_wanted || settings.audit.store == Store::Never {
+        if !is_wanted || settings.audit.store == RecordedRuns::Never {
             return Ok(None);
         }
         // The command has no file name, because the file of the code was removed after the
@@ -131,7 +135,9 @@ impl Records {
         let known = settings.code.languages.get(language).map(Language::command);
         let (program, arguments) = known.unwrap_or((language, &[]));
         let command = Command::new(program).arguments(arguments);
-        Records::of(settings).add(&command, code, result.clone(), &secrets(settings)).map(Some)
+        Records::for_settings(settings)
+            .add(&command, code, result.clone(), &secrets(settings))
+            .map(Some)
     }
 
     /// Adds a record of a run. Replaces the values of `secrets` wherever they appear.
@@ -156,15 +162,15 @@ impl Records {
         // Only one process may write at a time, because each record links to the previous one. The
         // lock is released with the descriptor.
         lock(&directory).map_err(self.failed("lock", ""))?;
-        let previous =
-            read_in(&directory, NEWEST, LONGEST_HASH).map_err(self.failed("read", NEWEST))?;
+        let previous = read_in(&directory, NEWEST_FILE, MAX_HASH_BYTES)
+            .map_err(self.failed("read", NEWEST_FILE))?;
         let previous = previous.map(|hash| hash.trim().to_owned());
         result.stdout = redact(&result.stdout, secrets);
         result.stderr = redact(&result.stderr, secrets);
         let words = command.words().iter().map(|word| redact(word, secrets)).collect();
         let now = jiff::Timestamp::now();
         let code = code.map(|code| redact(code, secrets));
-        let record = Record::seal(previous, now.to_string(), words, code, result);
+        let record = RunRecord::seal(previous, now.to_string(), words, code, result);
         let earlier =
             self.known.as_ref().map(|_| record_names(&directory).map_or(0, |names| names.len()));
         let stamp = now.strftime("%Y%m%dT%H%M%S%.6fZ");
@@ -173,8 +179,8 @@ impl Records {
             .map_err(io::Error::other)
             .map_err(self.failed("encode", &name))?;
         write_in(&directory, &name, &json).map_err(self.failed("write", &name))?;
-        write_in(&directory, NEWEST, record.hash.as_bytes())
-            .map_err(self.failed("write", NEWEST))?;
+        write_in(&directory, NEWEST_FILE, record.hash.as_bytes())
+            .map_err(self.failed("write", NEWEST_FILE))?;
         if let Some(known) = &self.known {
             known.count_record(
                 &self.directory,
@@ -194,8 +200,8 @@ impl Records {
         Ok(names.into_iter().map(read).collect())
     }
 
-    fn record(&self, directory: &OwnedFd, name: &str) -> Result<Record, RecordError> {
-        let text = read_in(directory, name, LONGEST_RECORD)
+    fn record(&self, directory: &OwnedFd, name: &str) -> Result<RunRecord, RecordError> {
+        let text = read_in(directory, name, MAX_RECORD_BYTES)
             .map_err(self.failed("read", name))?
             .unwrap_or_default();
         serde_json::from_str(&text).map_err(io::Error::other).map_err(self.failed("decode", name))
@@ -218,8 +224,8 @@ impl Records {
         }
         let faults = verify_chain(records.iter().map(|(name, record)| (name.as_str(), record)));
         told.extend(faults.iter().map(ChainFault::to_string));
-        let newest =
-            read_in(&directory, NEWEST, LONGEST_HASH).map_err(self.failed("read", NEWEST))?;
+        let newest = read_in(&directory, NEWEST_FILE, MAX_HASH_BYTES)
+            .map_err(self.failed("read", NEWEST_FILE))?;
         told.extend(at_the_end(newest.as_deref().map(str::trim), &records));
         let has_record = |hash: &str| records.iter().any(|(_, record)| record.hash == hash);
         told.extend(self.known.as_ref().and_then(|known| known.compare(records.len(), has_record)));
@@ -253,14 +259,14 @@ fn secrets(settings: &Settings) -> Vec<String> {
 }
 
 /// Returns the fault at the end of a chain, given the hash that was stored for its newest record.
-fn at_the_end(newest: Option<&str>, records: &[(String, Record)]) -> Option<String> {
+fn at_the_end(newest: Option<&str>, records: &[(String, RunRecord)]) -> Option<String> {
     let Some(newest) = newest else {
         return (!records.is_empty())
-            .then(|| format!("`{NEWEST}` was removed: it names the newest record"));
+            .then(|| format!("`{NEWEST_FILE}` was removed: it names the newest record"));
     };
     if !records.iter().any(|(_, record)| record.hash == newest) {
         return Some(format!(
-            "the newest record was removed: `{NEWEST}` names {newest}, which is not there"
+            "the newest record was removed: `{NEWEST_FILE}` names {newest}, which is not there"
         ));
     }
     let (name, _) =
@@ -271,8 +277,8 @@ fn at_the_end(newest: Option<&str>, records: &[(String, Record)]) -> Option<Stri
 /// Locks a directory. Any process that can read the directory can lock it, even code in a sandbox,
 /// so the wait for the lock is limited.
 fn lock(directory: &OwnedFd) -> io::Result<()> {
-    const TRIES: u32 = 100;
-    for _ in 0..TRIES {
+    const MAX_ATTEMPTS: u32 = 100;
+    for _ in 0..MAX_ATTEMPTS {
         match flock(directory, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(20)),
             locked => return Ok(locked?),

@@ -4,16 +4,16 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use ringfence_core::result::{Denial, Dropped, Meta, Usage};
+use ringfence_core::result::{Denial, DroppedBytes, RunMetadata, RunUsage};
 use ringfence_core::{ExecutionResult, ExitStatus};
-use ringfence_linux::cgroup::Group;
-use ringfence_linux::{Files, Launch, Started, Survivors, Terminal};
+use ringfence_linux::cgroup::Cgroup;
+use ringfence_linux::{Launch, LaunchFiles, StartedSandbox, Survivors, TerminalMode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
 use crate::backends::{GroupNeed, Preparation, PrivateDirectory, limits};
-use crate::egress::{Awaited, GateHolder};
+use crate::egress::{GateHolder, GateSource};
 use crate::engine::Core;
 use crate::memory::{Memory, Subject};
 use crate::ready::{Context, Ready};
@@ -38,9 +38,9 @@ pub struct Attached {
 pub(crate) struct Underway {
     /// The started launch. This field is dropped first, so that the resources below are removed
     /// only after every process has ended.
-    pub(crate) started: Started,
+    pub(crate) started: StartedSandbox,
     pub(crate) context: Context,
-    pub(crate) group: Option<Group>,
+    pub(crate) group: Option<Cgroup>,
     /// True if only the control group can end the whole process tree.
     pub(crate) ends_by_group: bool,
     /// Holder of the gate of the sandbox's network.
@@ -68,7 +68,7 @@ impl Core {
             source,
         };
         let (stdio, relays) = ready.context.streams.relay().map_err(setup)?;
-        let files = Files { stdio, terminal, gate: None, passed };
+        let files = LaunchFiles { stdio, terminal, gate: None, passed };
         let time = ready.context.time();
         let running = self.launch(ready, files, position, time)?;
         let watch = Watch { foreground: Some(foreground), relays, ..Watch::default() };
@@ -115,13 +115,13 @@ impl Core {
         let (stdout, stdout_inside) = pipe().map_err(failed)?;
         let (stderr, stderr_inside) = pipe().map_err(failed)?;
         let limit = ready.context.plan.policy.limits.output.map_or(u64::MAX, |size| size.bytes());
-        let files = Files {
+        let files = LaunchFiles {
             stdio: [Some(null), Some(stdout_inside), Some(stderr_inside)],
             terminal: None,
             gate: None,
             passed,
         };
-        let running = self.launch(ready, files, Terminal::Detached, time)?;
+        let running = self.launch(ready, files, TerminalMode::Detached, time)?;
         Ok((running, Capture::new([stdout, stderr], limit)))
     }
 
@@ -129,8 +129,8 @@ impl Core {
     pub(crate) fn launch(
         &self,
         ready: Ready,
-        mut files: Files,
-        terminal: Terminal,
+        mut files: LaunchFiles,
+        terminal: TerminalMode,
         time: Option<Duration>,
     ) -> Result<Underway, RunError> {
         refuse_directories(&files)?;
@@ -148,7 +148,8 @@ impl Core {
             self.launcher.start(&launch, files, group.as_ref()).inspect_err(|_| forget())?;
         // Start the thread of the gate only after the fork, because a process that is forked must
         // not have a second thread.
-        let egress = gate.map(|gate| self.hold_gate(&context, Awaited::Sent(gate))).transpose()?;
+        let egress =
+            gate.map(|gate| self.hold_gate(&context, GateSource::Sent(gate))).transpose()?;
         Ok(Underway { started, context, group, ends_by_group, egress, _private: private })
     }
 }
@@ -212,7 +213,7 @@ impl Underway {
         if let Some(limit) = outcome.lost_limit {
             return Err(RunError::LimitLost { limit });
         }
-        let oom_killed = group.as_ref().is_some_and(Group::oom_killed);
+        let oom_killed = group.as_ref().is_some_and(Cgroup::oom_killed);
         let denials = egress.take().map(GateHolder::close).unwrap_or_default();
         // Make the result before an error is returned, because making it remembers what the run
         // planted.
@@ -226,7 +227,7 @@ impl Underway {
 
 /// Fails if a descriptor is a directory, because files in and above that directory could be reached
 /// through it, whatever the view shows.
-fn refuse_directories(files: &Files) -> Result<(), RunError> {
+fn refuse_directories(files: &LaunchFiles) -> Result<(), RunError> {
     let is_directory = |fd: BorrowedFd<'_>| {
         fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
     };
@@ -254,7 +255,7 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 /// Makes the result of a run, or the error if the run failed.
 fn result(
     context: &Context,
-    meta: Meta,
+    meta: RunMetadata,
     outcome: Outcome,
     oom_killed: bool,
     denials: Vec<Denial>,
@@ -302,10 +303,10 @@ fn result(
         oom_killed,
         stdout: stdout.0,
         stderr: stderr.0,
-        dropped: Dropped { stdout: stdout.1, stderr: stderr.1 },
+        dropped: DroppedBytes { stdout: stdout.1, stderr: stderr.1 },
         duration: outcome.duration.as_secs_f64(),
-        meta: Meta {
-            usage: Usage { cpu_seconds: usage.cpu_micros as f64 / 1e6, max_rss: usage.max_rss },
+        meta: RunMetadata {
+            usage: RunUsage { cpu_seconds: usage.cpu_micros as f64 / 1e6, max_rss: usage.max_rss },
             denials,
             planted: context.guarded.planted(),
             ..meta

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use ringfence_core::ExecutionResult;
 use ringfence_core::policy::Network;
-use ringfence_core::settings::Code as CodeSettings;
+use ringfence_core::settings::CodeSettings;
 use ringfence_linux::pause::ProcessTree;
 use rustix::fs::fstat;
 use rustix::process::{Signal, pidfd_send_signal};
@@ -24,7 +24,7 @@ use crate::backends::{
     self, KeptSandbox, PortRoute, SandboxFacets, StartedSandbox, StopError, Unavailable,
     WorkspaceSource,
 };
-use crate::contexts::Kept as KeptContexts;
+use crate::contexts::KeptContexts;
 use crate::ready::Context;
 use crate::room::{Manifest, Name, Room, RoomError, Rooms};
 use crate::session::{Captured, Exec, PortStream, Session, SessionError};

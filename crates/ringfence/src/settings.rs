@@ -6,7 +6,8 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use ringfence_core::settings::{
-    BlockImports, Code, Config, Inputs, LayerText, Origin, Settings as Layered, SettingsError,
+    BlockImports, CodeSettings, Config, FileOrigin, LayerText, Settings as Layered, SettingsError,
+    SettingsInputs,
 };
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -88,7 +89,7 @@ impl LoadError {
 impl Settings {
     /// Returns the default settings for a host, without reading any file or variable.
     pub fn new(host: Host) -> Settings {
-        let inputs = Inputs {
+        let inputs = SettingsInputs {
             files: &[],
             variables: [],
             flags: Config::default(),
@@ -128,15 +129,15 @@ impl Settings {
         flags: Config,
     ) -> Result<Settings, LoadError> {
         let mut files = given;
-        files.extend(read(Origin::System, Path::new(SYSTEM_DIRECTORY).join(CONFIG))?);
+        files.extend(read(FileOrigin::System, Path::new(SYSTEM_DIRECTORY).join(CONFIG))?);
         if let Some(directory) = host.own_directory("XDG_CONFIG_HOME", ".config") {
-            files.extend(read(Origin::User, directory.join(CONFIG))?);
+            files.extend(read(FileOrigin::User, directory.join(CONFIG))?);
         }
         if project == ProjectFile::Read {
-            files.extend(read(Origin::Project, host.directory.join(PROJECT))?);
+            files.extend(read(FileOrigin::Project, host.directory.join(PROJECT))?);
         }
         let variables = host.variables.iter().map(|(name, value)| (name.clone(), value.clone()));
-        let inputs = Inputs {
+        let inputs = SettingsInputs {
             files: &files,
             variables,
             flags,
@@ -184,7 +185,7 @@ impl Settings {
 
     /// Replaces the settings for code, whatever the layers say.
     #[must_use]
-    pub fn with_code(mut self, code: Code) -> Settings {
+    pub fn with_code(mut self, code: CodeSettings) -> Settings {
         self.layered.code = code;
         self
     }
@@ -197,7 +198,7 @@ impl Settings {
     }
 
     /// Returns the rules for workspaces, with resolved paths.
-    pub(crate) fn workspace_rules(&self) -> ringfence_core::workspace::Rules {
+    pub(crate) fn workspace_rules(&self) -> ringfence_core::workspace::WorkspaceRules {
         let resolve = |path: &Path| {
             let absolute = self.host.absolute(path);
             fs_err::canonicalize(&absolute).unwrap_or(absolute)
@@ -263,7 +264,7 @@ impl PolicyFile {
         let read = fs_err::read_to_string(path);
         let text = read.map_err(|source| PolicyFileError::Read { source })?;
         if path.extension().is_none_or(|extension| extension != "json") {
-            let layer = LayerText { origin: Origin::Given, path: path.to_owned(), text };
+            let layer = LayerText { origin: FileOrigin::Given, path: path.to_owned(), text };
             return Ok(PolicyFile::Layer(layer));
         }
         let policy = Policy::from_json(&text);
@@ -277,9 +278,9 @@ impl PolicyFile {
 ///
 /// Sandboxed code may have written a project's file. So no link to it is followed, a pipe is not
 /// waited for, and no more is read than settings can be long.
-fn read(origin: Origin, path: PathBuf) -> Result<Option<LayerText>, LoadError> {
+fn read(origin: FileOrigin, path: PathBuf) -> Result<Option<LayerText>, LoadError> {
     let mut flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    if origin == Origin::Project {
+    if origin == FileOrigin::Project {
         flags |= OFlags::NOFOLLOW;
     }
     let file = match rustix::fs::open(&path, flags, Mode::empty()) {

@@ -10,7 +10,7 @@ use ringfence_core::{Clause, Policy, Support};
 use sha2::{Digest, Sha256};
 
 use crate::backends::{BackendStart, StartedSandbox};
-use crate::egress::{self, Sealed, WayOut};
+use crate::egress::{self, LoadedCredentials, WayOut};
 use crate::engine::Core;
 use crate::ready::Context;
 use crate::room::{Manifest, NetworkReach, Owner, Room, Rooms};
@@ -86,7 +86,7 @@ pub(crate) fn named_variables(
     let of_proxy = of_proxy.into_iter().map(|(name, value)| (name.to_owned(), value));
     // A variable that stands for a secret replaces the caller's variable of the same name, even if
     // that one is passed.
-    let of_secrets = context.sealed.iter().flat_map(Sealed::variables);
+    let of_secrets = context.sealed.iter().flat_map(LoadedCredentials::variables);
     of_proxy.chain(passed).chain(of_secrets).chain(environment.set.clone()).collect()
 }
 

@@ -8,10 +8,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use ringfence_linux::cgroup::{Group, Limit};
+use ringfence_linux::cgroup::{Cgroup, CgroupLimit};
 use ringfence_linux::control;
-use ringfence_linux::sys::signal::pending;
-use ringfence_linux::{Ending, Order, Report, Started};
+use ringfence_linux::sys::signal::read_pending;
+use ringfence_linux::{CommandEnding, ControlOrder, ControlReport, StartedSandbox};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -65,7 +65,7 @@ pub(crate) struct Watch<'a> {
     /// is lent to the command and taken back.
     pub(crate) foreground: Option<Foreground>,
     /// Control group of the run.
-    pub(crate) group: Option<&'a Group>,
+    pub(crate) group: Option<&'a Cgroup>,
     /// True if only the control group can end a process tree that forks while it is killed.
     pub(crate) ends_by_group: bool,
     /// Socket on which the command itself tells its exit code before it exits.
@@ -102,7 +102,7 @@ pub(crate) struct Outcome {
     pub(crate) end: End,
     pub(crate) timed_out: bool,
     /// A limit that another process removed, for which the run was ended.
-    pub(crate) lost_limit: Option<Limit>,
+    pub(crate) lost_limit: Option<CgroupLimit>,
     pub(crate) duration: Duration,
     pub(crate) stdout: (String, u64),
     pub(crate) stderr: (String, u64),
@@ -114,7 +114,7 @@ pub(crate) struct Outcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End {
     /// The command ended.
-    Ended(Ending),
+    Ended(CommandEnding),
     /// The sandbox could not be set up.
     SetupFailed { step: String, errno: i32 },
     /// The command could not be executed.
@@ -125,13 +125,13 @@ pub(crate) enum End {
 
 /// State of the supervision of a run.
 struct Supervision<'a> {
-    started: &'a Started,
+    started: &'a StartedSandbox,
     watch: Watch<'a>,
     /// End of the run, set when the first process has sent its last report.
     end: Option<End>,
     ending: bool,
     timed_out: bool,
-    lost_limit: Option<Limit>,
+    lost_limit: Option<CgroupLimit>,
     /// Time of the next check of the limits.
     limits_due: Option<Instant>,
     relays: StreamRelays,
@@ -150,7 +150,7 @@ pub(crate) type Listener<'a> = &'a mut dyn FnMut(Stream, &[u8]);
 
 /// Supervises a run to its end.
 pub(crate) fn supervise<'a>(
-    started: &'a Started,
+    started: &'a StartedSandbox,
     mut watch: Watch<'a>,
     mut on_output: Option<Listener<'_>>,
 ) -> Result<Outcome, io::Error> {
@@ -353,7 +353,7 @@ impl Supervision<'_> {
 
     fn forward_signals(&mut self) -> io::Result<()> {
         let Some(foreground) = &self.watch.foreground else { return Ok(()) };
-        for signal in pending(&foreground.signals) {
+        for signal in read_pending(&foreground.signals) {
             let is_ending = ENDING_SIGNALS.iter().any(|ending| ending.as_raw() == signal);
             self.is_told_to_end |= is_ending;
             if self.end.is_some() {
@@ -365,9 +365,9 @@ impl Supervision<'_> {
             }
             // A SIGCONT in the foreground means that the command is to have the terminal again.
             let order = if signal == Signal::CONT.as_raw() {
-                Order::Continue { foreground: foreground.lend() }
+                ControlOrder::Continue { foreground: foreground.lend() }
             } else {
-                Order::Signal(signal)
+                ControlOrder::Signal(signal)
             };
             control::send(&self.started.control, &order)?;
         }
@@ -384,7 +384,7 @@ impl Supervision<'_> {
         if let Some(group) = self.watch.group.filter(|_| self.watch.ends_by_group) {
             let _ = group.kill(); // the first process also kills what it can
         }
-        control::send(&self.started.control, &Order::End)
+        control::send(&self.started.control, &ControlOrder::End)
     }
 
     /// Reacts as a shell's job does when its command is stopped. Only the signals with which a
@@ -398,7 +398,7 @@ impl Supervision<'_> {
             && foreground.come_to_front()
         {
             let foreground = foreground.lend();
-            control::send(&self.started.control, &Order::Continue { foreground })?;
+            control::send(&self.started.control, &ControlOrder::Continue { foreground })?;
         }
         Ok(())
     }
@@ -426,17 +426,17 @@ impl Supervision<'_> {
             report => report?,
         };
         match report {
-            Some(Report::Started { .. }) => {}
-            Some(Report::Stopped { signal }) => {
+            Some(ControlReport::Started { .. }) => {}
+            Some(ControlReport::Stopped { signal }) => {
                 if let Some(foreground) = &self.watch.foreground {
                     self.stopped_by(signal, foreground)?;
                 }
             }
-            Some(Report::SetupFailed { step, errno }) => {
+            Some(ControlReport::SetupFailed { step, errno }) => {
                 self.end = Some(End::SetupFailed { step, errno })
             }
-            Some(Report::ExecFailed { errno }) => self.end = Some(End::ExecFailed { errno }),
-            Some(Report::Ended(ending)) => {
+            Some(ControlReport::ExecFailed { errno }) => self.end = Some(End::ExecFailed { errno }),
+            Some(ControlReport::Ended(ending)) => {
                 // The first process has its own clock, and ends the command if we do not.
                 self.timed_out |= !self.ending && ending.exit_code.is_none() && self.is_late();
                 self.end = Some(End::Ended(ending));

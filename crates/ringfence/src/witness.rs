@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ringfence_core::ExecutionResult;
-use ringfence_core::result::{Denial, Dropped, Meta};
+use ringfence_core::result::{Denial, DroppedBytes, RunMetadata};
 use ringfence_linux::cgroup;
 use ringfence_linux::pause::ProcessTree;
 use serde::{Deserialize, Serialize};
 
 use crate::backends::HostView;
 use crate::session::Ended;
-use crate::view::Watched;
+use crate::view::WatchedPaths;
 use crate::{Manifest, egress};
 
 /// Name of the file of the witness in the directory of its sandbox.
@@ -27,7 +27,7 @@ pub(crate) struct Witness {
     oom_counters: Vec<PathBuf>,
     /// State at the start of those protected paths that nothing can prevent the sandbox from
     /// changing.
-    watched: Watched,
+    watched: WatchedPaths,
     /// Log of what the sandbox was denied, if it has a gate.
     egress: Option<PathBuf>,
     /// The process tree of the sandbox, if its processes are visible from here.
@@ -36,7 +36,7 @@ pub(crate) struct Witness {
 }
 
 impl Witness {
-    pub(crate) fn new(view: HostView, watched: Watched, egress: Option<PathBuf>) -> Witness {
+    pub(crate) fn new(view: HostView, watched: WatchedPaths, egress: Option<PathBuf>) -> Witness {
         // Only UTF-8 can be stored. The kernel's names are UTF-8, and nobody uses a mount point
         // with another name.
         let is_text = |path: &PathBuf| path.to_str().is_some();
@@ -116,9 +116,9 @@ impl Observation {
     /// contains what happened to the sandbox while its command ran.
     pub fn result(&self, ended: Ended) -> ExecutionResult {
         let Observation { manifest, before } = self;
-        let mut meta = Meta {
+        let mut meta = RunMetadata {
             usage: ended.usage,
-            ..Meta::new(
+            ..RunMetadata::new(
                 manifest.backend,
                 manifest.chosen_because.clone(),
                 manifest.held.iter().map(|(clause, by)| (*clause, by.to_string())).collect(),
@@ -141,7 +141,7 @@ impl Observation {
             oom_killed,
             stdout: String::new(),
             stderr: String::new(),
-            dropped: Dropped::default(),
+            dropped: DroppedBytes::default(),
             duration: ended.duration.as_secs_f64(),
             meta,
         }

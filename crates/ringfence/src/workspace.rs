@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use ringfence_core::policy::{Policy, Workspace};
-use ringfence_core::workspace::{Rules, WorkspaceRefusal, validate};
+use ringfence_core::workspace::{WorkspaceRefusal, WorkspaceRules, validate};
 
 use ringfence_linux::Access;
 
@@ -83,7 +83,7 @@ impl WorkspaceError {
 pub(crate) fn resolve(
     policy: &Policy,
     host: &Host,
-    rules: &Rules,
+    rules: &WorkspaceRules,
     grants: &Grants,
 ) -> Result<ResolvedWorkspace, WorkspaceError> {
     let named = policy.filesystem.workspace.clone().unwrap_or_else(|| Workspace::at("."));

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use ringfence::audit::Record;
+use ringfence::audit::RunRecord;
 use ringfence::{ExitStatus, Host, RecordFile, Records, Settings};
 use ringfence_core::settings::Config;
 
@@ -41,7 +41,7 @@ impl Audit {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
         let records = match &self.dir {
             Some(directory) => Records::on(&host, directory),
-            None => Records::of(&Settings::load(host, Vec::new(), Config::default())?),
+            None => Records::for_settings(&Settings::load(host, Vec::new(), Config::default())?),
         };
         match &self.command {
             AuditCommand::List => self.list(&records),
@@ -54,7 +54,7 @@ impl Audit {
         let found = readable(records)?;
         if self.json {
             let objects = found.iter().map(|(name, record)| {
-                let Record { time, command, result, hash, .. } = record;
+                let RunRecord { time, command, result, hash, .. } = record;
                 let ended = ended(record);
                 serde_json::json!({
                     "id": result.id, "time": time, "ok": result.ok, "ended": ended, "command": command, "file": name,
@@ -102,7 +102,7 @@ fn show(records: &Records, id: &str) -> Result<ExitCode, Failure> {
     let wrong = |what: &str| {
         Failure::usage(format!("{what} `{id}`"), "`ringfence audit list` shows the records")
     };
-    let is_named = |(name, record): &(String, Record)| {
+    let is_named = |(name, record): &(String, RunRecord)| {
         [name, &record.result.id, &record.hash].iter().any(|text| text.starts_with(id))
     };
     let mut named = readable(records)?.into_iter().filter(is_named);
@@ -118,7 +118,7 @@ fn show(records: &Records, id: &str) -> Result<ExitCode, Failure> {
 }
 
 /// Returns the files that are records, and warns about the others.
-fn readable(records: &Records) -> Result<Vec<(String, Record)>, Failure> {
+fn readable(records: &Records) -> Result<Vec<(String, RunRecord)>, Failure> {
     let mut found = Vec::new();
     for RecordFile { name, record } in records.entries()? {
         match record {
@@ -129,7 +129,7 @@ fn readable(records: &Records) -> Result<Vec<(String, Record)>, Failure> {
     Ok(found)
 }
 
-fn ended(record: &Record) -> String {
+fn ended(record: &RunRecord) -> String {
     let result = &record.result;
     match (result.timed_out, result.oom_killed, result.exit_code, result.signal) {
         (true, ..) => "deadline".to_owned(),

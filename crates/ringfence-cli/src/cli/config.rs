@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use ringfence::Host;
-use ringfence_core::settings::{Explained, Source, schema};
+use ringfence_core::settings::{ExplainedValue, ValueSource, schema};
 
 use super::flags::PolicyFlags;
 use crate::answer::{print_json, print_lines, print_pretty_json};
@@ -54,18 +54,19 @@ impl Explain {
     fn run(&self, host: Host) -> Result<(), Failure> {
         let explained = self.policy.settings(host)?.explain();
         if self.json {
-            let objects = explained.iter().map(|Explained { key, value, sources }| {
-                let sources: Vec<_> = sources.iter().map(Source::to_string).collect();
+            let objects = explained.iter().map(|ExplainedValue { key, value, sources }| {
+                let sources: Vec<_> = sources.iter().map(ValueSource::to_string).collect();
                 serde_json::json!({ "key": key, "value": value, "sources": sources })
             });
             return print_json(&objects.collect::<Vec<_>>());
         }
-        let widest =
-            |width: fn(&Explained) -> usize| explained.iter().map(width).max().unwrap_or_default();
+        let widest = |width: fn(&ExplainedValue) -> usize| {
+            explained.iter().map(width).max().unwrap_or_default()
+        };
         let key_width = widest(|explained| explained.key.len());
         let value_width = widest(|explained| explained.value.chars().count()).min(40);
-        print_lines(explained.iter().map(|Explained { key, value, sources }| {
-            let sources: Vec<_> = sources.iter().map(Source::to_string).collect();
+        print_lines(explained.iter().map(|ExplainedValue { key, value, sources }| {
+            let sources: Vec<_> = sources.iter().map(ValueSource::to_string).collect();
             format!("{key:<key_width$}  {value:<value_width$}  {}", sources.join(", "))
         }))
     }

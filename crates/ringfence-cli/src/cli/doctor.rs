@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use ringfence::doctor::{Examination, Finding, Surroundings, examine, look_around};
-use ringfence::{Backend, Choice, Clause, Engine, Host, Plan, RunError, Support, chain};
+use ringfence::{Backend, BackendChoice, Clause, Engine, Host, Plan, RunError, Support, chain};
 
 use super::flags::{ContainerFlags, PolicyFlags};
 use crate::answer::{Form, print, print_json};
@@ -53,8 +53,8 @@ impl Doctor {
 
     fn only(&self) -> Option<Backend> {
         match self.policy.chosen()? {
-            Choice::Only(backend) => Some(backend),
-            Choice::Auto => None,
+            BackendChoice::Only(backend) => Some(backend),
+            BackendChoice::Auto => None,
         }
     }
 }

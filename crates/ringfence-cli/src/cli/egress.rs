@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
 use ringfence::Host;
-use ringfence::egress::{self, Entry, Event, Recorded};
+use ringfence::egress::{self, Event, LogEntry, RecordedEvents};
 use ringfence::policy::Span;
 
 use crate::answer::{print, print_json, print_lines};
@@ -61,8 +61,8 @@ impl EgressArguments {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn entries(&self, host: &Host) -> Result<Vec<Entry>, Failure> {
-        let Recorded { entries, omitted, .. } = egress::recorded(host).map_err(|error| {
+    fn entries(&self, host: &Host) -> Result<Vec<LogEntry>, Failure> {
+        let RecordedEvents { entries, omitted, .. } = egress::recorded(host).map_err(|error| {
             Failure::usage(
                 format!("cannot read the egress log: {error}"),
                 "ls -l ~/.local/state/ringfence",
@@ -74,23 +74,23 @@ impl EgressArguments {
             ));
         }
         let earliest = self.since.and_then(|span| SystemTime::now().checked_sub(span.duration()));
-        let is_here = |entry: &Entry| {
+        let is_here = |entry: &LogEntry| {
             let here =
                 [&host.directory, &fs_err::canonicalize(&host.directory).unwrap_or_default()];
             self.all
                 || self.sandbox.is_some()
                 || here.iter().any(|here| here.starts_with(&entry.workspace))
         };
-        let is_named = |entry: &Entry| self.sandbox.is_none() || entry.sandbox == self.sandbox;
+        let is_named = |entry: &LogEntry| self.sandbox.is_none() || entry.sandbox == self.sandbox;
         let is_recent =
-            |entry: &Entry| earliest.is_none_or(|earliest| entry.time() >= Some(earliest));
+            |entry: &LogEntry| earliest.is_none_or(|earliest| entry.time() >= Some(earliest));
         Ok(entries
             .into_iter()
             .filter(|entry| is_here(entry) && is_named(entry) && is_recent(entry))
             .collect())
     }
 
-    fn log(&self, entries: &[Entry]) -> Result<(), Failure> {
+    fn log(&self, entries: &[LogEntry]) -> Result<(), Failure> {
         if self.json {
             return print_json(&entries);
         }
@@ -112,7 +112,7 @@ impl EgressArguments {
         print_lines(lines.filter(|line| !line.is_empty()))
     }
 
-    fn suggest(&self, entries: &[Entry]) -> Result<(), Failure> {
+    fn suggest(&self, entries: &[LogEntry]) -> Result<(), Failure> {
         if entries.is_empty() {
             warn(
                 "nothing was written down here: `ringfence run --observe -- COMMAND` lets out, and writes down where to",

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use indicatif::{ProgressBar, ProgressStyle};
 use ringfence::images::{self, PullProgress};
 use ringfence::{Pull, Sandbox, Settings, StartError, StartRequest};
-use ringfence_core::settings::Selection;
+use ringfence_core::settings::BackendSelection;
 use ringfence_core::terminal::clean_line;
 
 use super::flags::ENGINES;
@@ -14,7 +14,7 @@ use crate::report::Failure;
 /// Provides the image for the sandbox of `spec`, and downloads it if `pull` says so. Does nothing
 /// if the backend is not a container engine, or if the sandbox is up already.
 pub(super) async fn fetch(settings: &Settings, spec: &mut StartRequest) -> Result<(), Failure> {
-    let Selection::Only(backend) = settings.selection else { return Ok(()) };
+    let BackendSelection::Only(backend) = settings.selection else { return Ok(()) };
     let is_up = match &spec.name {
         Some(name) => Sandbox::attach(&settings.host, name).await.is_ok(),
         None => false,

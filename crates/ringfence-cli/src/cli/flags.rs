@@ -6,14 +6,14 @@ use std::str::FromStr;
 
 use clap::Args;
 use ringfence::policy::{
-    Environment, HostRule, Limits, Mode, NetworkTable, PathGlob, Policy, Size, Span, VariableError,
-    Workspace,
+    Environment, HostRule, Limits, NetworkMode, NetworkTable, PathGlob, Policy, Size, Span,
+    VariableError, Workspace,
 };
 use ringfence::{
-    Backend, Choice, Clause, ContainerSpec, Engine, Host, LoadError, PolicyFile, Preset, Pull,
-    RunError, Settings,
+    Backend, BackendChoice, Clause, ContainerSpec, Engine, Host, LoadError, PolicyFile, Preset,
+    Pull, RunError, Settings,
 };
-use ringfence_core::settings::{Config, ContainerConfig, LayerText, Selection};
+use ringfence_core::settings::{BackendSelection, Config, ContainerConfig, LayerText};
 
 use crate::report::Failure;
 
@@ -23,7 +23,7 @@ use crate::report::Failure;
 pub(crate) struct PolicyFlags {
     /// Backend that enforces the policy: auto, native, bwrap, docker, podman, outer or local.
     #[arg(long, value_name = "BACKEND")]
-    backend: Option<Choice>,
+    backend: Option<BackendChoice>,
     /// Directory SRC that the sandbox can write, optionally at the path DST in the sandbox.
     #[arg(long, value_name = "SRC[:DST]")]
     workspace: Option<Workspace>,
@@ -43,7 +43,7 @@ pub(crate) struct PolicyFlags {
     ///
     /// With `open`, the sandbox can reach everything that the host can reach.
     #[arg(long, value_name = "closed|allow|open")]
-    net: Option<Mode>,
+    net: Option<NetworkMode>,
     /// Allows connections to HOST, on ports 80 and 443 unless PORT is given; repeatable.
     ///
     /// The sandbox can reach only the allowed hosts.
@@ -121,10 +121,10 @@ pub(crate) struct ContainerFlags {
 pub(super) const ENGINES: [Backend; 2] = [Backend::Podman, Backend::Docker];
 
 /// Returns whether a container engine creates the sandboxes.
-pub(super) fn is_engine(selection: Selection) -> bool {
+pub(super) fn is_engine(selection: BackendSelection) -> bool {
     match selection {
-        Selection::Only(backend) => ENGINES.contains(&backend),
-        Selection::DockerElseAuto => true,
+        BackendSelection::Only(backend) => ENGINES.contains(&backend),
+        BackendSelection::DockerElseAuto => true,
         _ => false,
     }
 }
@@ -177,7 +177,7 @@ impl ContainerFlags {
         &self,
         policy: &PolicyFlags,
         host: Host,
-        backend: Option<Choice>,
+        backend: Option<BackendChoice>,
     ) -> Result<Settings, Failure> {
         policy.load(host, backend, ContainerConfig { image: self.image.clone() })
     }
@@ -255,7 +255,7 @@ pub(crate) fn host() -> Result<Host, Failure> {
 
 impl PolicyFlags {
     /// Returns the backend that the flags ask for.
-    pub(crate) fn chosen(&self) -> Option<Choice> {
+    pub(crate) fn chosen(&self) -> Option<BackendChoice> {
         self.backend
     }
 
@@ -276,7 +276,7 @@ impl PolicyFlags {
     fn load(
         &self,
         host: Host,
-        backend: Option<Choice>,
+        backend: Option<BackendChoice>,
         container: ContainerConfig,
     ) -> Result<Settings, Failure> {
         let (given, base) = self.named_policy()?;
@@ -286,7 +286,7 @@ impl PolicyFlags {
     }
 
     /// Returns the configuration of the flags, on top of `base`.
-    fn config(&self, base: Policy, backend: Option<Choice>) -> Result<Config, Failure> {
+    fn config(&self, base: Policy, backend: Option<BackendChoice>) -> Result<Config, Failure> {
         let mut config = Config::from(base);
         config.backend = backend.or(config.backend);
 
@@ -298,7 +298,7 @@ impl PolicyFlags {
         if !self.protect.is_empty() {
             // An explicit list replaces the default list, so include the defaults: protecting more
             // files must not give up protected ones.
-            extend(&mut files.protect, &Policy::PROTECTED.map(PathGlob::literal));
+            extend(&mut files.protect, &Policy::DEFAULT_PROTECTED.map(PathGlob::literal));
             extend(&mut files.protect, &self.protect);
         }
 

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, ValueEnum};
 use clap_complete::Shell;
-use ringfence_core::settings::{KEYS, Key};
+use ringfence_core::settings::{KEYS, SettingKey};
 
 use super::config::pretty;
 use super::{Arguments, Command};
@@ -236,7 +236,7 @@ fn variables() -> String {
         a policy given by `--policy`, flags. `ringfence config explain` shows what holds, and why.\n\n\
         | key | flag | variable | its value |\n|---|---|---|---|\n"
         .to_owned();
-    for Key { name, flag, variable } in KEYS {
+    for SettingKey { name, flag, variable } in KEYS {
         let code = |word: Option<&str>| word.map_or(String::new(), |word| format!("`{word}`"));
         let (flag, value) = (code(flag), variable.map_or("", |variable| variable.value));
         let variable = code(variable.map(|variable| variable.name));

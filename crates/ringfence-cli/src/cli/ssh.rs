@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
-use ringfence::ssh::{self, Access, SshError};
+use ringfence::ssh::{self, SshAccess, SshError};
 use ringfence::{Host, chain};
 use tokio::io::{AsyncWriteExt, copy, split, stdin, stdout};
 
@@ -136,7 +136,7 @@ impl SshProxy {
     }
 }
 
-fn prepare(sandbox: &Named, host: &Host) -> Result<Access, Failure> {
+fn prepare(sandbox: &Named, host: &Host) -> Result<SshAccess, Failure> {
     block_on(async {
         let attached = sandbox.attach(host).await?;
         ssh::prepare(&attached, host).await.map_err(|error| failed(&error, sandbox))

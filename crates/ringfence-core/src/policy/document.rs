@@ -92,16 +92,16 @@ pub(crate) fn parse_toml<T: DeserializeOwned + JsonSchema>(text: &str) -> Result
 
 /// Line numbers of the keys of a TOML document.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Lines(BTreeMap<String, usize>);
+pub(crate) struct KeyLines(BTreeMap<String, usize>);
 
-impl Lines {
+impl KeyLines {
     /// Collects the line numbers of all keys in `text`; text that is not valid TOML has no keys.
-    pub(crate) fn of(text: &str) -> Self {
+    pub(crate) fn from_toml(text: &str) -> Self {
         let mut lines = BTreeMap::new();
         if let Ok(table) = DeTable::parse(text) {
             collect_lines(text, table.get_ref(), "", &mut lines);
         }
-        Lines(lines)
+        KeyLines(lines)
     }
 
     /// Returns the line of `key`, counted from 1, or else the line of the innermost table around
@@ -253,8 +253,12 @@ mod tests {
 
     #[test]
     fn a_policy_reads_the_same_from_toml_and_json() {
-        let toml = "backend = 'native'\n[limits]\nmemory = '512M'\n[network]\nmode = 'closed'\n[env]\nset = { A = '1' }";
-        let json = r#"{"backend":"native","limits":{"memory":"512M"},"network":{"mode":"closed"},"env":{"set":{"A":"1"}}}"#;
+        let toml = "backend = 'native'\n[limits]\nmemory = '512M'\n[network]\nmode = 'closed'\n\
+            [env]\nset = { A = '1' }";
+        let json = concat!(
+            r#"{"backend":"native","limits":{"memory":"512M"},"#,
+            r#""network":{"mode":"closed"},"env":{"set":{"A":"1"}}}"#
+        );
         let policy = Policy::from_toml(toml).unwrap();
         assert_eq!(policy, Policy::from_json(json).unwrap());
         assert_eq!(policy.limits.memory, Some(Size::mebibytes(512)));
@@ -296,23 +300,26 @@ mod tests {
     fn a_wrong_value_names_its_key_and_place() {
         refuse_toml(
             "[limits]\nmemory = '1Q'",
-            "line 2, column 10: `limits.memory`: `1Q` has an unknown unit `Q`: it is one of K, M, G, T \
-             (each 1024 of the one before)",
+            "line 2, column 10: `limits.memory`: `1Q` has an unknown unit `Q`: it is one of K, M, \
+             G, T (each 1024 of the one before)",
         );
         refuse_toml(
             "require = ['netwrok']",
-            "line 1, column 12: `require`: unknown variant `netwrok`, expected one of `filesystem`, `hide`, `protect`, \
-             `network`, `egress`, `processes`, `ipc`, `privilege`, `kernel`, `terminal`, `environment`, `cleanup`, \
+            "line 1, column 12: `require`: unknown variant `netwrok`, expected one of \
+             `filesystem`, `hide`, `protect`, \
+             `network`, `egress`, `processes`, `ipc`, `privilege`, `kernel`, `terminal`, \
+             `environment`, `cleanup`, \
              `time`, `output`, `memory`, `cpus`, `process-count`, `tmp`, `disk`",
         );
         refuse_json(
             r#"{"backend":"native","limits":{"cpus":0}}"#,
-            "line 1, column 39: `limits.cpus`: `0` processors: it is a number from 0.01, such as 0.5 or 2",
+            "line 1, column 39: `limits.cpus`: `0` processors: it is a number from 0.01, such as \
+             0.5 or 2",
         );
     }
 
     #[test]
-    fn text_that_is_no_document_says_where_it_breaks() {
+    fn text_that_is_no_document_is_refused_with_its_position() {
         let error = Policy::from_toml("a = \n").unwrap_err();
         assert_eq!((error.line, error.key), (1, None));
         let error = Policy::from_json("{\n\"limits\": }").unwrap_err();
@@ -322,8 +329,9 @@ mod tests {
 
     #[test]
     fn every_key_of_a_document_knows_its_line() {
-        let lines =
-            Lines::of("backend = 'native'\n[limits]\n\nmemory = '1G'\n[env]\nset = { A = '1' }\n");
+        let lines = KeyLines::from_toml(
+            "backend = 'native'\n[limits]\n\nmemory = '1G'\n[env]\nset = { A = '1' }\n",
+        );
         assert_eq!(lines.line("backend"), Some(1));
         assert_eq!(lines.line("limits.memory"), Some(4));
         assert_eq!(lines.line("limits.time"), Some(2));

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// Upper bound on the length of `NAME=value` in bytes; a variable must be shorter.
 ///
 /// The kernel accepts at most 32 pages for one string, with the NUL at its end (execve(2)).
-const LONGEST: usize = 128 * 1024;
+const MAX_VARIABLE_BYTES: usize = 128 * 1024;
 
 /// Environment variables of a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -27,14 +27,18 @@ pub struct Environment {
 #[non_exhaustive]
 pub enum VariableError {
     /// The name is empty, or has `=` or NUL, so that a program would read another name.
-    #[error("`{}` is no name of a variable: it is not empty and has neither `=` nor NUL", .0.escape_default())]
+    #[error(
+        "`{}` is no name of a variable: it is not empty and has neither `=` nor NUL",
+        .0.escape_default()
+    )]
     Name(String),
     /// The value contains NUL, at which a program would cut the value short. Holds the name.
     #[error("the value of `{0}` contains NUL")]
     Value(String),
     /// The variable is so long that the kernel would start no command with it.
     #[error(
-        "`{name}` has {length} bytes with its value: the kernel starts no command with a variable of {LONGEST} or more"
+        "`{name}` has {length} bytes with its value: the kernel starts no command with a variable \
+         of {MAX_VARIABLE_BYTES} or more"
     )]
     TooLong {
         /// Name of the variable.
@@ -61,7 +65,7 @@ impl Environment {
             return Err(VariableError::Value(name.to_owned()));
         }
         let length = name.len() + 1 + value.len();
-        if length >= LONGEST {
+        if length >= MAX_VARIABLE_BYTES {
             Err(VariableError::TooLong { name: name.to_owned(), length })
         } else {
             Ok(())
@@ -105,9 +109,9 @@ mod tests {
         refuse("set = { 'PROXY=evil' = '' }", &format!("`PROXY=evil` {rule}"));
         refuse(r#"set = { "A\u0000" = '' }"#, &format!("`A\\u{{0}}` {rule}"));
         refuse(r#"set = { A = "\u0000" }"#, "the value of `A` contains NUL");
-        let most = "x".repeat(LONGEST - 3);
+        let most = "x".repeat(MAX_VARIABLE_BYTES - 3);
         assert_eq!(Environment::check("A", &most), Ok(()));
-        let beyond = VariableError::TooLong { name: "A".to_owned(), length: LONGEST };
+        let beyond = VariableError::TooLong { name: "A".to_owned(), length: MAX_VARIABLE_BYTES };
         assert_eq!(Environment::check("A", &format!("{most}x")), Err(beyond));
         let environment: Environment = toml::from_str("pass = ['A']\nset = { B = 'x=y' }").unwrap();
         assert_eq!(

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use globset::{Glob, GlobBuilder};
 
-use super::glob_tokens::{GlobToken, expand_braces, names_parent, split_pattern, text_of};
+use super::glob_tokens::{GlobToken, expand_braces, names_parent, split_pattern, token_text};
 use super::name_matcher::NameMatcher;
 
 /// Maximum length of a pattern in bytes, because no path is longer (path_resolution(7)).
@@ -20,11 +20,11 @@ const MAX_PATTERN_LENGTH: usize = 4096;
 #[derive(Debug, Clone)]
 pub struct PathGlob {
     text: String,
-    kind: Kind,
+    kind: GlobKind,
 }
 
 #[derive(Debug, Clone)]
-enum Kind {
+enum GlobKind {
     Literal(PathBuf),
     /// Tokens of the pattern, by alternative and component.
     Pattern(Vec<Vec<Vec<GlobToken>>>),
@@ -45,22 +45,22 @@ impl PathGlob {
 
     /// Returns `true` if the glob is one path and not a pattern.
     pub fn is_literal(&self) -> bool {
-        matches!(self.kind, Kind::Literal(_))
+        matches!(self.kind, GlobKind::Literal(_))
     }
 
     /// Returns the path of the glob, relative to the workspace, or `None` for a pattern.
     pub fn as_literal(&self) -> Option<&Path> {
         match &self.kind {
-            Kind::Literal(path) => Some(path),
-            Kind::Pattern(_) => None,
+            GlobKind::Literal(path) => Some(path),
+            GlobKind::Pattern(_) => None,
         }
     }
 
     /// Returns `true` if the glob matches `path`, which is relative to the workspace.
     pub fn matches(&self, path: &Path) -> bool {
         match &self.kind {
-            Kind::Literal(literal) => path == literal,
-            Kind::Pattern(_) => {
+            GlobKind::Literal(literal) => path == literal,
+            GlobKind::Pattern(_) => {
                 let names: Vec<&Path> = path.iter().map(Path::new).collect();
                 self.components().iter().any(|components| is_path_match(components, &names))
             }
@@ -109,8 +109,8 @@ impl PathGlob {
             vec![names.map(|name| name.chars().map(GlobToken::Character).collect()).collect()]
         };
         let alternatives = match &self.kind {
-            Kind::Literal(path) => &literal(path),
-            Kind::Pattern(alternatives) => alternatives,
+            GlobKind::Literal(path) => &literal(path),
+            GlobKind::Pattern(alternatives) => alternatives,
         };
         alternatives
             .iter()
@@ -124,7 +124,7 @@ fn compile_component(tokens: &[GlobToken]) -> GlobComponent {
         return GlobComponent::AnyDepth;
     }
     let compiled = "each component was compiled when the pattern was read";
-    let bytes = build_glob(&text_of(tokens)).expect(compiled).compile_matcher();
+    let bytes = build_glob(&token_text(tokens)).expect(compiled).compile_matcher();
     GlobComponent::Name(NameMatcher::new(bytes, expand_braces(tokens).expect(compiled)))
 }
 
@@ -171,7 +171,8 @@ fn skip_any_depth(components: &[GlobComponent], reached: &mut [bool]) {
 pub enum GlobError {
     /// The text is empty, or consists only of slashes and `.` components.
     #[error(
-        "`{0}` names nothing in the workspace: write a path such as `.git/hooks` or a pattern such as `**/.env`"
+        "`{0}` names nothing in the workspace: write a path such as `.git/hooks` or a pattern such \
+         as `**/.env`"
     )]
     Empty(String),
     /// The path is absolute.
@@ -219,13 +220,13 @@ impl FromStr for PathGlob {
             if alternatives.iter().flatten().any(|component| names_parent(component)) {
                 return Err(GlobError::Parent(text));
             }
-            let components = alternatives.iter().flatten().map(|component| text_of(component));
+            let components = alternatives.iter().flatten().map(|component| token_text(component));
             for glob in [text.clone()].into_iter().chain(components) {
                 build_glob(&glob).map_err(|error| refused(error.kind().to_string()))?;
             }
-            Kind::Pattern(alternatives)
+            GlobKind::Pattern(alternatives)
         } else {
-            Kind::Literal(PathBuf::from(&text))
+            GlobKind::Literal(PathBuf::from(&text))
         };
         Ok(PathGlob { text, kind })
     }
@@ -464,13 +465,21 @@ mod tests {
             .prop_map(|pieces| pieces.concat())
     }
 
+    /// Pieces of random patterns in which braces are frequent.
+    const BRACE_PIECES: [&str; 20] = [
+        "a", "b", "/", "/", "*", "**", "**/", "/**", "?", "{a,", "{,", "{", "}", "}", ",", "\\",
+        "[!a]", "[ab]", "é", ".",
+    ];
+    /// Pieces of random patterns in which classes are frequent.
+    const CLASS_PIECES: [&str; 15] =
+        ["a", "b", "/", "*", "**", "[", "[", "]", "]", "-", "{", "}", ",", "\\", "é"];
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4096))]
 
         #[test]
         fn an_accepted_pattern_with_braces_matches_what_globset_matches(
-            pattern in patterns(&["a", "b", "/", "/", "*", "**", "**/", "/**", "?", "{a,", "{,", "{", "}", "}", ",",
-                                  "\\", "[!a]", "[ab]", "é", "."]),
+            pattern in patterns(&BRACE_PIECES),
             path in paths(),
         ) {
             check_agreement(&pattern, &path)?;
@@ -478,7 +487,7 @@ mod tests {
 
         #[test]
         fn an_accepted_pattern_with_classes_matches_what_globset_matches(
-            pattern in patterns(&["a", "b", "/", "*", "**", "[", "[", "]", "]", "-", "{", "}", ",", "\\", "é"]),
+            pattern in patterns(&CLASS_PIECES),
             path in paths(),
         ) {
             check_agreement(&pattern, &path)?;
@@ -487,7 +496,8 @@ mod tests {
 
     #[test]
     fn each_wrong_pattern_is_refused_with_its_own_message() {
-        let nothing = "names nothing in the workspace: write a path such as `.git/hooks` or a pattern such as `**/.env`";
+        let nothing = "names nothing in the workspace: write a path such as `.git/hooks` or a \
+            pattern such as `**/.env`";
         refuse("", &format!("`` {nothing}"));
         refuse("./", &format!("`./` {nothing}"));
         refuse("/etc/passwd", "`/etc/passwd` is absolute: a pattern is relative to the workspace");

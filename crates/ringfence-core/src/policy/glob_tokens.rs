@@ -13,8 +13,8 @@ const MAX_ALTERNATIVES: usize = 1024;
 /// Maximum number of tokens in one expansion of braces, for the same reason.
 const MAX_EXPANDED_TOKENS: usize = 1 << 16;
 
-const SLASH_IN_CLASS: &str = "a class in `[]` cannot contain `/`, also not within a range such as `[+-9]`: \
-                              write the slash outside the class";
+const SLASH_IN_CLASS: &str = "a class in `[]` cannot contain `/`, also not within a range such as \
+    `[+-9]`: write the slash outside the class";
 const UNCLOSED_CLASS: &str = "a `[` is never closed: write `[[]` for the character itself";
 const UNCLOSED_BRACES: &str = "a `{` is never closed: write `\\{` for the character itself";
 const UNOPENED_BRACES: &str = "a `}` has no `{` before it: write `\\}` for the character itself";
@@ -23,14 +23,14 @@ const DANGLING_ESCAPE: &str =
 const DEEP_BRACES: &str =
     "braces are nested more than 16 deep: write one rule for each alternative";
 const MANY_ALTERNATIVES: &str = "its braces have too many combinations: write several rules";
-const UNCLEAR_DOUBLE_STAR: &str = "`**` must stand between two slashes in every alternative, and the slashes on the \
-                                   same side of a brace as `**`: write one rule for each alternative";
-const EMPTY_COMPONENT: &str = "an alternative has nothing before, between or after its slashes: write the slash \
-                               inside the braces, as in `conf{,/sub}/key`";
+const UNCLEAR_DOUBLE_STAR: &str = "`**` must stand between two slashes in every alternative, and \
+    the slashes on the same side of a brace as `**`: write one rule for each alternative";
+const EMPTY_COMPONENT: &str = "an alternative has nothing before, between or after its slashes: \
+    write the slash inside the braces, as in `conf{,/sub}/key`";
 const DOT_COMPONENT: &str = "an alternative has `.` between its slashes: leave it out";
 
 /// Reason why a pattern is refused, with a hint.
-pub(super) type Refused = &'static str;
+pub(super) type PatternRefusal = &'static str;
 
 /// Unit of syntax in a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl CharacterClass {
 ///
 /// If no braces contain a slash, braces stay within their component. Otherwise all braces are
 /// expanded.
-pub(super) fn split_pattern(text: &str) -> Result<Vec<Vec<Vec<GlobToken>>>, Refused> {
+pub(super) fn split_pattern(text: &str) -> Result<Vec<Vec<Vec<GlobToken>>>, PatternRefusal> {
     let mut parser = GlobParser { text, at: 0 };
     let tokens = parser.parse_sequence(0)?;
     let alternatives =
@@ -97,7 +97,7 @@ pub(super) fn split_pattern(text: &str) -> Result<Vec<Vec<Vec<GlobToken>>>, Refu
 }
 
 /// Refuses a component that no name can match, or that has another meaning in the whole pattern.
-fn check_component(component: &[GlobToken], is_last: bool) -> Result<(), Refused> {
+fn check_component(component: &[GlobToken], is_last: bool) -> Result<(), PatternRefusal> {
     for tokens in expand_braces(component)? {
         match tokens.as_slice() {
             [] => return Err(EMPTY_COMPONENT),
@@ -124,11 +124,14 @@ fn has_separator_in_braces(tokens: &[GlobToken]) -> bool {
     let has_separator = |branch: &Vec<GlobToken>| {
         branch.contains(&GlobToken::Separator) || has_separator_in_braces(branch)
     };
-    tokens.iter().any(|token| matches!(token, GlobToken::Alternatives(branches) if branches.iter().any(has_separator)))
+    tokens.iter().any(|token| match token {
+        GlobToken::Alternatives(branches) => branches.iter().any(has_separator),
+        _ => false,
+    })
 }
 
 /// Returns one list of tokens for each combination of alternatives in braces.
-pub(super) fn expand_braces(tokens: &[GlobToken]) -> Result<Vec<Vec<GlobToken>>, Refused> {
+pub(super) fn expand_braces(tokens: &[GlobToken]) -> Result<Vec<Vec<GlobToken>>, PatternRefusal> {
     let mut expanded: Vec<Vec<GlobToken>> = vec![Vec::new()];
     for token in tokens {
         let GlobToken::Alternatives(branches) = token else {
@@ -158,7 +161,7 @@ pub(super) fn expand_braces(tokens: &[GlobToken]) -> Result<Vec<Vec<GlobToken>>,
 }
 
 /// Returns a text that `globset` reads as `tokens`.
-pub(super) fn text_of(tokens: &[GlobToken]) -> String {
+pub(super) fn token_text(tokens: &[GlobToken]) -> String {
     let mut text = String::new();
     for (at, token) in tokens.iter().enumerate() {
         match token {
@@ -177,7 +180,8 @@ pub(super) fn text_of(tokens: &[GlobToken]) -> String {
             GlobToken::Separator => text.push('/'),
             GlobToken::AnyDepth { .. } => text.push_str("**"),
             GlobToken::Alternatives(branches) => {
-                let branches: Vec<String> = branches.iter().map(|branch| text_of(branch)).collect();
+                let branches: Vec<String> =
+                    branches.iter().map(|branch| token_text(branch)).collect();
                 text.push_str(&format!("{{{}}}", branches.join(",")));
             }
         }
@@ -204,7 +208,7 @@ impl GlobParser<'_> {
 
     /// Parses tokens up to the end of the text or, inside braces, up to the next `,` or `}` of the
     /// group.
-    fn parse_sequence(&mut self, depth: usize) -> Result<Vec<GlobToken>, Refused> {
+    fn parse_sequence(&mut self, depth: usize) -> Result<Vec<GlobToken>, PatternRefusal> {
         let mut tokens = Vec::new();
         while let Some(character) = self.peek() {
             if depth > 0 && matches!(character, ',' | '}') {
@@ -235,7 +239,7 @@ impl GlobParser<'_> {
         if depth > 0 { Err(UNCLOSED_BRACES) } else { Ok(tokens) }
     }
 
-    fn parse_alternatives(&mut self, depth: usize) -> Result<GlobToken, Refused> {
+    fn parse_alternatives(&mut self, depth: usize) -> Result<GlobToken, PatternRefusal> {
         if depth > MAX_BRACE_DEPTH {
             return Err(DEEP_BRACES);
         }
@@ -260,7 +264,7 @@ impl GlobParser<'_> {
         start: usize,
         before: &[GlobToken],
         depth: usize,
-    ) -> Result<Vec<GlobToken>, Refused> {
+    ) -> Result<Vec<GlobToken>, PatternRefusal> {
         let previous = self.text[..start].chars().next_back();
         let next = self.peek();
         let is_end = next.is_none() || depth > 0 && matches!(next, Some(',' | '}'));
@@ -280,7 +284,7 @@ impl GlobParser<'_> {
     }
 
     /// Parses a class. A class has no escapes, and a `]` or `-` that comes first is a member.
-    fn parse_class(&mut self, start: usize) -> Result<GlobToken, Refused> {
+    fn parse_class(&mut self, start: usize) -> Result<GlobToken, PatternRefusal> {
         let is_negated = matches!(self.peek(), Some('!' | '^'));
         if is_negated {
             self.next();

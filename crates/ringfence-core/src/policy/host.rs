@@ -44,17 +44,17 @@ impl Host {
     /// Returns the host with this single address. An IPv4-mapped IPv6 address becomes IPv4.
     pub fn address(address: IpAddr) -> Host {
         let address = address.to_canonical();
-        Host::Network { address, prefix: width(address) }
+        Host::Network { address, prefix: address_bits(address) }
     }
 }
 
 impl HostRule {
     /// Ports of a rule that names no port.
-    pub const WEB: [u16; 2] = [80, 443];
+    pub const WEB_PORTS: [u16; 2] = [80, 443];
 
     /// Returns the ports that the rule names.
     pub fn ports(&self) -> &[u16] {
-        self.port.as_ref().map_or(&Self::WEB, std::slice::from_ref)
+        self.port.as_ref().map_or(&Self::WEB_PORTS, std::slice::from_ref)
     }
 
     /// Returns `true` if the rule names the host `name` on `port`.
@@ -69,8 +69,11 @@ impl HostRule {
 
     /// Returns `true` if the rule names `address` on `port`. Only rules with addresses can match.
     pub fn names_address(&self, address: IpAddr, port: u16) -> bool {
-        self.ports().contains(&port)
-            && matches!(self.host, Host::Network { address: own, prefix } if contains(own, prefix, address))
+        let is_named = match self.host {
+            Host::Network { address: own, prefix } => contains(own, prefix, address),
+            _ => false,
+        };
+        is_named && self.ports().contains(&port)
     }
 
     /// Returns `true` if this rule names every host and port that `other` names.
@@ -128,7 +131,7 @@ fn contains(network: IpAddr, prefix: u8, address: IpAddr) -> bool {
     }
 }
 
-const fn width(address: IpAddr) -> u8 {
+const fn address_bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
@@ -137,7 +140,9 @@ impl fmt::Display for HostRule {
         let host = match &self.host {
             Host::Name(name) => name.to_string(),
             Host::Beneath(parent) => format!("*.{parent}"),
-            Host::Network { address, prefix } if *prefix == width(*address) => address.to_string(),
+            Host::Network { address, prefix } if *prefix == address_bits(*address) => {
+                address.to_string()
+            }
             Host::Network { address, prefix } => format!("{address}/{prefix}"),
         };
         let is_v6 = matches!(self.host, Host::Network { address: IpAddr::V6(_), .. });
@@ -185,7 +190,8 @@ pub enum HostRuleError {
     Everything(String),
     /// The text is a wildcard under a suffix where anybody can register a name.
     #[error(
-        "`{rule}` names all that is registered under `{suffix}`, by anybody: write more labels, such as `*.example.{suffix}`"
+        "`{rule}` names all that is registered under `{suffix}`, by anybody: write more labels, \
+         such as `*.example.{suffix}`"
     )]
     PublicSuffix {
         /// The whole text that was parsed.
@@ -243,22 +249,22 @@ impl FromStr for HostRule {
                 inner.split_once(']').ok_or_else(|| HostRuleError::Address(text.to_owned()))?;
             let port = match rest {
                 "" => None,
-                rest => Some(port(text, rest.strip_prefix(':').unwrap_or(rest))?),
+                rest => Some(parse_port(text, rest.strip_prefix(':').unwrap_or(rest))?),
             };
-            let host =
-                network(text, address)?.ok_or_else(|| HostRuleError::Address(text.to_owned()))?;
+            let host = parse_network(text, address)?
+                .ok_or_else(|| HostRuleError::Address(text.to_owned()))?;
             return Ok(HostRule { host, port });
         }
-        if let Some(host) = network(text, text)? {
+        if let Some(host) = parse_network(text, text)? {
             return Ok(HostRule { host, port: None });
         }
         let (host, port) = match text.rsplit_once(':') {
-            Some((host, digits)) => (host, Some(port(text, digits)?)),
+            Some((host, digits)) => (host, Some(parse_port(text, digits)?)),
             None => (text, None),
         };
-        let host = match network(text, host)? {
+        let host = match parse_network(text, host)? {
             Some(host) => host,
-            None => name(text, host)?,
+            None => parse_name(text, host)?,
         };
         Ok(HostRule { host, port })
     }
@@ -297,7 +303,7 @@ fn refuse_url(text: &str) -> Result<(), HostRuleError> {
     Ok(())
 }
 
-fn port(text: &str, digits: &str) -> Result<u16, HostRuleError> {
+fn parse_port(text: &str, digits: &str) -> Result<u16, HostRuleError> {
     let wrong = || HostRuleError::Port { text: text.to_owned(), port: digits.to_owned() };
     let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
     digits.parse().ok().filter(|port| is_number && *port != 0).ok_or_else(wrong)
@@ -306,13 +312,13 @@ fn port(text: &str, digits: &str) -> Result<u16, HostRuleError> {
 /// Parses `part` as an address with or without a prefix. Returns `None` if `part` has no address.
 ///
 /// `text` is the whole rule, for errors.
-fn network(text: &str, part: &str) -> Result<Option<Host>, HostRuleError> {
+fn parse_network(text: &str, part: &str) -> Result<Option<Host>, HostRuleError> {
     let (address, prefix) = match part.split_once('/') {
         Some((address, prefix)) => (address, Some(prefix)),
         None => (part, None),
     };
     let Ok(address) = address.parse::<IpAddr>() else { return Ok(None) };
-    let most = width(address);
+    let most = address_bits(address);
     let Some(prefix) = prefix else { return Ok(Some(Host::address(address))) };
     if prefix.contains(':') {
         return Ok(None);
@@ -341,14 +347,14 @@ fn network(text: &str, part: &str) -> Result<Option<Host>, HostRuleError> {
     // of IPv4. The prefix of a mapped address is at least 96 here: its bits 80 to 95 are set, and
     // a set bit after the prefix was refused above.
     let canonical = address.to_canonical();
-    match prefix - (most - width(canonical)) {
+    match prefix - (most - address_bits(canonical)) {
         0 => Err(everything()),
         prefix => Ok(Some(Host::Network { address: canonical, prefix })),
     }
 }
 
 /// Parses `part` as a name or a wildcard. `text` is the whole rule, for errors.
-fn name(text: &str, part: &str) -> Result<Host, HostRuleError> {
+fn parse_name(text: &str, part: &str) -> Result<Host, HostRuleError> {
     if matches!(part, "*" | "*.") {
         return Err(HostRuleError::Everything(text.to_owned()));
     }
@@ -390,7 +396,8 @@ fn is_open_to_all(name: &HostName) -> bool {
 
 crate::policy::text::serde_as_text!(
     HostRule,
-    "a host such as `example.org`, `*.example.org:443`, `192.0.2.1`, `[2001:db8::1]:443` or `10.0.0.0/8`"
+    "a host such as `example.org`, `*.example.org:443`, `192.0.2.1`, `[2001:db8::1]:443` or \
+     `10.0.0.0/8`"
 );
 
 #[cfg(test)]

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_nothing_could_run_under_are_refused() {
+    fn limits_too_low_for_any_run_are_refused() {
         for wrong in ["0", "-1", "inf", "nan"] {
             let shown = if wrong == "nan" { "NaN" } else { wrong };
             refuse(
@@ -101,10 +101,11 @@ mod tests {
     }
 
     #[test]
-    fn a_number_where_text_belongs_is_refused_with_what_to_write() {
+    fn a_number_where_text_belongs_is_refused_with_a_correction() {
         refuse(
             "time = 30",
-            "invalid type: integer `30`, expected a duration such as `500ms`, `30s`, `2m` or `1h30m`",
+            "invalid type: integer `30`, expected a duration such as `500ms`, `30s`, `2m` or \
+             `1h30m`",
         );
     }
 }

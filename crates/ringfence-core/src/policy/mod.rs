@@ -27,19 +27,19 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 pub use document::{DocumentError, schema};
-pub(crate) use document::{Lines, nearest, parse_toml};
+pub(crate) use document::{KeyLines, nearest, parse_toml};
 pub use environment::{Environment, VariableError};
 pub use glob::{GlobComponent, GlobError, PathGlob};
 pub use host::{Host, HostRule, HostRuleError};
 pub use limits::{LimitError, Limits};
 pub use name::{HostName, HostNameError};
 pub use name_matcher::NameMatcher;
-pub use network::{Egress, Mode, Network, NetworkError, NetworkTable};
+pub use network::{Egress, Network, NetworkError, NetworkMode, NetworkTable};
 pub use size::{Size, SizeError};
 pub use span::{Span, SpanError};
 pub use workspace::{Workspace, WorkspaceError};
 
-use crate::{Choice, Clause};
+use crate::{BackendChoice, Clause};
 
 /// Rules that must hold in a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -47,7 +47,7 @@ use crate::{Choice, Clause};
 pub struct Policy {
     /// Backend that enforces the policy; the default is `auto`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub backend: Option<Choice>,
+    pub backend: Option<BackendChoice>,
     /// Files that the sandbox can read and write.
     pub filesystem: Filesystem,
     /// Network that the sandbox can reach; closed by default.
@@ -93,11 +93,11 @@ impl Policy {
     ///
     /// These paths of a git repository make the host run code: `hooks` contains programs, and
     /// `config` can name programs.
-    pub const PROTECTED: [&'static str; 2] = [".git/hooks", ".git/config"];
+    pub const DEFAULT_PROTECTED: [&'static str; 2] = [".git/hooks", ".git/config"];
     /// Default of `limits.output`: the output that is kept of each stream.
-    pub const OUTPUT: Size = Size::mebibytes(10);
+    pub const DEFAULT_OUTPUT: Size = Size::mebibytes(10);
     /// Default of `limits.tmp`: the size of `/tmp`.
-    pub const TMP: Size = Size::mebibytes(1024);
+    pub const DEFAULT_TMP: Size = Size::mebibytes(1024);
 
     /// Returns the policy with the default of every unstated field that has one.
     ///
@@ -112,10 +112,10 @@ impl Policy {
         full.filesystem.hide.get_or_insert_default();
         full.filesystem
             .protect
-            .get_or_insert_with(|| Self::PROTECTED.map(PathGlob::literal).to_vec());
+            .get_or_insert_with(|| Self::DEFAULT_PROTECTED.map(PathGlob::literal).to_vec());
         full.network.get_or_insert(Network::Closed);
-        full.limits.output.get_or_insert(Self::OUTPUT);
-        full.limits.tmp.get_or_insert(Self::TMP);
+        full.limits.output.get_or_insert(Self::DEFAULT_OUTPUT);
+        full.limits.tmp.get_or_insert(Self::DEFAULT_TMP);
         full.env.pass.get_or_insert_default();
         full
     }
@@ -151,7 +151,7 @@ impl Policy {
 
     /// Sets the backend, or `Auto` for an automatic choice.
     #[must_use]
-    pub fn backend(mut self, choice: impl Into<Choice>) -> Self {
+    pub fn backend(mut self, choice: impl Into<BackendChoice>) -> Self {
         self.backend = Some(choice.into());
         self
     }
@@ -186,7 +186,7 @@ impl Policy {
 
     /// Adds files of the workspace that cannot be changed.
     ///
-    /// The first call replaces the default, [`Policy::PROTECTED`].
+    /// The first call replaces the default, [`Policy::DEFAULT_PROTECTED`].
     #[must_use]
     pub fn protect(mut self, glob: PathGlob) -> Self {
         self.filesystem.protect.get_or_insert_default().push(glob);

@@ -64,13 +64,22 @@ impl fmt::Display for HostName {
 #[non_exhaustive]
 pub enum HostNameError {
     /// The name is empty, starts with a dot, or has two dots in a row.
-    #[error("`{}` has an empty label: write names with single dots between labels", .0.escape_debug())]
+    #[error(
+        "`{}` has an empty label: write names with single dots between labels",
+        .0.escape_debug()
+    )]
     EmptyLabel(String),
     /// A label has more than 63 characters, or the name more than 253, in folded form.
-    #[error("`{}` is too long: a label has at most 63 characters, a name at most 253", .0.escape_debug())]
+    #[error(
+        "`{}` is too long: a label has at most 63 characters, a name at most 253",
+        .0.escape_debug()
+    )]
     TooLong(String),
     /// The folded name has a character that host names cannot have.
-    #[error("`{}` has `{}`, which no host name has", .name.escape_debug(), .character.escape_debug())]
+    #[error(
+        "`{}` has `{}`, which no host name has",
+        .name.escape_debug(), .character.escape_debug()
+    )]
     Character {
         /// The whole name that was parsed.
         name: String,
@@ -78,7 +87,11 @@ pub enum HostNameError {
         character: char,
     },
     /// The name has characters that names may not have, or an invalid `xn--` label.
-    #[error("`{}` is a name in no script: it has characters that names may not have, or a wrong `xn--` label", .0.escape_debug())]
+    #[error(
+        "`{}` is a name in no script: it has characters that names may not have, or a wrong \
+         `xn--` label",
+        .0.escape_debug()
+    )]
     Script(String),
     /// A label starts or ends with a hyphen.
     #[error("`{}` has a label that starts or ends with `-`", .0.escape_debug())]
@@ -92,13 +105,13 @@ pub enum HostNameError {
 /// Length in bytes above which a text is refused before it is folded.
 ///
 /// A longer text can fold to a valid name only with many characters that folding removes.
-const LONGEST_WRITTEN: usize = 1024;
+const MAX_WRITTEN_BYTES: usize = 1024;
 
 impl FromStr for HostName {
     type Err = HostNameError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text.len() > LONGEST_WRITTEN {
+        if text.len() > MAX_WRITTEN_BYTES {
             return Err(HostNameError::TooLong(text.chars().take(64).chain(['…']).collect()));
         }
         // Lengths, hyphens and ASCII characters are checked below, where the error can name the

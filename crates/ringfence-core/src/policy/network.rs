@@ -72,7 +72,8 @@ impl fmt::Display for Network {
 /// Mode of the network of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+#[schemars(rename = "Mode")]
+pub enum NetworkMode {
     /// Nothing can be reached.
     Closed,
     /// Only the hosts of `allow` can be reached.
@@ -81,21 +82,21 @@ pub enum Mode {
     Open,
 }
 
-impl fmt::Display for Mode {
+impl fmt::Display for NetworkMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Mode::Closed => "closed",
-            Mode::Allow => "allow",
-            Mode::Open => "open",
+            NetworkMode::Closed => "closed",
+            NetworkMode::Allow => "allow",
+            NetworkMode::Open => "open",
         })
     }
 }
 
-impl std::str::FromStr for Mode {
+impl std::str::FromStr for NetworkMode {
     type Err = NetworkError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let modes = [Mode::Closed, Mode::Allow, Mode::Open];
+        let modes = [NetworkMode::Closed, NetworkMode::Allow, NetworkMode::Open];
         let named = modes.into_iter().find(|mode| mode.to_string() == text);
         named.ok_or_else(|| NetworkError::UnknownMode(text.to_owned()))
     }
@@ -110,11 +111,12 @@ pub enum NetworkError {
     Unsaid,
     /// A key has a value that only mode `allow` can use, and the mode is another one.
     #[error(
-        "network mode `{mode}` and `{key}` contradict each other: write mode `allow`, or drop `{key}`"
+        "network mode `{mode}` and `{key}` contradict each other: write mode `allow`, or drop \
+         `{key}`"
     )]
     Contradiction {
         /// Mode that the table states: `closed` or `open`.
-        mode: Mode,
+        mode: NetworkMode,
         /// Name of the key that contradicts the mode.
         key: &'static str,
     },
@@ -131,7 +133,7 @@ pub struct NetworkTable {
     /// Mode of the network. Without `mode`, the mode is `allow` if `allow` is present or `observe`
     /// is true.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mode: Option<Mode>,
+    pub mode: Option<NetworkMode>,
     /// Hosts that can be reached in mode `allow`. A rule without a port means ports 80 and 443.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow: Option<Vec<HostRule>>,
@@ -150,7 +152,9 @@ pub struct NetworkTable {
 impl NetworkTable {
     /// Refuses a table that states the mode `closed` or `open` and also has rules for single hosts.
     pub fn check(&self) -> Result<(), NetworkError> {
-        let Some(mode) = self.mode.filter(|mode| *mode != Mode::Allow) else { return Ok(()) };
+        let Some(mode) = self.mode.filter(|mode| *mode != NetworkMode::Allow) else {
+            return Ok(());
+        };
         let names_hosts =
             |list: &Option<Vec<HostRule>>| list.as_ref().is_some_and(|list| !list.is_empty());
         let useless = [
@@ -170,11 +174,12 @@ impl NetworkTable {
     /// A table without `mode` means mode `allow` if `allow` is stated or `observe` is `true`. Any
     /// other table without `mode` states no network.
     pub fn network(&self) -> Option<Network> {
-        let implied = (self.allow.is_some() || self.observe == Some(true)).then_some(Mode::Allow);
+        let implied =
+            (self.allow.is_some() || self.observe == Some(true)).then_some(NetworkMode::Allow);
         Some(match self.mode.or(implied)? {
-            Mode::Closed => Network::Closed,
-            Mode::Open => Network::Open,
-            Mode::Allow => Network::Allow(Egress {
+            NetworkMode::Closed => Network::Closed,
+            NetworkMode::Open => Network::Open,
+            NetworkMode::Allow => Network::Allow(Egress {
                 allow: self.allow.clone().unwrap_or_default(),
                 deny: self.deny.clone().unwrap_or_default(),
                 transparent: self.transparent.unwrap_or_default(),
@@ -209,14 +214,14 @@ impl From<Network> for NetworkTable {
     fn from(network: Network) -> Self {
         let mode = |mode| NetworkTable { mode: Some(mode), ..NetworkTable::default() };
         match network {
-            Network::Closed => mode(Mode::Closed),
-            Network::Open => mode(Mode::Open),
+            Network::Closed => mode(NetworkMode::Closed),
+            Network::Open => mode(NetworkMode::Open),
             Network::Allow(Egress { allow, deny, transparent, observe }) => NetworkTable {
                 allow: Some(allow),
                 deny: (!deny.is_empty()).then_some(deny),
                 transparent: transparent.then_some(true),
                 observe: observe.then_some(true),
-                ..mode(Mode::Allow)
+                ..mode(NetworkMode::Allow)
             },
         }
     }
@@ -293,7 +298,8 @@ mod tests {
                 refuse(
                     &format!("mode = '{mode}'\n{key} = {value}"),
                     &format!(
-                        "network mode `{mode}` and `{key}` contradict each other: write mode `allow`, or drop `{key}`"
+                        "network mode `{mode}` and `{key}` contradict each other: write mode \
+                         `allow`, or drop `{key}`"
                     ),
                 );
             }
@@ -307,10 +313,11 @@ mod tests {
         );
         refuse(
             "hosts = []",
-            "unknown field `hosts`, expected one of `mode`, `allow`, `deny`, `transparent`, `observe`",
+            "unknown field `hosts`, expected one of `mode`, `allow`, `deny`, `transparent`, \
+             `observe`",
         );
         assert_eq!(
-            "ajar".parse::<Mode>().unwrap_err().to_string(),
+            "ajar".parse::<NetworkMode>().unwrap_err().to_string(),
             "unknown network mode `ajar`: it is one of closed, allow, open"
         );
     }

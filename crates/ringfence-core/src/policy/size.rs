@@ -53,7 +53,8 @@ pub enum SizeError {
     NotWhole(String),
     /// The text after the number is not a known unit.
     #[error(
-        "`{text}` has an unknown unit `{unit}`: it is one of K, M, G, T (each 1024 of the one before)"
+        "`{text}` has an unknown unit `{unit}`: it is one of K, M, G, T (each 1024 of the one \
+         before)"
     )]
     UnknownUnit {
         /// The whole text that was parsed.

@@ -10,9 +10,13 @@ use serde::ser::{SerializeSeq, Serializer};
 
 /// Implements `Serialize`, `Deserialize` and `JsonSchema` for a type with `Display` and `FromStr`.
 ///
-/// A document holds the text of `Display`. The schema and the errors show `$description`.
+/// A document holds the text of `Display`. The schema and the errors show `$description`. The
+/// schema is called `$schema_name`, or like the type if no name is given.
 macro_rules! serde_as_text {
     ($type:ty, $description:literal) => {
+        $crate::policy::text::serde_as_text!($type, $description, stringify!($type));
+    };
+    ($type:ty, $description:literal, $schema_name:expr) => {
         impl serde::Serialize for $type {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.collect_str(self)
@@ -27,7 +31,7 @@ macro_rules! serde_as_text {
 
         impl schemars::JsonSchema for $type {
             fn schema_name() -> std::borrow::Cow<'static, str> {
-                stringify!($type).into()
+                $schema_name.into()
             }
 
             fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
@@ -46,15 +50,15 @@ where
     D: Deserializer<'de>,
     T: FromStr<Err: Display>,
 {
-    deserializer.deserialize_str(Text { description, parsed: PhantomData })
+    deserializer.deserialize_str(TextVisitor { description, parsed: PhantomData })
 }
 
-struct Text<T> {
+struct TextVisitor<T> {
     description: &'static str,
     parsed: PhantomData<T>,
 }
 
-impl<T: FromStr<Err: Display>> Visitor<'_> for Text<T> {
+impl<T: FromStr<Err: Display>> Visitor<'_> for TextVisitor<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

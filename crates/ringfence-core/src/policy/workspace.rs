@@ -50,7 +50,8 @@ pub enum WorkspaceError {
     TooManyParts(String),
     /// The destination is relative or empty.
     #[error(
-        "the destination `{0}` is not absolute: write SOURCE:/DESTINATION, and a colon within a path as `\\:`"
+        "the destination `{0}` is not absolute: write SOURCE:/DESTINATION, and a colon within a \
+         path as `\\:`"
     )]
     RelativeDestination(String),
     /// The destination contains `..`.
@@ -148,7 +149,8 @@ mod tests {
         refuse(":/work", "a workspace cannot be empty: write a directory such as `.`");
         refuse(
             "a:/b:/c",
-            "`a:/b:/c` has more than one `:`: write SOURCE:DESTINATION, and a colon within a path as `\\:`",
+            "`a:/b:/c` has more than one `:`: write SOURCE:DESTINATION, and a colon within a path \
+             as `\\:`",
         );
         let relative =
             "is not absolute: write SOURCE:/DESTINATION, and a colon within a path as `\\:`";

@@ -4,12 +4,12 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::settings::{Container, Source};
-use crate::{Backend, Choice, Fault};
+use crate::settings::{DetectedContainer, ValueSource};
+use crate::{Backend, BackendChoice, Fault};
 
 /// Rule for the choice of a backend, as the settings state it. [`resolve`] applies the rule.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Selection {
+pub enum BackendSelection {
     /// `native`, else `bwrap`, else `outer` in a detected container, else an error.
     #[default]
     Auto,
@@ -24,43 +24,45 @@ pub enum Selection {
     DockerElseAuto,
 }
 
-impl Selection {
+impl BackendSelection {
     /// Returns the choice of a policy that is closest to this selection.
-    pub const fn choice(self) -> Choice {
+    pub const fn choice(self) -> BackendChoice {
         match self {
-            Selection::Only(backend) => Choice::Only(backend),
-            Selection::TrustContainer => Choice::Only(Backend::Outer),
-            Selection::Auto | Selection::BwrapElseContainerElseBare | Selection::DockerElseAuto => {
-                Choice::Auto
-            }
+            BackendSelection::Only(backend) => BackendChoice::Only(backend),
+            BackendSelection::TrustContainer => BackendChoice::Only(Backend::Outer),
+            BackendSelection::Auto
+            | BackendSelection::BwrapElseContainerElseBare
+            | BackendSelection::DockerElseAuto => BackendChoice::Auto,
         }
     }
 }
 
-impl From<Choice> for Selection {
-    fn from(choice: Choice) -> Self {
+impl From<BackendChoice> for BackendSelection {
+    fn from(choice: BackendChoice) -> Self {
         match choice {
-            Choice::Auto => Selection::Auto,
-            Choice::Only(backend) => Selection::Only(backend),
+            BackendChoice::Auto => BackendSelection::Auto,
+            BackendChoice::Only(backend) => BackendSelection::Only(backend),
         }
     }
 }
 
-impl fmt::Display for Selection {
+impl fmt::Display for BackendSelection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Selection::Auto => "auto",
-            Selection::Only(backend) => backend.name(),
-            Selection::BwrapElseContainerElseBare => "bwrap, else outer in a container, else local",
-            Selection::TrustContainer => "outer",
-            Selection::DockerElseAuto => "docker, else auto",
+            BackendSelection::Auto => "auto",
+            BackendSelection::Only(backend) => backend.name(),
+            BackendSelection::BwrapElseContainerElseBare => {
+                "bwrap, else outer in a container, else local"
+            }
+            BackendSelection::TrustContainer => "outer",
+            BackendSelection::DockerElseAuto => "docker, else auto",
         })
     }
 }
 
 /// Severity of a notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Level {
+pub enum NoticeLevel {
     /// The outcome is as intended.
     Info,
     /// The choice is a fallback, or a backend without isolation.
@@ -69,22 +71,22 @@ pub enum Level {
 
 /// Message about the choice of a backend, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Notice {
+pub struct BackendNotice {
     /// Severity of the message.
-    pub level: Level,
+    pub level: NoticeLevel,
     /// Text of the message.
     pub message: String,
 }
 
 /// Backend that was chosen, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Chosen {
+pub struct ChosenBackend {
     /// Backend that was chosen.
     pub backend: Backend,
     /// Reason for the choice, for logs and results.
     pub because: String,
     /// Messages about the choice, for the log.
-    pub notices: Vec<Notice>,
+    pub notices: Vec<BackendNotice>,
 }
 
 /// Reason why no backend was chosen.
@@ -129,11 +131,17 @@ impl ChooseError {
     pub fn hints(&self) -> Vec<String> {
         match self {
             ChooseError::Unavailable { .. } => {
-                vec!["`ringfence doctor` shows what works here; `--backend auto` takes the first that does".into()]
+                vec![
+                    "`ringfence doctor` shows what works here; `--backend auto` takes the first \
+                    that does"
+                        .into(),
+                ]
             }
             ChooseError::BwrapRequired { why } => vec![format!("its preflight said: {why}")],
             ChooseError::NothingIsolates { .. } => vec![
-                "make one work: `ringfence doctor` says what native and bwrap lack (apt install bubblewrap)".into(),
+                "make one work: `ringfence doctor` says what native and bwrap lack (apt install \
+                 bubblewrap)"
+                    .into(),
                 "run ringfence in a container or VM and trust that: `--backend outer`".into(),
                 "run without isolation, by explicit choice: `--backend local`".into(),
             ],
@@ -148,45 +156,49 @@ impl ChooseError {
 /// once for each. There is no such call for `outer` in a container, and none for `local` as the
 /// last resort of `BwrapElseContainerElseBare`.
 pub fn resolve(
-    selection: Selection,
-    source: &Source,
+    selection: BackendSelection,
+    source: &ValueSource,
     available: impl Fn(Backend) -> Result<(), String>,
-    container: Option<&Container>,
-) -> Result<Chosen, ChooseError> {
+    container: Option<&DetectedContainer>,
+) -> Result<ChosenBackend, ChooseError> {
     match selection {
-        Selection::Auto => auto(available, container),
-        Selection::Only(backend) => only(backend, source, available),
-        Selection::BwrapElseContainerElseBare => Ok(match (available(Backend::Bwrap), container) {
-            (Ok(()), _) => chosen(Backend::Bwrap, "bwrap works here".to_owned()),
-            (Err(_), Some(container)) => inside(container),
-            (Err(why), None) => {
-                let because =
-                    format!("bwrap does not work here ({why}), and no container was detected");
-                chosen(Backend::Local, because).with(Level::Warning, "No sandbox tool found")
-            }
-        }),
-        Selection::TrustContainer => {
-            let message = "SANDBOX_MODE=container, trusting container boundary";
-            Ok(chosen(Backend::Outer, format!("asked for by {source}")).with(Level::Info, message))
+        BackendSelection::Auto => choose_automatically(available, container),
+        BackendSelection::Only(backend) => choose_named(backend, source, available),
+        BackendSelection::BwrapElseContainerElseBare => {
+            Ok(match (available(Backend::Bwrap), container) {
+                (Ok(()), _) => chosen(Backend::Bwrap, "bwrap works here".to_owned()),
+                (Err(_), Some(container)) => trust_container(container),
+                (Err(why), None) => {
+                    let because =
+                        format!("bwrap does not work here ({why}), and no container was detected");
+                    chosen(Backend::Local, because)
+                        .with_notice(NoticeLevel::Warning, "No sandbox tool found")
+                }
+            })
         }
-        Selection::DockerElseAuto => match available(Backend::Docker) {
+        BackendSelection::TrustContainer => {
+            let message = "SANDBOX_MODE=container, trusting container boundary";
+            Ok(chosen(Backend::Outer, format!("asked for by {source}"))
+                .with_notice(NoticeLevel::Info, message))
+        }
+        BackendSelection::DockerElseAuto => match available(Backend::Docker) {
             Ok(()) => Ok(chosen(Backend::Docker, format!("asked for by {source}"))),
             Err(why) => {
-                let fallback = auto(available, container)?;
+                let fallback = choose_automatically(available, container)?;
                 let message = format!(
                     "SANDBOX_TYPE=docker but docker is not available ({why}), using {}",
                     fallback.backend
                 );
-                Ok(fallback.with(Level::Warning, message))
+                Ok(fallback.with_notice(NoticeLevel::Warning, message))
             }
         },
     }
 }
 
-fn auto(
+fn choose_automatically(
     available: impl Fn(Backend) -> Result<(), String>,
-    container: Option<&Container>,
-) -> Result<Chosen, ChooseError> {
+    container: Option<&DetectedContainer>,
+) -> Result<ChosenBackend, ChooseError> {
     let Err(native) = available(Backend::Native) else {
         return Ok(chosen(Backend::Native, "native works here".to_owned()));
     };
@@ -194,40 +206,40 @@ fn auto(
         return Ok(chosen(Backend::Bwrap, format!("bwrap works here, native does not: {native}")));
     };
     match container {
-        Some(container) => Ok(inside(container)),
+        Some(container) => Ok(trust_container(container)),
         None => Err(ChooseError::NothingIsolates { native, bwrap }),
     }
 }
 
-fn only(
+fn choose_named(
     backend: Backend,
-    source: &Source,
+    source: &ValueSource,
     available: impl Fn(Backend) -> Result<(), String>,
-) -> Result<Chosen, ChooseError> {
+) -> Result<ChosenBackend, ChooseError> {
     match available(backend) {
         Ok(()) => Ok(chosen(backend, format!("asked for by {source}"))),
         // `bwrap` is the only backend that `SANDBOX_MODE` can name.
-        Err(why) if *source == Source::Variable("SANDBOX_MODE".into()) => {
+        Err(why) if *source == ValueSource::Variable("SANDBOX_MODE".into()) => {
             Err(ChooseError::BwrapRequired { why })
         }
         Err(why) => Err(ChooseError::Unavailable { backend, source_name: source.to_string(), why }),
     }
 }
 
-fn inside(container: &Container) -> Chosen {
+fn trust_container(container: &DetectedContainer) -> ChosenBackend {
     let message = format!("Running inside {}, container provides isolation", container.name);
     let because =
         format!("inside {} ({}), which provides the isolation", container.name, container.evidence);
-    chosen(Backend::Outer, because).with(Level::Info, message)
+    chosen(Backend::Outer, because).with_notice(NoticeLevel::Info, message)
 }
 
-fn chosen(backend: Backend, because: String) -> Chosen {
-    Chosen { backend, because, notices: Vec::new() }
+fn chosen(backend: Backend, because: String) -> ChosenBackend {
+    ChosenBackend { backend, because, notices: Vec::new() }
 }
 
-impl Chosen {
-    fn with(mut self, level: Level, message: impl Into<String>) -> Self {
-        self.notices.push(Notice { level, message: message.into() });
+impl ChosenBackend {
+    fn with_notice(mut self, level: NoticeLevel, message: impl Into<String>) -> Self {
+        self.notices.push(BackendNotice { level, message: message.into() });
         self
     }
 }

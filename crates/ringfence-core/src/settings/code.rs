@@ -8,7 +8,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::audit::Store;
+use crate::audit::RecordedRuns;
 
 /// Settings for running code.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -21,10 +21,10 @@ pub struct CodeConfig {
     /// Modules that the lint looks for, with their submodules. The default is `os`, `subprocess`,
     /// `shutil`, `socket`, `ctypes`, `multiprocessing`, `pty` and `signal`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub imports: Option<Vec<Module>>,
+    pub imports: Option<Vec<PythonModule>>,
     /// Runs whose source code is kept in their records; the default is `on_error`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub store_code: Option<Store>,
+    pub store_code: Option<RecordedRuns>,
     /// Number of interpreters of a language that wait for code, where a pool of interpreters is
     /// kept. The default is 2.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -32,7 +32,7 @@ pub struct CodeConfig {
     /// Modules that interpreters import while the interpreters wait. The default is `json` and
     /// `re`, and also `numpy` and `pandas` where these modules are installed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub preload: Option<Vec<Module>>,
+    pub preload: Option<Vec<PythonModule>>,
     /// Languages by name, in addition to the built-in `python`, `bash` and `javascript`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "languages")]
     pub languages: BTreeMap<String, Language>,
@@ -40,19 +40,19 @@ pub struct CodeConfig {
 
 /// Merged settings for running code, in addition to the policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Code {
+pub struct CodeSettings {
     /// Action of the lint when it finds a listed import. The lint isolates nothing.
     pub block_imports: BlockImports,
     /// Modules that the lint looks for, including their submodules.
-    pub imports: Vec<Module>,
+    pub imports: Vec<PythonModule>,
     /// Runs whose code is kept in the execution record.
-    pub store_code: Store,
+    pub store_code: RecordedRuns,
     /// Number of interpreters of a language that wait for code, where a pool of them is kept.
     pub warm: usize,
     /// Modules that interpreters import while they wait.
     ///
     /// The default is `json` and `re`, and also `numpy` and `pandas` where they are installed.
-    pub preload: Option<Vec<Module>>,
+    pub preload: Option<Vec<PythonModule>>,
     /// All languages, by name.
     pub languages: BTreeMap<String, Language>,
     /// Names of the languages that the project's file added.
@@ -62,24 +62,27 @@ pub struct Code {
     pub project_languages: BTreeSet<String>,
 }
 
-impl Default for Code {
-    fn default() -> Code {
-        Code::settle(&CodeConfig::default(), &BTreeSet::new())
+impl Default for CodeSettings {
+    fn default() -> CodeSettings {
+        CodeSettings::from_config(&CodeConfig::default(), &BTreeSet::new())
     }
 }
 
-impl Code {
+impl CodeSettings {
     /// Default of `code.warm`: one interpreter can run while the other waits.
-    pub(super) const WARM: usize = 2;
+    pub(super) const DEFAULT_WARM: usize = 2;
 
-    pub(super) fn settle(config: &CodeConfig, from_project: &BTreeSet<String>) -> Code {
+    pub(super) fn from_config(
+        config: &CodeConfig,
+        from_project: &BTreeSet<String>,
+    ) -> CodeSettings {
         let mut languages = Language::built_in();
         languages.extend(config.languages.clone());
-        Code {
+        CodeSettings {
             block_imports: config.block_imports.unwrap_or_default(),
-            imports: config.imports.clone().unwrap_or_else(Module::built_in),
+            imports: config.imports.clone().unwrap_or_else(PythonModule::built_in),
             store_code: config.store_code.unwrap_or_default(),
-            warm: config.warm.unwrap_or(Code::WARM),
+            warm: config.warm.unwrap_or(CodeSettings::DEFAULT_WARM),
             preload: config.preload.clone(),
             languages,
             project_languages: from_project.clone(),
@@ -92,7 +95,9 @@ impl Code {
     pub fn preload_line(&self) -> String {
         match &self.preload {
             None => "json re numpy? pandas?".to_owned(),
-            Some(modules) => modules.iter().map(Module::to_string).collect::<Vec<_>>().join(" "),
+            Some(modules) => {
+                modules.iter().map(PythonModule::to_string).collect::<Vec<_>>().join(" ")
+            }
         }
     }
 
@@ -161,15 +166,16 @@ impl FromStr for BlockImports {
 /// Name of a Python module, such as `os` or `os.path`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
-pub struct Module(#[schemars(with = "String")] String);
+#[schemars(rename = "Module")]
+pub struct PythonModule(#[schemars(with = "String")] String);
 
-impl Module {
+impl PythonModule {
     /// Default of `code.imports`: the modules that the lint looks for.
     const BUILT_IN: [&'static str; 8] =
         ["os", "subprocess", "shutil", "socket", "ctypes", "multiprocessing", "pty", "signal"];
 
-    pub(super) fn built_in() -> Vec<Module> {
-        Module::BUILT_IN.map(|name| Module(name.to_owned())).to_vec()
+    pub(super) fn built_in() -> Vec<PythonModule> {
+        PythonModule::BUILT_IN.map(|name| PythonModule(name.to_owned())).to_vec()
     }
 
     /// Returns `true` if `name` is this module or one of its submodules.
@@ -178,7 +184,7 @@ impl Module {
     }
 }
 
-impl fmt::Display for Module {
+impl fmt::Display for PythonModule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -186,36 +192,39 @@ impl fmt::Display for Module {
 
 /// Error for a text that is not the name of a Python module.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is no name of a module: it is one or more identifiers with dots between", .0.escape_default())]
-pub struct NoModule(String);
+#[error(
+    "`{}` is no name of a module: it is one or more identifiers with dots between",
+    .0.escape_default()
+)]
+pub struct InvalidModuleName(String);
 
-impl FromStr for Module {
-    type Err = NoModule;
+impl FromStr for PythonModule {
+    type Err = InvalidModuleName;
 
-    fn from_str(text: &str) -> Result<Module, NoModule> {
+    fn from_str(text: &str) -> Result<PythonModule, InvalidModuleName> {
         let is_identifier = |part: &str| {
             let begins =
                 part.chars().next().is_some_and(|first| first.is_alphabetic() || first == '_');
             begins && part.chars().all(|character| character.is_alphanumeric() || character == '_')
         };
         if text.split('.').all(is_identifier) {
-            Ok(Module(text.to_owned()))
+            Ok(PythonModule(text.to_owned()))
         } else {
-            Err(NoModule(text.to_owned()))
+            Err(InvalidModuleName(text.to_owned()))
         }
     }
 }
 
-impl TryFrom<String> for Module {
-    type Error = NoModule;
+impl TryFrom<String> for PythonModule {
+    type Error = InvalidModuleName;
 
-    fn try_from(text: String) -> Result<Module, NoModule> {
+    fn try_from(text: String) -> Result<PythonModule, InvalidModuleName> {
         text.parse()
     }
 }
 
-impl From<Module> for String {
-    fn from(module: Module) -> String {
+impl From<PythonModule> for String {
+    fn from(module: PythonModule) -> String {
         module.0
     }
 }
@@ -238,19 +247,25 @@ pub struct Language {
 #[non_exhaustive]
 pub enum LanguageError {
     /// The name is empty, or has characters other than `a-z`, `0-9`, `-`, `_`, `+` and `#`.
-    #[error("`{}` is no name of a language: it is made of a-z, 0-9, `-`, `_`, `+` and `#`", .0.escape_default())]
+    #[error(
+        "`{}` is no name of a language: it is made of a-z, 0-9, `-`, `_`, `+` and `#`",
+        .0.escape_default()
+    )]
     Name(String),
     /// The command has no program, or has a word with NUL, which no program can receive.
     #[error("a language's command is a program and its arguments, and no word of it holds NUL")]
     Command,
     /// The suffix is not a dot with 1 to 16 ASCII letters or digits.
-    #[error("`{}` is no suffix: it is a dot and a few letters or digits, such as `.py`", .0.escape_default())]
+    #[error(
+        "`{}` is no suffix: it is a dot and a few letters or digits, such as `.py`",
+        .0.escape_default()
+    )]
     Suffix(String),
 }
 
 impl Language {
     /// Suffix of Python files.
-    const PYTHON: &'static str = ".py";
+    const PYTHON_SUFFIX: &'static str = ".py";
 
     /// Creates a language whose code is put into a file with the name suffix `suffix`.
     ///
@@ -266,7 +281,7 @@ impl Language {
     /// Returns the built-in languages, by name.
     pub(super) fn built_in() -> BTreeMap<String, Language> {
         let shipped = [
-            ("python", "python3", Language::PYTHON),
+            ("python", "python3", Language::PYTHON_SUFFIX),
             ("bash", "bash", ".sh"),
             ("javascript", "node", ".js"),
         ];
@@ -293,7 +308,7 @@ impl Language {
 
     /// Returns `true` if the language is Python, which the lint of imports can read.
     pub fn is_python(&self) -> bool {
-        self.suffix == Language::PYTHON
+        self.suffix == Language::PYTHON_SUFFIX
     }
 
     /// Checks that a text can be the name of a language.
@@ -313,10 +328,10 @@ fn check_command(command: Vec<String>) -> Result<Vec<String>, LanguageError> {
 }
 
 fn check_suffix(suffix: String) -> Result<String, LanguageError> {
-    const LONGEST: usize = 16;
+    const MAX_SUFFIX_LENGTH: usize = 16;
     let is_sound = suffix.strip_prefix('.').is_some_and(|rest| {
         !rest.is_empty()
-            && rest.len() <= LONGEST
+            && rest.len() <= MAX_SUFFIX_LENGTH
             && rest.bytes().all(|byte| byte.is_ascii_alphanumeric())
     });
     if is_sound { Ok(suffix) } else { Err(LanguageError::Suffix(suffix)) }
@@ -385,12 +400,12 @@ mod tests {
     }
 
     #[test]
-    fn a_module_holds_itself_and_what_is_below() {
-        let module: Module = "os.path".parse().unwrap();
+    fn a_module_holds_itself_and_its_submodules() {
+        let module: PythonModule = "os.path".parse().unwrap();
         assert!(module.holds("os.path") && module.holds("os.path.join"));
         assert!(!module.holds("os") && !module.holds("os.pathology") && !module.holds("os.pat"));
         for wrong in ["", ".", "os.", ".os", "1os", "o s", "os/path"] {
-            assert!(wrong.parse::<Module>().is_err(), "{wrong}");
+            assert!(wrong.parse::<PythonModule>().is_err(), "{wrong}");
         }
     }
 

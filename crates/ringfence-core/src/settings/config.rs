@@ -7,10 +7,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::code::CodeConfig;
-use crate::audit::Store;
+use crate::audit::RecordedRuns;
 use crate::policy::{Environment, Filesystem, Limits, NetworkTable};
 use crate::settings::{Credential, SecretOrigin};
-use crate::{Choice, Clause, Policy};
+use crate::{BackendChoice, Clause, Policy};
 
 /// Settings of one layer: a policy, and further settings that a project's file may change only in
 /// part or not at all.
@@ -19,7 +19,7 @@ use crate::{Choice, Clause, Policy};
 pub struct Config {
     /// Backend that enforces the policy; the default is `auto`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub backend: Option<Choice>,
+    pub backend: Option<BackendChoice>,
     /// Files that the sandbox can read and write.
     pub filesystem: Filesystem,
     /// Network that the sandbox can reach; closed by default.
@@ -71,7 +71,7 @@ pub struct ContainerConfig {
 pub struct AuditConfig {
     /// Runs that leave a record; the default is `on_error`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub store: Option<Store>,
+    pub store: Option<RecordedRuns>,
     /// Directory of the records; the default is `artifacts/executions` in the working directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,

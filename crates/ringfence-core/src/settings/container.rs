@@ -14,7 +14,7 @@ pub trait HostView {
 
 /// Container or cloud workspace that this process runs in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Container {
+pub struct DetectedContainer {
     /// Kind of the container: docker, codespaces, gitpod, container or podman.
     pub name: &'static str,
     /// Evidence for the container, such as `/.dockerenv exists`.
@@ -22,8 +22,9 @@ pub struct Container {
 }
 
 /// Looks for the signs of a container in the documented order, and returns the first that matches.
-pub fn detect_container(host: &impl HostView) -> Option<Container> {
-    let found = |name, evidence: &str| Some(Container { name, evidence: evidence.to_owned() });
+pub fn detect_container(host: &impl HostView) -> Option<DetectedContainer> {
+    let found =
+        |name, evidence: &str| Some(DetectedContainer { name, evidence: evidence.to_owned() });
     if host.exists(Path::new("/.dockerenv")) {
         return found("docker", "/.dockerenv exists");
     }
@@ -50,12 +51,12 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Host {
+    struct FakeHost {
         files: Vec<(&'static str, &'static str)>,
         variables: Vec<(&'static str, &'static str)>,
     }
 
-    impl HostView for Host {
+    impl HostView for FakeHost {
         fn exists(&self, path: &Path) -> bool {
             self.read(path).is_some()
         }
@@ -82,7 +83,7 @@ mod tests {
         expected: Option<(&str, &str)>,
     ) {
         let found =
-            detect_container(&Host { files: files.to_vec(), variables: variables.to_vec() });
+            detect_container(&FakeHost { files: files.to_vec(), variables: variables.to_vec() });
         assert_eq!(
             found.as_ref().map(|container| (container.name, container.evidence.as_str())),
             expected
@@ -94,7 +95,7 @@ mod tests {
     const DOCKER_CGROUP: (&str, &str) = ("/proc/1/cgroup", "0::/docker/abc123\n");
 
     #[test]
-    fn every_sign_is_recognised_by_itself() {
+    fn every_sign_of_a_container_is_recognised_alone() {
         check(&[DOCKERENV], &[], Some(("docker", "/.dockerenv exists")));
         check(&[], &[("CODESPACES", "true")], Some(("codespaces", "CODESPACES=true")));
         check(
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_resembles_a_sign_is_none() {
+    fn text_that_resembles_a_sign_is_no_container() {
         check(&[], &[], None);
         check(&[("/proc/1/cgroup", "0::/init.scope\n")], &[], None);
         check(&[], &[("CODESPACES", "false"), ("GITPOD_WORKSPACE_ID", "")], None);

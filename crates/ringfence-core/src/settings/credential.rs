@@ -13,9 +13,9 @@ use crate::policy::text::serde_as_text;
 use crate::policy::{Environment, Host, HostRule, VariableError};
 
 /// Text that marks the place of the secret in a header template.
-const SECRET: &str = "{secret}";
+const SECRET_PLACEHOLDER: &str = "{secret}";
 /// Headers that control how a message is read or transported, and so cannot present a secret.
-const MEANT_FOR_THE_WAY: [&str; 12] = [
+const TRANSPORT_HEADERS: [&str; 12] = [
     "connection",
     "content-length",
     "content-type",
@@ -34,7 +34,7 @@ const MEANT_FOR_THE_WAY: [&str; 12] = [
 /// the origin of the secret, not the secret itself: exactly one of `file`, `command` and
 /// `variable`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "Table", into = "Table")]
+#[serde(try_from = "CredentialTable", into = "CredentialTable")]
 pub struct Credential {
     /// Hosts that get the secret.
     pub host: HostRule,
@@ -81,7 +81,8 @@ pub enum CredentialError {
     Origin,
     /// The command is an empty list.
     #[error(
-        "`command` is empty: write the program and its arguments, as in [\"pass\", \"show\", \"api\"]"
+        "`command` is empty: write the program and its arguments, as in \
+         [\"pass\", \"show\", \"api\"]"
     )]
     Command,
     /// The text of `variable` or `placeholder` is not a valid name of a variable.
@@ -89,7 +90,8 @@ pub enum CredentialError {
     Variable(#[from] VariableError),
     /// The text is not a header with exactly one `{secret}` in its value.
     #[error(
-        "`{0}` is no header with one `{{secret}}` in its value: write for example `Authorization: Bearer {{secret}}`"
+        "`{0}` is no header with one `{{secret}}` in its value: write for example `Authorization: \
+         Bearer {{secret}}`"
     )]
     Header(String),
     /// The header controls how a request is transported. Holds the name of the header.
@@ -101,7 +103,7 @@ pub enum CredentialError {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Credential")]
-struct Table {
+struct CredentialTable {
     /// Hosts that get the secret: a name such as `api.example.org`, or all names below a name, such
     /// as `*.example.org`.
     host: HostRule,
@@ -159,7 +161,7 @@ impl FromStr for HeaderTemplate {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wrong = || CredentialError::Header(text.to_owned());
         let (name, value) = text.split_once(':').ok_or_else(wrong)?;
-        let (before, after) = value.trim().split_once(SECRET).ok_or_else(wrong)?;
+        let (before, after) = value.trim().split_once(SECRET_PLACEHOLDER).ok_or_else(wrong)?;
         // RFC 9110, sections 5.1 and 5.6.2: the name of a header is a token of these bytes.
         let is_token_byte =
             |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
@@ -167,12 +169,12 @@ impl FromStr for HeaderTemplate {
         if name.is_empty()
             || !name.bytes().all(is_token_byte)
             || !is_text(value)
-            || after.contains(SECRET)
+            || after.contains(SECRET_PLACEHOLDER)
         {
             return Err(wrong());
         }
         let folded = name.to_ascii_lowercase();
-        if MEANT_FOR_THE_WAY.contains(&folded.as_str()) || folded.starts_with("proxy-") {
+        if TRANSPORT_HEADERS.contains(&folded.as_str()) || folded.starts_with("proxy-") {
             return Err(CredentialError::Reserved(name.to_owned()));
         }
         Ok(HeaderTemplate {
@@ -185,17 +187,17 @@ impl FromStr for HeaderTemplate {
 
 impl fmt::Display for HeaderTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}{SECRET}{}", self.name, self.before, self.after)
+        write!(f, "{}: {}{SECRET_PLACEHOLDER}{}", self.name, self.before, self.after)
     }
 }
 
 serde_as_text!(HeaderTemplate, "a header such as `Authorization: Bearer {secret}`");
 
-impl TryFrom<Table> for Credential {
+impl TryFrom<CredentialTable> for Credential {
     type Error = CredentialError;
 
-    fn try_from(table: Table) -> Result<Self, Self::Error> {
-        let Table { host, file, command, variable, header, placeholder } = table;
+    fn try_from(table: CredentialTable) -> Result<Self, Self::Error> {
+        let CredentialTable { host, file, command, variable, header, placeholder } = table;
         match &host.host {
             Host::Network { .. } => return Err(CredentialError::Address(host)),
             // A company can give the names beneath its suffix to different owners.
@@ -219,10 +221,10 @@ impl TryFrom<Table> for Credential {
     }
 }
 
-impl From<Credential> for Table {
-    fn from(credential: Credential) -> Table {
+impl From<Credential> for CredentialTable {
+    fn from(credential: Credential) -> CredentialTable {
         let Credential { host, origin, header, placeholder } = credential;
-        let mut table = Table {
+        let mut table = CredentialTable {
             host,
             file: None,
             command: None,
@@ -272,13 +274,14 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_says_for_whom_from_where_and_how() {
+    fn a_credential_has_a_host_an_origin_and_a_header() {
         let credential = read("host = 'api.example.org'\nvariable = 'API_KEY'").unwrap();
         assert_eq!(credential.header.to_string(), "Authorization: Bearer {secret}");
         assert_eq!(credential.header.filled_with(b"s3"), b"Bearer s3");
         assert_eq!(credential.origin, SecretOrigin::Variable("API_KEY".to_owned()));
-        let text = "host = '*.example.org:8443'\ncommand = ['pass', 'show', 'x']\nheader = 'X-Key:{secret};v=1'\n\
-                    placeholder = 'KEY'";
+        let text = "host = '*.example.org:8443'\ncommand = ['pass', 'show', 'x']\n\
+            header = 'X-Key:{secret};v=1'\n\
+            placeholder = 'KEY'";
         let credential = read(text).unwrap();
         assert_eq!(credential.header.name(), "X-Key");
         assert_eq!(credential.header.filled_with(b"s3"), b"s3;v=1");
@@ -317,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_has_one_place_for_the_secret_and_no_meaning_on_the_way() {
+    fn a_header_has_one_secret_and_is_no_transport_header() {
         for wrong in [
             "Authorization",
             "X: y",

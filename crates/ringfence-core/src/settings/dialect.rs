@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use crate::Backend;
-use crate::audit::Store;
+use crate::audit::RecordedRuns;
 use crate::policy::Span;
-use crate::settings::Selection;
+use crate::settings::BackendSelection;
 
 /// Values of the variables of existing deployments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dialect {
     /// Selection of the backend, if a variable states one.
-    pub selection: Option<Selection>,
+    pub selection: Option<BackendSelection>,
     /// Name of the variable that states the selection.
     pub selected_by: Option<&'static str>,
     /// Time limit from `SANDBOX_TIMEOUT_SEC`.
@@ -19,7 +19,7 @@ pub struct Dialect {
     /// Value of `SANDBOX_BLOCK_DANGEROUS_IMPORTS`.
     pub block_dangerous_imports: Option<bool>,
     /// Value of `SANDBOX_STORE_CODE`.
-    pub store_code: Option<Store>,
+    pub store_code: Option<RecordedRuns>,
 }
 
 /// Reason why the variables of existing deployments cannot be used.
@@ -42,11 +42,11 @@ pub enum DialectError {
         /// First variable, as `NAME=value`.
         first: String,
         /// Selection that the first variable asks for.
-        first_asks: Selection,
+        first_asks: BackendSelection,
         /// Second variable, as `NAME=value`.
         second: String,
         /// Selection that the second variable asks for.
-        second_asks: Selection,
+        second_asks: BackendSelection,
     },
 }
 
@@ -63,42 +63,42 @@ impl DialectError {
 }
 
 /// A variable that selects a backend, with the selection for each of its values.
-struct Selector {
+struct BackendSelector {
     name: &'static str,
-    values: &'static [(&'static str, Selection)],
+    values: &'static [(&'static str, BackendSelection)],
 }
 
-const SELECTORS: [Selector; 3] = [
-    Selector {
+const SELECTORS: [BackendSelector; 3] = [
+    BackendSelector {
         name: "SANDBOX_MODE",
         values: &[
-            ("auto", Selection::BwrapElseContainerElseBare),
-            ("container", Selection::TrustContainer),
-            ("bwrap", Selection::Only(Backend::Bwrap)),
+            ("auto", BackendSelection::BwrapElseContainerElseBare),
+            ("container", BackendSelection::TrustContainer),
+            ("bwrap", BackendSelection::Only(Backend::Bwrap)),
         ],
     },
-    Selector {
+    BackendSelector {
         name: "SANDBOX_METHOD",
         values: &[
-            ("bwrap", Selection::Only(Backend::Bwrap)),
-            ("docker", Selection::Only(Backend::Docker)),
-            ("podman", Selection::Only(Backend::Podman)),
-            ("noop", Selection::Only(Backend::Local)),
+            ("bwrap", BackendSelection::Only(Backend::Bwrap)),
+            ("docker", BackendSelection::Only(Backend::Docker)),
+            ("podman", BackendSelection::Only(Backend::Podman)),
+            ("noop", BackendSelection::Only(Backend::Local)),
         ],
     },
-    Selector {
+    BackendSelector {
         name: "SANDBOX_TYPE",
         values: &[
-            ("local", Selection::Auto),
-            ("docker", Selection::DockerElseAuto),
-            ("e2b", Selection::Only(Backend::E2b)),
+            ("local", BackendSelection::Auto),
+            ("docker", BackendSelection::DockerElseAuto),
+            ("e2b", BackendSelection::Only(Backend::E2b)),
         ],
     },
 ];
 
-const TIMEOUT: &str = "SANDBOX_TIMEOUT_SEC";
-const BLOCK_IMPORTS: &str = "SANDBOX_BLOCK_DANGEROUS_IMPORTS";
-const STORE_CODE: &str = "SANDBOX_STORE_CODE";
+const TIMEOUT_VARIABLE: &str = "SANDBOX_TIMEOUT_SEC";
+const BLOCK_IMPORTS_VARIABLE: &str = "SANDBOX_BLOCK_DANGEROUS_IMPORTS";
+const STORE_CODE_VARIABLE: &str = "SANDBOX_STORE_CODE";
 
 impl Dialect {
     /// Reads the variables of existing deployments and ignores all other variables.
@@ -106,12 +106,14 @@ impl Dialect {
         variables: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, DialectError> {
         let mut dialect = Dialect::default();
-        let mut asked: Vec<(&'static str, String, Selection)> = Vec::new();
+        let mut asked: Vec<(&'static str, String, BackendSelection)> = Vec::new();
         for (name, value) in variables {
             match name.as_str() {
-                TIMEOUT => dialect.time = Some(seconds(&value)?),
-                BLOCK_IMPORTS => dialect.block_dangerous_imports = Some(switch(&value)?),
-                STORE_CODE => dialect.store_code = Some(store(&value)?),
+                TIMEOUT_VARIABLE => dialect.time = Some(parse_seconds(&value)?),
+                BLOCK_IMPORTS_VARIABLE => {
+                    dialect.block_dangerous_imports = Some(parse_switch(&value)?)
+                }
+                STORE_CODE_VARIABLE => dialect.store_code = Some(parse_store(&value)?),
                 name => {
                     let Some(selector) = SELECTORS.iter().find(|selector| selector.name == name)
                     else {
@@ -141,39 +143,39 @@ impl Dialect {
     }
 }
 
-impl Selector {
-    fn select(&self, value: &str) -> Result<Selection, DialectError> {
+impl BackendSelector {
+    fn select(&self, value: &str) -> Result<BackendSelection, DialectError> {
         let named = self.values.iter().find(|(name, _)| value.eq_ignore_ascii_case(name));
         let list = || self.values.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
         named
             .map(|(_, selection)| *selection)
-            .ok_or_else(|| wrong(self.name, value, format!("one of {}", list())))
+            .ok_or_else(|| wrong_value(self.name, value, format!("one of {}", list())))
     }
 }
 
-fn wrong(name: &'static str, value: &str, values: impl Into<String>) -> DialectError {
+fn wrong_value(name: &'static str, value: &str, values: impl Into<String>) -> DialectError {
     DialectError::Value { name, value: value.to_owned(), values: values.into() }
 }
 
-fn seconds(value: &str) -> Result<Span, DialectError> {
+fn parse_seconds(value: &str) -> Result<Span, DialectError> {
     let seconds: Option<u32> = value.trim().parse().ok().filter(|seconds| *seconds > 0);
-    let wrong = || wrong(TIMEOUT, value, "a whole number of seconds, 1 or more");
+    let wrong = || wrong_value(TIMEOUT_VARIABLE, value, "a whole number of seconds, 1 or more");
     seconds.map(|seconds| Duration::from_secs(seconds.into()).into()).ok_or_else(wrong)
 }
 
-fn switch(value: &str) -> Result<bool, DialectError> {
+fn parse_switch(value: &str) -> Result<bool, DialectError> {
     match value.to_ascii_lowercase().as_str() {
         "true" | "1" | "yes" | "on" => Ok(true),
         "false" | "0" | "no" | "off" => Ok(false),
-        _ => Err(wrong(BLOCK_IMPORTS, value, "true or false")),
+        _ => Err(wrong_value(BLOCK_IMPORTS_VARIABLE, value, "true or false")),
     }
 }
 
-fn store(value: &str) -> Result<Store, DialectError> {
+fn parse_store(value: &str) -> Result<RecordedRuns, DialectError> {
     value
         .to_ascii_lowercase()
         .parse()
-        .map_err(|_| wrong(STORE_CODE, value, "one of on_error, always, never"))
+        .map_err(|_| wrong_value(STORE_CODE_VARIABLE, value, "one of on_error, always, never"))
 }
 
 #[cfg(test)]
@@ -209,17 +211,24 @@ mod tests {
     }
 
     #[test]
-    fn the_other_variables_mean_what_they_are_called() {
-        let dialect =
-            read(&[(TIMEOUT, "30"), (BLOCK_IMPORTS, "True"), (STORE_CODE, "always")]).unwrap();
+    fn variables_for_time_imports_and_records_are_read() {
+        let dialect = read(&[
+            (TIMEOUT_VARIABLE, "30"),
+            (BLOCK_IMPORTS_VARIABLE, "True"),
+            (STORE_CODE_VARIABLE, "always"),
+        ])
+        .unwrap();
         assert_eq!(dialect.time, Some("30s".parse().unwrap()));
         assert_eq!(dialect.block_dangerous_imports, Some(true));
-        assert_eq!(dialect.store_code, Some(Store::Always));
-        assert_eq!(read(&[(BLOCK_IMPORTS, "0")]).unwrap().block_dangerous_imports, Some(false));
+        assert_eq!(dialect.store_code, Some(RecordedRuns::Always));
+        assert_eq!(
+            read(&[(BLOCK_IMPORTS_VARIABLE, "0")]).unwrap().block_dangerous_imports,
+            Some(false)
+        );
     }
 
     #[test]
-    fn a_wrong_value_is_refused_with_the_values_there_are() {
+    fn a_wrong_value_is_refused_with_the_valid_values() {
         refuse(
             &[("SANDBOX_MODE", "docker")],
             "SANDBOX_MODE=`docker` is not valid: it is one of auto, container, bwrap",
@@ -234,16 +243,17 @@ mod tests {
         );
         for wrong in ["0", "-1", "30s", ""] {
             let message = format!(
-                "SANDBOX_TIMEOUT_SEC=`{wrong}` is not valid: it is a whole number of seconds, 1 or more"
+                "SANDBOX_TIMEOUT_SEC=`{wrong}` is not valid: it is a whole number of seconds, 1 or \
+                 more"
             );
-            refuse(&[(TIMEOUT, wrong)], &message);
+            refuse(&[(TIMEOUT_VARIABLE, wrong)], &message);
         }
         refuse(
-            &[(BLOCK_IMPORTS, "maybe")],
+            &[(BLOCK_IMPORTS_VARIABLE, "maybe")],
             "SANDBOX_BLOCK_DANGEROUS_IMPORTS=`maybe` is not valid: it is true or false",
         );
         refuse(
-            &[(STORE_CODE, "sometimes")],
+            &[(STORE_CODE_VARIABLE, "sometimes")],
             "SANDBOX_STORE_CODE=`sometimes` is not valid: it is one of on_error, always, never",
         );
     }
@@ -251,12 +261,12 @@ mod tests {
     #[test]
     fn two_selectors_that_agree_are_one() {
         let dialect = read(&[("SANDBOX_METHOD", "bwrap"), ("SANDBOX_MODE", "bwrap")]).unwrap();
-        assert_eq!(dialect.selection, Some(Selection::Only(Backend::Bwrap)));
+        assert_eq!(dialect.selection, Some(BackendSelection::Only(Backend::Bwrap)));
         assert_eq!(dialect.selected_by, Some("SANDBOX_MODE"));
     }
 
     #[test]
-    fn every_two_values_that_ask_for_different_things_are_an_error_naming_both() {
+    fn two_selectors_that_disagree_are_an_error_that_names_both() {
         let all: Vec<_> = SELECTORS
             .iter()
             .flat_map(|selector| {
@@ -278,7 +288,8 @@ mod tests {
         }
         refuse(
             &[("SANDBOX_TYPE", "docker"), ("SANDBOX_METHOD", "bwrap")],
-            "SANDBOX_METHOD=bwrap and SANDBOX_TYPE=docker disagree: `bwrap` against `docker, else auto`",
+            "SANDBOX_METHOD=bwrap and SANDBOX_TYPE=docker disagree: `bwrap` against `docker, else \
+             auto`",
         );
     }
 }

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use super::dialect::DialectError;
-use super::keys::Wrong;
-use super::{Source, Widening};
+use super::keys::ValueError;
+use super::{ValueSource, Widening};
 use crate::Fault;
 use crate::policy::DocumentError;
 
@@ -30,7 +30,7 @@ pub enum SettingsError {
         /// Description of the values that the variable accepts.
         expected: &'static str,
         /// Error of parsing the value.
-        source: Wrong,
+        source: ValueError,
     },
     /// The value of the named variable is not valid UTF-8.
     #[error("{0} is not valid UTF-8")]
@@ -111,7 +111,7 @@ impl SettingsError {
         }
     }
 
-    pub(super) fn no_home(source: &Source, key: &'static str) -> Self {
+    pub(super) fn no_home(source: &ValueSource, key: &'static str) -> Self {
         SettingsError::NoHome { source_name: source.to_string(), key }
     }
 }

@@ -2,24 +2,24 @@
 
 use std::fmt::Display;
 
-use super::{Settings, Source};
+use super::{Settings, ValueSource};
 use crate::policy::Network;
 
 /// One effective value, with its key and its sources.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Explained {
+pub struct ExplainedValue {
     /// Key of the value, such as `limits.memory`.
     pub key: String,
     /// Value as text; `unset` if there is no value, and `***` for the value of a variable.
     pub value: String,
     /// Source of the value; for a list, each source that added to the list.
-    pub sources: Vec<Source>,
+    pub sources: Vec<ValueSource>,
 }
 
 impl Settings {
     /// Returns every effective value with its source, defaults included, in the order of the
     /// documentation.
-    pub fn explain(&self) -> Vec<Explained> {
+    pub fn explain(&self) -> Vec<ExplainedValue> {
         let policy = self.policy.with_defaults();
         let files = &policy.filesystem;
         let limits = &policy.limits;
@@ -28,23 +28,23 @@ impl Settings {
         let paths = |paths: &[std::path::PathBuf]| list(paths.iter().map(|path| path.display()));
         let mut values = vec![
             ("backend".to_owned(), self.selection.to_string()),
-            ("filesystem.workspace".to_owned(), optional(files.workspace.as_ref())),
+            ("filesystem.workspace".to_owned(), or_unset(files.workspace.as_ref())),
             ("filesystem.read".to_owned(), paths(files.read.as_deref().unwrap_or_default())),
             ("filesystem.write".to_owned(), paths(files.write.as_deref().unwrap_or_default())),
             ("filesystem.hide".to_owned(), list(files.hide.iter().flatten())),
             ("filesystem.protect".to_owned(), list(files.protect.iter().flatten())),
-            ("network.mode".to_owned(), optional(network)),
+            ("network.mode".to_owned(), or_unset(network)),
             ("network.allow".to_owned(), list(&egress.allow)),
             ("network.deny".to_owned(), list(&egress.deny)),
             ("network.transparent".to_owned(), egress.transparent.to_string()),
             ("network.observe".to_owned(), egress.observe.to_string()),
-            ("limits.time".to_owned(), optional(limits.time)),
-            ("limits.memory".to_owned(), optional(limits.memory)),
-            ("limits.cpus".to_owned(), optional(limits.cpus)),
-            ("limits.processes".to_owned(), optional(limits.processes)),
-            ("limits.output".to_owned(), optional(limits.output)),
-            ("limits.tmp".to_owned(), optional(limits.tmp)),
-            ("limits.disk".to_owned(), optional(limits.disk)),
+            ("limits.time".to_owned(), or_unset(limits.time)),
+            ("limits.memory".to_owned(), or_unset(limits.memory)),
+            ("limits.cpus".to_owned(), or_unset(limits.cpus)),
+            ("limits.processes".to_owned(), or_unset(limits.processes)),
+            ("limits.output".to_owned(), or_unset(limits.output)),
+            ("limits.tmp".to_owned(), or_unset(limits.tmp)),
+            ("limits.disk".to_owned(), or_unset(limits.disk)),
             ("env.pass".to_owned(), list(policy.env.pass.iter().flatten())),
         ];
         // The value of a variable may be a secret; its name is not.
@@ -56,10 +56,10 @@ impl Settings {
             ("allow_weaker".to_owned(), list(&policy.allow_weaker)),
             (
                 "workspace_root".to_owned(),
-                optional(self.workspace_root.as_ref().map(|path| path.display())),
+                or_unset(self.workspace_root.as_ref().map(|path| path.display())),
             ),
             ("allow_workspace".to_owned(), paths(&self.allow_workspace)),
-            ("container.image".to_owned(), optional(self.image.as_ref())),
+            ("container.image".to_owned(), or_unset(self.image.as_ref())),
             ("credentials".to_owned(), list(&self.credentials)),
             ("audit.store".to_owned(), self.audit.store.to_string()),
             ("audit.dir".to_owned(), self.audit.dir.display().to_string()),
@@ -77,8 +77,8 @@ impl Settings {
             languages
                 .map(|(name, language)| (format!("code.languages.{name}"), language.to_string())),
         );
-        let explained = values.into_iter().map(|(key, value)| Explained {
-            sources: self.sources.of(&key).to_vec(),
+        let explained = values.into_iter().map(|(key, value)| ExplainedValue {
+            sources: self.sources.for_key(&key).to_vec(),
             key,
             value,
         });
@@ -86,7 +86,7 @@ impl Settings {
     }
 }
 
-fn optional(value: Option<impl Display>) -> String {
+fn or_unset(value: Option<impl Display>) -> String {
     value.map_or("unset".to_owned(), |value| value.to_string())
 }
 

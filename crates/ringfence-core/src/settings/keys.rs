@@ -8,31 +8,31 @@ use crate::settings::Config;
 
 /// One setting, and the ways to set it.
 #[derive(Debug, Clone, Copy)]
-pub struct Key {
+pub struct SettingKey {
     /// Name of the key in files, with its table, such as `limits.memory`.
     pub name: &'static str,
     /// Flag that sets the key, if there is one.
     pub flag: Option<&'static str>,
     /// Environment variable that sets the key, if there is one.
-    pub variable: Option<Variable>,
+    pub variable: Option<SettingVariable>,
 }
 
 /// An environment variable that sets a key.
 #[derive(Debug, Clone, Copy)]
-pub struct Variable {
+pub struct SettingVariable {
     /// Name of the variable, such as `RINGFENCE_MEMORY`.
     pub name: &'static str,
     /// Description of the values that the variable accepts, for hints and documents.
     pub value: &'static str,
     /// Parses the value of the variable and stores the result in a layer.
-    pub(super) apply: fn(&mut Config, &str) -> Result<(), Wrong>,
+    pub(super) apply: fn(&mut Config, &str) -> Result<(), ValueError>,
 }
 
 /// Error of parsing the value of a variable.
-pub(super) type Wrong = Box<dyn Error + Send + Sync>;
+pub(super) type ValueError = Box<dyn Error + Send + Sync>;
 
 /// Every key, in the order of the documentation.
-pub const KEYS: [Key; 34] = [
+pub const KEYS: [SettingKey; 34] = [
     key("backend", "--backend", "RINGFENCE_BACKEND", "a backend, or auto", |config, text| {
         set(&mut config.backend, text)
     }),
@@ -138,7 +138,7 @@ pub const KEYS: [Key; 34] = [
         config.env.pass = Some(names);
         Ok(())
     }),
-    Key { name: "env.set", flag: Some("--env"), variable: None },
+    SettingKey { name: "env.set", flag: Some("--env"), variable: None },
     key(
         "require",
         "--require",
@@ -159,14 +159,14 @@ pub const KEYS: [Key; 34] = [
             Ok(())
         },
     ),
-    Key {
+    SettingKey {
         name: "workspace_root",
         flag: None,
         variable: variable("RINGFENCE_WORKSPACE_ROOT", "a directory", |config, text| {
             set(&mut config.workspace_root, text)
         }),
     },
-    Key { name: "allow_workspace", flag: None, variable: None },
+    SettingKey { name: "allow_workspace", flag: None, variable: None },
     key(
         "container.image",
         "--image",
@@ -174,15 +174,15 @@ pub const KEYS: [Key; 34] = [
         "an image, for podman and docker",
         |config, text| set(&mut config.container.image, text),
     ),
-    Key { name: "credentials", flag: None, variable: None },
-    Key {
+    SettingKey { name: "credentials", flag: None, variable: None },
+    SettingKey {
         name: "audit.store",
         flag: None,
         variable: variable("RINGFENCE_AUDIT", "on_error, always or never", |config, text| {
             set(&mut config.audit.store, text)
         }),
     },
-    Key {
+    SettingKey {
         name: "audit.dir",
         flag: None,
         variable: variable("RINGFENCE_AUDIT_DIR", "a directory", |config, text| {
@@ -196,35 +196,35 @@ pub const KEYS: [Key; 34] = [
         "off, warn or block",
         |config, text| set(&mut config.code.block_imports, text),
     ),
-    Key {
+    SettingKey {
         name: "code.imports",
         flag: None,
         variable: variable("RINGFENCE_IMPORTS", "modules with commas between", |config, text| {
             set_list(&mut config.code.imports, text, ',')
         }),
     },
-    Key {
+    SettingKey {
         name: "code.store_code",
         flag: None,
         variable: variable("RINGFENCE_STORE_CODE", "on_error, always or never", |config, text| {
             set(&mut config.code.store_code, text)
         }),
     },
-    Key {
+    SettingKey {
         name: "code.warm",
         flag: None,
         variable: variable("RINGFENCE_WARM", "a number of interpreters", |config, text| {
             set(&mut config.code.warm, text)
         }),
     },
-    Key {
+    SettingKey {
         name: "code.preload",
         flag: None,
         variable: variable("RINGFENCE_PRELOAD", "modules with commas between", |config, text| {
             set_list(&mut config.code.preload, text, ',')
         }),
     },
-    Key { name: "code.languages", flag: None, variable: None },
+    SettingKey { name: "code.languages", flag: None, variable: None },
 ];
 
 const fn key(
@@ -232,35 +232,41 @@ const fn key(
     flag: &'static str,
     variable_name: &'static str,
     value: &'static str,
-    apply: fn(&mut Config, &str) -> Result<(), Wrong>,
-) -> Key {
-    Key { name, flag: Some(flag), variable: variable(variable_name, value, apply) }
+    apply: fn(&mut Config, &str) -> Result<(), ValueError>,
+) -> SettingKey {
+    SettingKey { name, flag: Some(flag), variable: variable(variable_name, value, apply) }
 }
 
 const fn variable(
     name: &'static str,
     value: &'static str,
-    apply: fn(&mut Config, &str) -> Result<(), Wrong>,
-) -> Option<Variable> {
-    Some(Variable { name, value, apply })
+    apply: fn(&mut Config, &str) -> Result<(), ValueError>,
+) -> Option<SettingVariable> {
+    Some(SettingVariable { name, value, apply })
 }
 
-fn set<T: FromStr<Err: Into<Wrong>>>(into: &mut Option<T>, text: &str) -> Result<(), Wrong> {
+fn set<T: FromStr<Err: Into<ValueError>>>(
+    into: &mut Option<T>,
+    text: &str,
+) -> Result<(), ValueError> {
     *into = Some(text.parse().map_err(Into::into)?);
     Ok(())
 }
 
-fn set_list<T: FromStr<Err: Into<Wrong>>>(
+fn set_list<T: FromStr<Err: Into<ValueError>>>(
     into: &mut Option<Vec<T>>,
     text: &str,
     between: char,
-) -> Result<(), Wrong> {
+) -> Result<(), ValueError> {
     *into = Some(list(text, between)?);
     Ok(())
 }
 
 /// Parses the parts of a list. Empty parts are left out, so that an empty text is an empty list.
-fn list<T: FromStr<Err: Into<Wrong>>>(text: &str, between: char) -> Result<Vec<T>, Wrong> {
+fn list<T: FromStr<Err: Into<ValueError>>>(
+    text: &str,
+    between: char,
+) -> Result<Vec<T>, ValueError> {
     let parts = text.split(between).map(str::trim).filter(|part| !part.is_empty());
     parts.map(|part| part.parse().map_err(Into::into)).collect()
 }
@@ -271,7 +277,7 @@ mod tests {
     use crate::policy::Network;
 
     #[test]
-    fn no_key_variable_or_name_is_there_twice() {
+    fn no_key_or_variable_is_defined_twice() {
         for (index, key) in KEYS.iter().enumerate() {
             for other in &KEYS[index + 1..] {
                 assert_ne!(key.name, other.name);
@@ -290,7 +296,7 @@ mod tests {
                 let variable = variables.find(|variable| variable.name == *name).unwrap();
                 (variable.apply)(&mut config, value)?;
             }
-            Ok::<_, Wrong>(config.network.network())
+            Ok::<_, ValueError>(config.network.network())
         };
         let (allow, open, hosts) =
             (("RINGFENCE_NET", "allow"), ("RINGFENCE_NET", "open"), ("RINGFENCE_ALLOW", "a.org"));

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use super::dialect::Dialect;
 use super::keys::KEYS;
-use super::{BlockImports, Config, SecretOrigin, Selection, SettingsError, Source};
-use crate::policy::{Lines, nearest, parse_toml};
+use super::{BackendSelection, BlockImports, Config, SecretOrigin, SettingsError, ValueSource};
+use crate::policy::{KeyLines, nearest, parse_toml};
 
 /// Origin of a configuration file, which decides its layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
+pub enum FileOrigin {
     /// The system's file, `/etc/ringfence/config.toml`.
     System,
     /// The user's file, `$XDG_CONFIG_HOME/ringfence/config.toml`.
@@ -22,13 +22,13 @@ pub enum Origin {
     Given,
 }
 
-impl Origin {
-    pub(super) const fn rank(self) -> Rank {
+impl FileOrigin {
+    pub(super) const fn rank(self) -> LayerRank {
         match self {
-            Origin::System => Rank::System,
-            Origin::User => Rank::User,
-            Origin::Project => Rank::Project,
-            Origin::Given => Rank::Given,
+            FileOrigin::System => LayerRank::System,
+            FileOrigin::User => LayerRank::User,
+            FileOrigin::Project => LayerRank::Project,
+            FileOrigin::Given => LayerRank::Given,
         }
     }
 }
@@ -37,7 +37,7 @@ impl Origin {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerText {
     /// Origin of the file.
-    pub origin: Origin,
+    pub origin: FileOrigin,
     /// Path of the file, as messages should show it.
     pub path: PathBuf,
     /// Content of the file, in TOML.
@@ -46,7 +46,7 @@ pub struct LayerText {
 
 /// Order of the layers, lowest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Rank {
+pub(super) enum LayerRank {
     System,
     User,
     Project,
@@ -59,17 +59,17 @@ pub(super) enum Rank {
 /// Values of one layer, and their places.
 #[derive(Debug)]
 pub(super) struct Layer {
-    pub(super) rank: Rank,
+    pub(super) rank: LayerRank,
     pub(super) config: Config,
-    pub(super) selection: Option<Selection>,
-    place: Place,
+    pub(super) selection: Option<BackendSelection>,
+    place: LayerPlace,
 }
 
 #[derive(Debug)]
-enum Place {
+enum LayerPlace {
     File {
         path: PathBuf,
-        lines: Lines,
+        lines: KeyLines,
     },
     /// Name of the variable that sets each key.
     Variables(BTreeMap<&'static str, &'static str>),
@@ -77,26 +77,27 @@ enum Place {
 }
 
 impl Layer {
-    fn new(rank: Rank, config: Config, place: Place) -> Self {
-        let selection = config.backend.map(Selection::from);
+    fn new(rank: LayerRank, config: Config, place: LayerPlace) -> Self {
+        let selection = config.backend.map(BackendSelection::from);
         Layer { rank, config, selection, place }
     }
 
-    pub(super) fn file(file: &LayerText) -> Result<Layer, SettingsError> {
+    pub(super) fn from_file(file: &LayerText) -> Result<Layer, SettingsError> {
         let config = parse_toml(&file.text)
             .map_err(|source| SettingsError::File { path: file.path.clone(), source })?;
-        let place = Place::File { path: file.path.clone(), lines: Lines::of(&file.text) };
+        let place =
+            LayerPlace::File { path: file.path.clone(), lines: KeyLines::from_toml(&file.text) };
         Ok(Layer::new(file.origin.rank(), config, place))
     }
 
-    pub(super) fn flags(config: Config) -> Layer {
-        Layer::new(Rank::Flags, config, Place::Flags)
+    pub(super) fn from_flags(config: Config) -> Layer {
+        Layer::new(LayerRank::Flags, config, LayerPlace::Flags)
     }
 
     /// Reads the layers of the environment: the `SANDBOX_*` and the `RINGFENCE_*` variables.
     ///
     /// A layer without any variable is left out.
-    pub(super) fn variables(
+    pub(super) fn from_variables(
         variables: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Vec<Layer>, SettingsError> {
         let mut config = Config::default();
@@ -105,7 +106,9 @@ impl Layer {
         for (name, value) in variables {
             // Most variables belong to other programs and may have any value, even without valid
             // UTF-8.
-            let Some(name) = name.to_str().filter(|name| is_ours(name)) else { continue };
+            let Some(name) = name.to_str().filter(|name| is_ringfence_variable(name)) else {
+                continue;
+            };
             let value = value.into_string().map_err(|_| SettingsError::NotText(name.to_owned()))?;
             if name.starts_with("SANDBOX_") {
                 foreign.push((name.to_owned(), value));
@@ -114,7 +117,7 @@ impl Layer {
             let known = KEYS
                 .iter()
                 .find_map(|key| Some((key, key.variable.filter(|own| own.name == name)?)));
-            let (key, variable) = known.ok_or_else(|| unknown(name))?;
+            let (key, variable) = known.ok_or_else(|| unknown_variable(name))?;
             (variable.apply)(&mut config, &value).map_err(|source| SettingsError::Value {
                 name: variable.name,
                 value,
@@ -125,17 +128,19 @@ impl Layer {
         }
         let mut layers = Vec::new();
         if !foreign.is_empty() {
-            layers.push(Layer::dialect(Dialect::read(foreign)?));
+            layers.push(Layer::from_dialect(Dialect::read(foreign)?));
         }
         if !said.is_empty() {
-            layers.push(Layer::new(Rank::Variables, config, Place::Variables(said)));
+            layers.push(Layer::new(LayerRank::Variables, config, LayerPlace::Variables(said)));
         }
         Ok(layers)
     }
 
-    fn dialect(dialect: Dialect) -> Layer {
-        let mut config =
-            Config { backend: dialect.selection.map(Selection::choice), ..Config::default() };
+    fn from_dialect(dialect: Dialect) -> Layer {
+        let mut config = Config {
+            backend: dialect.selection.map(BackendSelection::choice),
+            ..Config::default()
+        };
         config.limits.time = dialect.time;
         config.code.block_imports = dialect.block_dangerous_imports.map(BlockImports::from_switch);
         config.code.store_code = dialect.store_code;
@@ -148,24 +153,24 @@ impl Layer {
         let said = selected.into_iter().chain(rest).collect();
         Layer {
             selection: dialect.selection,
-            ..Layer::new(Rank::Dialect, config, Place::Variables(said))
+            ..Layer::new(LayerRank::Dialect, config, LayerPlace::Variables(said))
         }
     }
 
     /// Returns the source of `key` in this layer. The layer must set `key`.
-    pub(super) fn source(&self, key: &str) -> Source {
+    pub(super) fn source(&self, key: &str) -> ValueSource {
         match &self.place {
-            Place::File { path, lines } => {
-                Source::File { path: path.clone(), line: lines.line(key).unwrap_or(1) }
+            LayerPlace::File { path, lines } => {
+                ValueSource::File { path: path.clone(), line: lines.line(key).unwrap_or(1) }
             }
-            Place::Variables(said) => {
-                let name = said.get(self.said(key));
-                Source::Variable(name.copied().unwrap_or_default().to_owned())
+            LayerPlace::Variables(said) => {
+                let name = said.get(self.key_that_sets(key));
+                ValueSource::Variable(name.copied().unwrap_or_default().to_owned())
             }
-            Place::Flags => {
-                let key = self.said(key);
+            LayerPlace::Flags => {
+                let key = self.key_that_sets(key);
                 let key = KEYS.iter().find(|known| key.starts_with(known.name));
-                Source::Flag(key.and_then(|key| key.flag).unwrap_or("a flag").into())
+                ValueSource::Flag(key.and_then(|key| key.flag).unwrap_or("a flag").into())
             }
         }
     }
@@ -173,7 +178,7 @@ impl Layer {
     /// Returns the key of this layer that sets `key`.
     ///
     /// The mode and the hosts of the network are one value, and a layer may set both by one key.
-    fn said<'a>(&self, key: &'a str) -> &'a str {
+    fn key_that_sets<'a>(&self, key: &'a str) -> &'a str {
         let network = &self.config.network;
         match key {
             "network.mode" if network.mode.is_none() => "network.allow",
@@ -198,7 +203,7 @@ impl Layer {
             });
         // The author of credentials chooses which secret goes to which host. The code that is to be
         // confined may be the author of any other layer.
-        if !self.config.credentials.is_empty() && self.rank > Rank::User {
+        if !self.config.credentials.is_empty() && self.rank > LayerRank::User {
             return Err(SettingsError::Credentials {
                 source_name: self.source("credentials").to_string(),
             });
@@ -214,15 +219,15 @@ impl Layer {
 }
 
 /// Variables that the command line reads and that are not settings.
-const NO_SETTINGS: [&str; 2] = ["RINGFENCE_LOG", "RINGFENCE_MCP_TOKEN"];
+const NON_SETTING_VARIABLES: [&str; 2] = ["RINGFENCE_LOG", "RINGFENCE_MCP_TOKEN"];
 
 /// Returns `true` if ringfence must either understand the variable or refuse it.
-fn is_ours(name: &str) -> bool {
-    let is_other = NO_SETTINGS.contains(&name) || name.starts_with("RINGFENCE_TEST_");
+fn is_ringfence_variable(name: &str) -> bool {
+    let is_other = NON_SETTING_VARIABLES.contains(&name) || name.starts_with("RINGFENCE_TEST_");
     (name.starts_with("RINGFENCE_") && !is_other) || name.starts_with("SANDBOX_")
 }
 
-fn unknown(name: &str) -> SettingsError {
+fn unknown_variable(name: &str) -> SettingsError {
     let known = KEYS.iter().filter_map(|key| key.variable).map(|variable| variable.name.to_owned());
     // Compare without the prefix, because the common prefix would make all names look similar.
     let short = |name: &str| name.trim_start_matches("RINGFENCE_").to_owned();

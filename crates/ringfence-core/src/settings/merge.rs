@@ -3,26 +3,29 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use super::layer::{Layer, Rank};
-use super::{Audit, Code, Config, Language, Module, Selection, Settings, Sources};
+use super::layer::{Layer, LayerRank};
+use super::{
+    AuditSettings, BackendSelection, CodeSettings, Config, Language, PythonModule, Settings,
+    ValueSources,
+};
 use crate::Policy;
-use crate::policy::{Mode, Network, PathGlob};
+use crate::policy::{Network, NetworkMode, PathGlob};
 
 /// Result of merging the layers up to now, lowest first.
 #[derive(Debug, Default)]
-pub(super) struct Merged {
+pub(super) struct MergedLayers {
     pub(super) config: Config,
-    pub(super) selection: Selection,
-    pub(super) sources: Sources,
+    pub(super) selection: BackendSelection,
+    pub(super) sources: ValueSources,
     /// Names of the languages that the project's file added.
     project_languages: BTreeSet<String>,
 }
 
-impl Merged {
+impl MergedLayers {
     /// Adds a layer on top of the merged layers.
     pub(super) fn add(&mut self, layer: Layer) {
         let own = &mut self.config;
-        let mut onto = Onto { layer: &layer, sources: &mut self.sources };
+        let mut onto = LayerMerge { layer: &layer, sources: &mut self.sources };
         let from = &layer.config;
 
         if let Some(selection) = layer.selection {
@@ -43,7 +46,7 @@ impl Merged {
         // `mode` and `allow` are one value with two keys, so a layer that sets one of them replaces
         // both.
         if from.network.mode.is_some() || from.network.allow.is_some() {
-            own.network.mode = from.network.mode.or(Some(Mode::Allow));
+            own.network.mode = from.network.mode.or(Some(NetworkMode::Allow));
             own.network.allow.clone_from(&from.network.allow);
             onto.mark("network.mode");
             onto.mark("network.allow");
@@ -103,7 +106,7 @@ impl Merged {
             own.code.languages.insert(name.clone(), language.clone());
             let key = format!("code.languages.{name}");
             onto.sources.replace(&key, layer.source(&key));
-            if layer.rank == Rank::Project {
+            if layer.rank == LayerRank::Project {
                 self.project_languages.insert(name.clone());
             }
         }
@@ -111,14 +114,14 @@ impl Merged {
 
     /// Returns the protected paths of the merged layers, or the default if no layer sets them.
     pub(super) fn protected(&self) -> Vec<PathGlob> {
-        let built_in = || Policy::PROTECTED.map(PathGlob::literal).to_vec();
+        let built_in = || Policy::DEFAULT_PROTECTED.map(PathGlob::literal).to_vec();
         self.config.filesystem.protect.clone().unwrap_or_else(built_in)
     }
 
     /// Returns the modules that the lint looks for in the merged layers, or the default if no layer
     /// sets them.
-    pub(super) fn imports(&self) -> Vec<Module> {
-        self.config.code.imports.clone().unwrap_or_else(Module::built_in)
+    pub(super) fn imports(&self) -> Vec<PythonModule> {
+        self.config.code.imports.clone().unwrap_or_else(PythonModule::built_in)
     }
 
     /// Returns the languages of the merged layers and the built-in languages.
@@ -134,19 +137,19 @@ impl Merged {
     }
 
     /// Turns the merged layers into settings and fills in the defaults outside the policy.
-    pub(super) fn settle(self) -> Settings {
-        let Merged { config, selection, sources, project_languages } = self;
+    pub(super) fn into_settings(self) -> Settings {
+        let MergedLayers { config, selection, sources, project_languages } = self;
         Settings {
             selection,
             workspace_root: config.workspace_root.clone(),
             allow_workspace: config.allow_workspace.clone(),
             image: config.container.image.clone(),
             credentials: config.credentials.clone(),
-            audit: Audit {
+            audit: AuditSettings {
                 store: config.audit.store.unwrap_or_default(),
                 dir: config.audit.dir.clone().unwrap_or_else(|| PathBuf::from(Settings::AUDIT_DIR)),
             },
-            code: Code::settle(&config.code, &project_languages),
+            code: CodeSettings::from_config(&config.code, &project_languages),
             sources,
             policy: config.policy(),
         }
@@ -154,12 +157,12 @@ impl Merged {
 }
 
 /// A layer that is being merged, with the sources that the merge updates.
-struct Onto<'a> {
+struct LayerMerge<'a> {
     layer: &'a Layer,
-    sources: &'a mut Sources,
+    sources: &'a mut ValueSources,
 }
 
-impl Onto<'_> {
+impl LayerMerge<'_> {
     fn mark(&mut self, key: &str) {
         self.sources.replace(key, self.layer.source(key));
     }

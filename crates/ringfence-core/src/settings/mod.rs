@@ -29,23 +29,25 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-pub use choose::{ChooseError, Chosen, Level, Notice, Selection, resolve};
-pub use code::{BlockImports, Code, CodeConfig, Language, LanguageError, Module};
+pub use choose::{
+    BackendNotice, BackendSelection, ChooseError, ChosenBackend, NoticeLevel, resolve,
+};
+pub use code::{BlockImports, CodeConfig, CodeSettings, Language, LanguageError, PythonModule};
 pub use config::{AuditConfig, Config, ContainerConfig};
-pub use container::{Container, HostView, detect_container};
+pub use container::{DetectedContainer, HostView, detect_container};
 pub use credential::{Credential, CredentialError, HeaderTemplate, SecretOrigin};
 pub use error::SettingsError;
-pub use explain::Explained;
-pub use keys::{KEYS, Key, Variable};
-pub use layer::{LayerText, Origin};
+pub use explain::ExplainedValue;
+pub use keys::{KEYS, SettingKey, SettingVariable};
+pub use layer::{FileOrigin, LayerText};
 pub use narrow::Widening;
 
 use serde::{Deserialize, Serialize};
 
 use crate::Policy;
-use crate::audit::Store;
+use crate::audit::RecordedRuns;
 use layer::Layer;
-use merge::Merged;
+use merge::MergedLayers;
 
 /// Returns the JSON Schema of a configuration file.
 pub fn schema() -> serde_json::Value {
@@ -54,7 +56,7 @@ pub fn schema() -> serde_json::Value {
 
 /// Source of a value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Source {
+pub enum ValueSource {
     /// Built-in default, because no layer sets the value.
     BuiltIn,
     /// Configuration file or policy file.
@@ -70,39 +72,39 @@ pub enum Source {
     Flag(Cow<'static, str>),
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for ValueSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Source::BuiltIn => f.write_str("built-in default"),
-            Source::File { path, line } => write!(f, "{}:{line}", path.display()),
-            Source::Variable(name) => f.write_str(name),
-            Source::Flag(flag) => f.write_str(flag),
+            ValueSource::BuiltIn => f.write_str("built-in default"),
+            ValueSource::File { path, line } => write!(f, "{}:{line}", path.display()),
+            ValueSource::Variable(name) => f.write_str(name),
+            ValueSource::Flag(flag) => f.write_str(flag),
         }
     }
 }
 
 /// Sources of the values, by key. A key that is not in the map has its built-in default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sources(BTreeMap<String, Vec<Source>>);
+pub struct ValueSources(BTreeMap<String, Vec<ValueSource>>);
 
-impl Sources {
+impl ValueSources {
     /// Returns the sources of the value of `key`.
     ///
     /// A single value has one source. A list has each source that added to it, lowest layer first.
-    pub fn of(&self, key: &str) -> &[Source] {
-        self.0.get(key).map_or(&[Source::BuiltIn], Vec::as_slice)
+    pub fn for_key(&self, key: &str) -> &[ValueSource] {
+        self.0.get(key).map_or(&[ValueSource::BuiltIn], Vec::as_slice)
     }
 
     /// Returns the source of `key` in the highest layer that sets the key.
-    pub fn last(&self, key: &str) -> &Source {
-        self.of(key).last().unwrap_or(&Source::BuiltIn)
+    pub fn last(&self, key: &str) -> &ValueSource {
+        self.for_key(key).last().unwrap_or(&ValueSource::BuiltIn)
     }
 
-    fn replace(&mut self, key: &str, source: Source) {
+    fn replace(&mut self, key: &str, source: ValueSource) {
         self.0.insert(key.to_owned(), vec![source]);
     }
 
-    fn add(&mut self, key: &str, source: Source) {
+    fn add(&mut self, key: &str, source: ValueSource) {
         let sources = self.0.entry(key.to_owned()).or_default();
         if !sources.contains(&source) {
             sources.push(source);
@@ -112,7 +114,7 @@ impl Sources {
 
 /// Inputs from which [`Settings::load`] makes the layers.
 #[derive(Debug)]
-pub struct Inputs<'a, Variables> {
+pub struct SettingsInputs<'a, Variables> {
     /// Configuration files that exist, in any order.
     pub files: &'a [LayerText],
     /// The whole environment of the process. Variables of other programs are ignored.
@@ -127,9 +129,9 @@ pub struct Inputs<'a, Variables> {
 
 /// Settings for execution records.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Audit {
+pub struct AuditSettings {
     /// Runs that leave a record.
-    pub store: Store,
+    pub store: RecordedRuns,
     /// Directory for the records.
     pub dir: PathBuf,
 }
@@ -140,7 +142,7 @@ pub struct Settings {
     /// Policy with the fields that some layer states, without defaults.
     pub policy: Policy,
     /// Selection of the backend.
-    pub selection: Selection,
+    pub selection: BackendSelection,
     /// Directory in which all workspaces must lie; `None` for no limit.
     pub workspace_root: Option<PathBuf>,
     /// Directories that may be or contain workspaces although a rule forbids it.
@@ -150,11 +152,11 @@ pub struct Settings {
     /// Secrets that the egress proxy shows to outside hosts and that no sandbox sees.
     pub credentials: Vec<Credential>,
     /// Settings for execution records.
-    pub audit: Audit,
+    pub audit: AuditSettings,
     /// Settings for running code.
-    pub code: Code,
+    pub code: CodeSettings,
     /// Source of each value.
-    pub sources: Sources,
+    pub sources: ValueSources,
 }
 
 impl Settings {
@@ -162,28 +164,29 @@ impl Settings {
     pub const AUDIT_DIR: &'static str = "artifacts/executions";
 
     /// Merges the layers into settings.
-    pub fn load<Variables>(inputs: Inputs<'_, Variables>) -> Result<Settings, SettingsError>
+    pub fn load<Variables>(inputs: SettingsInputs<'_, Variables>) -> Result<Settings, SettingsError>
     where
         Variables: IntoIterator<Item = (OsString, OsString)>,
     {
-        let mut layers = inputs.files.iter().map(Layer::file).collect::<Result<Vec<_>, _>>()?;
-        layers.extend(Layer::variables(inputs.variables)?);
-        layers.push(Layer::flags(inputs.flags));
+        let mut layers =
+            inputs.files.iter().map(Layer::from_file).collect::<Result<Vec<_>, _>>()?;
+        layers.extend(Layer::from_variables(inputs.variables)?);
+        layers.push(Layer::from_flags(inputs.flags));
         layers.sort_by_key(|layer| layer.rank);
 
-        let mut merged = Merged::default();
+        let mut merged = MergedLayers::default();
         for mut layer in layers {
             layer.check(inputs.home)?;
-            if layer.rank == Origin::Project.rank() {
+            if layer.rank == FileOrigin::Project.rank() {
                 layer = narrow::narrow(&mut merged, layer, inputs.directory)?;
             }
             merged.add(layer);
         }
-        Ok(merged.settle())
+        Ok(merged.into_settings())
     }
 
     /// Returns the source of the backend selection.
-    pub fn selected_by(&self) -> &Source {
+    pub fn selected_by(&self) -> &ValueSource {
         self.sources.last("backend")
     }
 
@@ -192,13 +195,13 @@ impl Settings {
     /// The method is for flags other than `--backend` that choose a backend, such as `--container`.
     #[must_use]
     pub fn selected_by_flag(mut self, flag: &'static str) -> Settings {
-        self.sources.replace("backend", Source::Flag(flag.into()));
+        self.sources.replace("backend", ValueSource::Flag(flag.into()));
         self
     }
 
     /// Returns the rules for workspaces. The caller must resolve the paths in the rules.
-    pub fn workspace_rules(&self, home: Option<PathBuf>) -> crate::workspace::Rules {
-        crate::workspace::Rules {
+    pub fn workspace_rules(&self, home: Option<PathBuf>) -> crate::workspace::WorkspaceRules {
+        crate::workspace::WorkspaceRules {
             home,
             workspace_root: self.workspace_root.clone(),
             allow_workspace: self.allow_workspace.clone(),

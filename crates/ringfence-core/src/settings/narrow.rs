@@ -3,11 +3,11 @@
 use std::fmt::{self, Display};
 use std::path::{Component, Path, PathBuf};
 
-use super::code::Code;
+use super::code::CodeSettings;
 use super::keys::KEYS;
 use super::layer::Layer;
-use super::merge::Merged;
-use super::{AuditConfig, CodeConfig, Config, ContainerConfig, Selection, Source};
+use super::merge::MergedLayers;
+use super::{AuditConfig, BackendSelection, CodeConfig, Config, ContainerConfig, ValueSource};
 use crate::policy::{
     Egress, Environment, Filesystem, HostRule, Limits, Network, NetworkTable, Workspace,
 };
@@ -17,7 +17,7 @@ use crate::{Backend, Policy};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Widening {
     /// Source of the value in the project's file.
-    pub place: Source,
+    pub place: ValueSource,
     /// Key whose value would widen the policy.
     pub key: String,
     /// Value that the project's file sets, as shown in the message.
@@ -25,7 +25,7 @@ pub struct Widening {
     /// Value of the layers below, as shown in the message.
     pub below: String,
     /// Source of the value of the layers below.
-    pub set_at: Source,
+    pub set_at: ValueSource,
 }
 
 impl std::error::Error for Widening {}
@@ -35,7 +35,7 @@ impl Display for Widening {
         let Widening { place, key, value, below, set_at } = self;
         write!(f, "{place}: {key} = {value} would widen `{below}`, ")?;
         match set_at {
-            Source::BuiltIn => f.write_str("the built-in default"),
+            ValueSource::BuiltIn => f.write_str("the built-in default"),
             said => write!(f, "set at {said}"),
         }
     }
@@ -48,7 +48,8 @@ impl Widening {
         let or_flag =
             flag.map(|flag| format!(", or say it yourself with {flag}")).unwrap_or_default();
         format!(
-            "a project may only narrow the policy: remove the line, move it to your own config.toml{or_flag}"
+            "a project may only narrow the policy: remove the line, move it to your own \
+             config.toml{or_flag}"
         )
     }
 }
@@ -57,18 +58,18 @@ impl Widening {
 ///
 /// Returns the layer without the keys whose values could only repeat those of the layers below.
 pub(super) fn narrow(
-    below: &mut Merged,
+    below: &mut MergedLayers,
     mut project: Layer,
     directory: &Path,
 ) -> Result<Layer, Box<Widening>> {
-    let check = Check { below, project: &project, directory };
-    check.backend()?;
-    check.network()?;
-    check.limits()?;
-    check.environment()?;
-    check.lists()?;
-    check.user_only()?;
-    check.code()?;
+    let check = NarrowingCheck { below, project: &project, directory };
+    check.check_backend()?;
+    check.check_network()?;
+    check.check_limits()?;
+    check.check_environment()?;
+    check.check_lists()?;
+    check.check_user_only()?;
+    check.check_code()?;
 
     // The pattern has no `..`, so that a new key does not compile until its author decides what a
     // project may do with it.
@@ -109,13 +110,13 @@ pub(super) fn narrow(
     Ok(project)
 }
 
-struct Check<'a> {
-    below: &'a Merged,
+struct NarrowingCheck<'a> {
+    below: &'a MergedLayers,
     project: &'a Layer,
     directory: &'a Path,
 }
 
-impl Check<'_> {
+impl NarrowingCheck<'_> {
     fn widens(
         &self,
         key: &str,
@@ -148,10 +149,11 @@ impl Check<'_> {
     /// Hostile code would choose any other backend for its weakness. A bubblewrap or a container
     /// runtime with a known vulnerability is an escape for code that can choose it. `auto` itself
     /// never makes containers.
-    fn backend(&self) -> Result<(), Box<Widening>> {
+    fn check_backend(&self) -> Result<(), Box<Widening>> {
         let Some(asked) = self.project.selection else { return Ok(()) };
         let below = self.below.selection;
-        let is_strongest = (below, asked) == (Selection::Auto, Selection::Only(Backend::Native));
+        let is_strongest =
+            (below, asked) == (BackendSelection::Auto, BackendSelection::Only(Backend::Native));
         if below == asked || is_strongest {
             Ok(())
         } else {
@@ -159,7 +161,7 @@ impl Check<'_> {
         }
     }
 
-    fn network(&self) -> Result<(), Box<Widening>> {
+    fn check_network(&self) -> Result<(), Box<Widening>> {
         let (asked, below) = (&self.project.config.network, &self.below.config.network);
         // The switches are refused in every mode, because a layer above may change the mode to
         // `allow`. With `observe` from the project, unlisted hosts would then be recorded and not
@@ -201,20 +203,25 @@ impl Check<'_> {
         }
     }
 
-    fn limits(&self) -> Result<(), Box<Widening>> {
+    fn check_limits(&self) -> Result<(), Box<Widening>> {
         let (own, below) = (&self.project.config.limits, &self.below.config.limits);
-        self.limit("limits.time", own.time, below.time, quoted)?;
-        self.limit("limits.memory", own.memory, below.memory, quoted)?;
-        self.limit("limits.cpus", own.cpus, below.cpus, |cpus| cpus.to_string())?;
-        self.limit("limits.processes", own.processes, below.processes, |processes| {
+        self.check_limit("limits.time", own.time, below.time, quoted)?;
+        self.check_limit("limits.memory", own.memory, below.memory, quoted)?;
+        self.check_limit("limits.cpus", own.cpus, below.cpus, |cpus| cpus.to_string())?;
+        self.check_limit("limits.processes", own.processes, below.processes, |processes| {
             processes.to_string()
         })?;
-        self.limit("limits.output", own.output, below.output.or(Some(Policy::OUTPUT)), quoted)?;
-        self.limit("limits.tmp", own.tmp, below.tmp.or(Some(Policy::TMP)), quoted)?;
-        self.limit("limits.disk", own.disk, below.disk, quoted)
+        self.check_limit(
+            "limits.output",
+            own.output,
+            below.output.or(Some(Policy::DEFAULT_OUTPUT)),
+            quoted,
+        )?;
+        self.check_limit("limits.tmp", own.tmp, below.tmp.or(Some(Policy::DEFAULT_TMP)), quoted)?;
+        self.check_limit("limits.disk", own.disk, below.disk, quoted)
     }
 
-    fn limit<T: PartialOrd + Display>(
+    fn check_limit<T: PartialOrd + Display>(
         &self,
         key: &str,
         own: Option<T>,
@@ -227,7 +234,7 @@ impl Check<'_> {
         }
     }
 
-    fn environment(&self) -> Result<(), Box<Widening>> {
+    fn check_environment(&self) -> Result<(), Box<Widening>> {
         let below = &self.below.config.env;
         let passed = below.pass.as_deref().unwrap_or_default();
         let own = &self.project.config.env;
@@ -251,7 +258,7 @@ impl Check<'_> {
     ///
     /// A project may name a path only if the path lies beneath one that the layers below allow. A
     /// writable path is readable too.
-    fn lists(&self) -> Result<(), Box<Widening>> {
+    fn check_lists(&self) -> Result<(), Box<Widening>> {
         let (own, below) = (&self.project.config.filesystem, &self.below.config.filesystem);
         let written = below.write.as_deref().unwrap_or_default();
         let read = below.read.as_deref().unwrap_or_default();
@@ -264,12 +271,16 @@ impl Check<'_> {
         };
         for path in own.write.iter().flatten() {
             if !beneath(path, written) {
-                return self.widens("filesystem.write", quoted(path.display()), paths(written));
+                return self.widens(
+                    "filesystem.write",
+                    quoted(path.display()),
+                    listed_paths(written),
+                );
             }
         }
         for path in own.read.iter().flatten() {
             if !beneath(path, read) && !beneath(path, written) {
-                return self.widens("filesystem.read", quoted(path.display()), paths(read));
+                return self.widens("filesystem.read", quoted(path.display()), listed_paths(read));
             }
         }
         let allowed = &self.below.config.allow_weaker;
@@ -280,7 +291,7 @@ impl Check<'_> {
     }
 
     /// Checks the keys that only the user and the system may set.
-    fn user_only(&self) -> Result<(), Box<Widening>> {
+    fn check_user_only(&self) -> Result<(), Box<Widening>> {
         let (own, below) = (&self.project.config, &self.below.config);
         // Patterns of `hide` and `protect` are relative to the workspace, so that another workspace
         // would make them match other files. A destination covers what the sandbox has at that
@@ -304,7 +315,7 @@ impl Check<'_> {
             return self.widens(
                 "allow_workspace",
                 quoted(asked.display()),
-                paths(&below.allow_workspace),
+                listed_paths(&below.allow_workspace),
             );
         }
         // The user is responsible for the code in an image, and the image is everything that a
@@ -332,8 +343,8 @@ impl Check<'_> {
     /// as the code, and the code could start that program itself. A new meaning for a known name or
     /// suffix would widen: a caller who runs Python with a key in the environment would pass that
     /// key to a program of the project. Without isolation, a project's languages are not run at
-    /// all; see [`Code::project_languages`].
-    fn code(&self) -> Result<(), Box<Widening>> {
+    /// all; see [`CodeSettings::project_languages`].
+    fn check_code(&self) -> Result<(), Box<Widening>> {
         let (own, below) = (&self.project.config.code, &self.below.config.code);
         let blocked = below.block_imports.unwrap_or_default();
         if let Some(asked) = own.block_imports.filter(|asked| *asked < blocked) {
@@ -349,7 +360,11 @@ impl Check<'_> {
         // A waiting interpreter takes the caller's memory, and a preloaded module runs even if no
         // code is run.
         if let Some(warm) = own.warm {
-            return self.widens("code.warm", warm, below.warm.unwrap_or(Code::WARM));
+            return self.widens(
+                "code.warm",
+                warm,
+                below.warm.unwrap_or(CodeSettings::DEFAULT_WARM),
+            );
         }
         if let Some(preload) = &own.preload {
             return self.widens(
@@ -396,6 +411,6 @@ fn listed<T: Display>(items: impl IntoIterator<Item = T>) -> String {
     format!("[{}]", items.join(", "))
 }
 
-fn paths(paths: &[PathBuf]) -> String {
+fn listed_paths(paths: &[PathBuf]) -> String {
     listed(paths.iter().map(|path| path.display()))
 }

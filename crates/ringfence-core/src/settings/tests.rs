@@ -7,34 +7,34 @@ use super::*;
 
 /// Layers of settings for one test.
 #[derive(Default)]
-struct Given {
+struct TestLayers {
     files: Vec<LayerText>,
     variables: Vec<(&'static str, &'static str)>,
     flags: Config,
 }
 
-impl Given {
-    fn file(mut self, origin: Origin, text: &str) -> Self {
+impl TestLayers {
+    fn file(mut self, origin: FileOrigin, text: &str) -> Self {
         let path = match origin {
-            Origin::System => "/etc/ringfence/config.toml",
-            Origin::User => "/home/ada/.config/ringfence/config.toml",
-            Origin::Project => "ringfence.toml",
-            Origin::Given => "policy.toml",
+            FileOrigin::System => "/etc/ringfence/config.toml",
+            FileOrigin::User => "/home/ada/.config/ringfence/config.toml",
+            FileOrigin::Project => "ringfence.toml",
+            FileOrigin::Given => "policy.toml",
         };
         self.files.push(LayerText { origin, path: path.into(), text: text.to_owned() });
         self
     }
 
     fn system(self, text: &str) -> Self {
-        self.file(Origin::System, text)
+        self.file(FileOrigin::System, text)
     }
 
     fn user(self, text: &str) -> Self {
-        self.file(Origin::User, text)
+        self.file(FileOrigin::User, text)
     }
 
     fn project(self, text: &str) -> Self {
-        self.file(Origin::Project, text)
+        self.file(FileOrigin::Project, text)
     }
 
     fn variable(mut self, name: &'static str, value: &'static str) -> Self {
@@ -48,7 +48,7 @@ impl Given {
     }
 
     fn load(self) -> Result<Settings, SettingsError> {
-        Settings::load(Inputs {
+        Settings::load(SettingsInputs {
             files: &self.files,
             variables: self.variables.into_iter().map(|(name, value)| (name.into(), value.into())),
             flags: self.flags,
@@ -59,7 +59,7 @@ impl Given {
 }
 
 #[track_caller]
-fn refuse(given: Given, message: &str) -> SettingsError {
+fn refuse(given: TestLayers, message: &str) -> SettingsError {
     let error = given.load().expect_err("must be refused");
     assert_eq!(error.to_string(), message);
     error
@@ -67,10 +67,10 @@ fn refuse(given: Given, message: &str) -> SettingsError {
 
 #[track_caller]
 fn check_source(settings: &Settings, key: &str, source: &str) {
-    let sources: Vec<_> = settings.sources.of(key).iter().map(ToString::to_string).collect();
+    let sources: Vec<_> = settings.sources.for_key(key).iter().map(ToString::to_string).collect();
     assert_eq!(sources.join(" + "), source, "{key}");
 }
 
-fn given() -> Given {
-    Given::default()
+fn given() -> TestLayers {
+    TestLayers::default()
 }

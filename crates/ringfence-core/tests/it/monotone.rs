@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use proptest::collection::btree_map;
 use proptest::prelude::*;
 use proptest::{option, sample};
 use ringfence_core::plan::{Demand, demands};
 use ringfence_core::policy::{HostRule, Network, PathGlob, Size, Span, Workspace};
 use ringfence_core::{
-    Backend, Capabilities, Clause, Defaults, Ground, Plan, Policy, Refusal, Support, plan,
+    Backend, Capabilities, Clause, Plan, Policy, Refusal, Support, UnstatedClauses, WorkspaceFacts,
+    plan,
 };
 
 fn clauses() -> impl Strategy<Value = BTreeSet<Clause>> {
@@ -35,7 +37,12 @@ fn globs(texts: Option<Vec<&str>>) -> Option<Vec<PathGlob>> {
 
 prop_compose! {
     fn policy()(
-        files in (texts(&["/a", "/b"]), texts(&["/c", "/d"]), texts(&["**/.env", "x"]), texts(&["Makefile", ".git"])),
+        files in (
+            texts(&["/a", "/b"]),
+            texts(&["/c", "/d"]),
+            texts(&["**/.env", "x"]),
+            texts(&["Makefile", ".git"]),
+        ),
         network in network(),
         sizes in [(); 4].map(|()| option::of(0u64..1 << 40)),
         time in option::of(1u32..1000),
@@ -45,7 +52,9 @@ prop_compose! {
         require in clauses(),
         allow_weaker in clauses(),
     ) -> Policy {
-        let paths = |texts: Option<Vec<&str>>| texts.map(|texts| texts.iter().map(Into::into).collect());
+        let paths = |texts: Option<Vec<&str>>| {
+            texts.map(|texts| texts.iter().map(Into::into).collect())
+        };
         let [memory, output, tmp, disk] = sizes.map(|size| size.map(Size::from_bytes));
         let mut policy = Policy { network, require, allow_weaker, ..Policy::default() };
         (policy.filesystem.read, policy.filesystem.write) = (paths(files.0), paths(files.1));
@@ -70,8 +79,8 @@ fn support() -> impl Strategy<Value = Support> {
 prop_compose! {
     fn capabilities()(
         backend in sample::select(Backend::ALL.to_vec()),
-        defaults in prop_oneof![Just(Defaults::Required), Just(Defaults::Waived)],
-        known in proptest::collection::btree_map(sample::select(Clause::ALL.to_vec()), support(), 0..30),
+        defaults in prop_oneof![Just(UnstatedClauses::Required), Just(UnstatedClauses::Waived)],
+        known in btree_map(sample::select(Clause::ALL.to_vec()), support(), 0..30),
         is_able in any::<bool>(),
     ) -> Capabilities {
         let rest = |clause| (clause, Support::enforced("test"));
@@ -101,7 +110,7 @@ fn never_wider(policy: &Policy, plan: &Plan) {
     assert_eq!(planned_files.read, Some(files.read.clone().unwrap_or_default()));
     assert_eq!(planned_files.write, Some(files.write.clone().unwrap_or_default()));
     assert_eq!(planned_files.hide, Some(files.hide.clone().unwrap_or_default()));
-    let built_in = || Policy::PROTECTED.map(PathGlob::literal).to_vec();
+    let built_in = || Policy::DEFAULT_PROTECTED.map(PathGlob::literal).to_vec();
     assert_eq!(planned_files.protect, Some(files.protect.clone().unwrap_or_else(built_in)));
     assert_eq!(planned.env.pass, Some(policy.env.pass.clone().unwrap_or_default()));
     assert_eq!(planned.env.set, policy.env.set);
@@ -112,8 +121,8 @@ fn never_wider(policy: &Policy, plan: &Plan) {
     assert_eq!(planned_limits.cpus, limits.cpus);
     assert_eq!(planned_limits.processes, limits.processes);
     assert_eq!(planned_limits.disk, limits.disk);
-    assert_eq!(planned_limits.output, limits.output.or(Some(Policy::OUTPUT)));
-    assert_eq!(planned_limits.tmp, limits.tmp.or(Some(Policy::TMP)));
+    assert_eq!(planned_limits.output, limits.output.or(Some(Policy::DEFAULT_OUTPUT)));
+    assert_eq!(planned_limits.tmp, limits.tmp.or(Some(Policy::DEFAULT_TMP)));
     assert_eq!((&planned.require, &planned.allow_weaker), (&policy.require, &policy.allow_weaker));
 }
 
@@ -124,19 +133,23 @@ proptest! {
         capabilities in capabilities(),
         protected_paths_exist in any::<bool>(),
     ) {
-        let ground = Ground { protected_paths_exist };
-        let demanded = demands(&policy, ground);
+        let facts = WorkspaceFacts { protected_paths_exist };
+        let demanded = demands(&policy, facts);
+        let is_waived = capabilities.defaults == UnstatedClauses::Waived;
         let may_lack = |clause: Clause, demand: Demand| {
             demand != Demand::Required
                 && (policy.allow_weaker.contains(&clause)
-                    || (demand == Demand::Default && capabilities.defaults == Defaults::Waived))
+                    || (demand == Demand::Default && is_waived))
+        };
+        let is_missing = |clause: Clause, demand: Demand| {
+            !capabilities.support(clause).is_enforced() && !may_lack(clause, demand)
         };
         let missing: Vec<Clause> = demanded
             .iter()
-            .filter(|(clause, demand)| !capabilities.support(**clause).is_enforced() && !may_lack(**clause, **demand))
+            .filter(|(clause, demand)| is_missing(**clause, **demand))
             .map(|(clause, _)| *clause)
             .collect();
-        match plan(&policy, ground, &capabilities) {
+        match plan(&policy, facts, &capabilities) {
             Ok(plan) => {
                 prop_assert_eq!(&missing, &Vec::new());
                 prop_assert_eq!(plan.backend, capabilities.backend);
@@ -150,7 +163,8 @@ proptest! {
             Err(Refusal { backend, unmet, .. }) => {
                 prop_assert_eq!(backend, capabilities.backend);
                 prop_assert!(!unmet.is_empty());
-                prop_assert_eq!(unmet.iter().map(|unmet| unmet.clause).collect::<Vec<_>>(), missing);
+                let unmet: Vec<Clause> = unmet.iter().map(|unmet| unmet.clause).collect();
+                prop_assert_eq!(unmet, missing);
             }
         }
     }
@@ -161,11 +175,11 @@ proptest! {
         capabilities in capabilities(),
         lost in clauses(),
     ) {
-        let ground = Ground { protected_paths_exist: true };
+        let facts = WorkspaceFacts { protected_paths_exist: true };
         let mut weaker = capabilities.clone();
         weaker.support.retain(|clause, _| !lost.contains(clause));
-        if plan(&policy, ground, &capabilities).is_err() {
-            prop_assert!(plan(&policy, ground, &weaker).is_err());
+        if plan(&policy, facts, &capabilities).is_err() {
+            prop_assert!(plan(&policy, facts, &weaker).is_err());
         }
     }
 
@@ -178,7 +192,9 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_a_parser_panic(text in prop_oneof![".{0,60}", "[-0-9a-zKMGT.:/*@\\[\\]\\\\\"{}=\n ]{0,40}"]) {
+    fn no_text_makes_a_parser_panic(
+        text in prop_oneof![".{0,60}", "[-0-9a-zKMGT.:/*@\\[\\]\\\\\"{}=\n ]{0,40}"],
+    ) {
         let _ = Policy::from_toml(&text); // the answer does not matter
         let _ = Policy::from_json(&text); // the answer does not matter
         if let Ok(size) = text.parse::<Size>() {

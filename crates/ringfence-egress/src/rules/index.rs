@@ -41,14 +41,14 @@ impl Ports {
 
     /// Returns all ports, including those of the web.
     fn iter(&self) -> impl Iterator<Item = u16> {
-        let web = if self.web { &HostRule::WEB[..] } else { &[] };
+        let web = if self.web { &HostRule::WEB_PORTS[..] } else { &[] };
         web.iter().chain(&self.single).copied()
     }
 
     /// Returns the port field of the rule that covers `port`, if a rule does. `Some(None)` stands
     /// for the rule without a port.
     fn rule(&self, port: u16) -> Option<Option<u16>> {
-        if self.web && HostRule::WEB.contains(&port) {
+        if self.web && HostRule::WEB_PORTS.contains(&port) {
             return Some(None);
         }
         self.single.binary_search(&port).is_ok().then_some(Some(port))

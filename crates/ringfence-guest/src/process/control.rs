@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net;
 
-use ringfence_linux::{Order, Report, Started, control};
+use ringfence_linux::{ControlOrder, ControlReport, StartedSandbox, control};
 use rustix::net::RecvFlags;
 use rustix::process::{Signal, pidfd_send_signal};
 use tokio::io::Interest;
@@ -14,14 +14,14 @@ use tokio::net::UnixDatagram;
 /// together with every process that is left below it.
 #[derive(Debug)]
 pub(super) struct Control {
-    started: Started,
+    started: StartedSandbox,
     /// Duplicate of the control socket, on which the runtime waits. The socket is of type
     /// `SOCK_SEQPACKET`, which preserves message boundaries as a datagram socket does.
     socket: UnixDatagram,
 }
 
 impl Control {
-    pub(super) fn new(started: Started) -> io::Result<Control> {
+    pub(super) fn new(started: StartedSandbox) -> io::Result<Control> {
         let socket = net::UnixDatagram::from(started.control.try_clone()?);
         // A first process that is stopped reads no orders, and the guest must not block on sending
         // to it.
@@ -35,7 +35,7 @@ impl Control {
     }
 
     /// Receives the next report of the first process; `None` if the first process has ended.
-    pub(super) async fn report(&self) -> Option<Report> {
+    pub(super) async fn report(&self) -> Option<ControlReport> {
         let receive = || control::receive(&self.socket, RecvFlags::DONTWAIT);
         // Only the first process writes to this socket. A message that cannot be parsed counts as
         // its end.
@@ -48,7 +48,7 @@ impl Control {
     }
 
     /// Sends an order to the first process.
-    pub(super) fn order(&self, order: Order) -> io::Result<()> {
+    pub(super) fn order(&self, order: ControlOrder) -> io::Result<()> {
         control::send(&self.socket, &order)
     }
 

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use ringfence_linux::{Confinement, Exec, Launch, Survivors, Terminal};
+use ringfence_linux::{Confinement, Exec, Launch, Survivors, TerminalMode};
 use ringfence_proto::code::{Code, Failure};
 use ringfence_proto::process::{ProcessConfig, StartRequest};
 use rustix::fs::{Access, AtFlags, CWD, FileType};
@@ -62,7 +62,7 @@ pub(super) fn describe(
         None => streams::pipes(request.stdin.unwrap_or(true)),
     };
     let (streams, stdio) = made.map_err(|error| system("make the command's streams", &error))?;
-    let terminal = if request.pty.is_some() { Terminal::Own } else { Terminal::Detached };
+    let terminal = if request.pty.is_some() { TerminalMode::Own } else { TerminalMode::Detached };
     let confinement = Confinement::Bare;
     let survivors = if request.end_survivors { Survivors::End } else { Survivors::Leave };
     // The launch has no time limit of its own. The guest enforces the deadline, because the stream

@@ -1,11 +1,11 @@
 //! Description of a command's end, in the words of Go's library, which envd's clients expect.
 
-use ringfence_linux::Ending;
+use ringfence_linux::CommandEnding;
 use ringfence_proto::process::{EndEvent, UsageReport};
 
 /// Returns the event that reports an end. `None` means that the first process was killed, and the
 /// command with it.
-pub(super) fn event(ending: Option<&Ending>) -> EndEvent {
+pub(super) fn event(ending: Option<&CommandEnding>) -> EndEvent {
     let code = ending.and_then(|ending| ending.exit_code);
     let status = match (code, ending.and_then(|ending| ending.signal)) {
         (Some(code), _) => format!("exit status {code}"),
@@ -50,8 +50,8 @@ fn signal_name(number: i32) -> String {
 mod tests {
     use super::*;
 
-    fn ending(exit_code: Option<i32>, signal: Option<i32>) -> Ending {
-        Ending { exit_code, signal, usage: Default::default(), swept: true }
+    fn ending(exit_code: Option<i32>, signal: Option<i32>) -> CommandEnding {
+        CommandEnding { exit_code, signal, usage: Default::default(), swept: true }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use ringfence_linux::Order;
+use ringfence_linux::ControlOrder;
 use ringfence_proto::code::{Code, Failure};
 use ringfence_proto::process::{
     EventMessage, ListedProcess, ProcessConfig, ProcessEvent, ProcessInput, PtySize, StartEvent,
@@ -121,7 +121,7 @@ impl Exec {
 
     /// Sends an order to the first process. Fails if the socket takes no more orders, because the
     /// first process is stopped, or if the first process has ended.
-    pub(super) fn order(&self, order: Order) -> Result<(), Failure> {
+    pub(super) fn order(&self, order: ControlOrder) -> Result<(), Failure> {
         self.control.order(order).map_err(|_| {
             Failure::new(
                 Code::Unavailable,
@@ -133,7 +133,7 @@ impl Exec {
     /// Ends the command with every process that it started. Kills the first process if the order
     /// cannot be sent.
     pub(super) fn end(&self) {
-        if self.control.order(Order::End).is_err() {
+        if self.control.order(ControlOrder::End).is_err() {
             self.control.kill();
         }
         self.end_ordered.notify_one();

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ringfence_linux::{Ending, Report};
+use ringfence_linux::{CommandEnding, ControlReport};
 use ringfence_proto::code::{Code, Failure};
 use ringfence_proto::process::{DataEvent, ProcessEvent, StartRequest};
 use tokio::sync::Notify;
@@ -127,20 +127,22 @@ async fn started(
     match timeout_at(deadline.map_or(longest, |deadline| deadline.min(longest)), control.report())
         .await
     {
-        Ok(Some(Report::Started { pid })) => Ok(pid.cast_unsigned()),
-        Ok(Some(Report::ExecFailed { errno })) => {
+        Ok(Some(ControlReport::Started { pid })) => Ok(pid.cast_unsigned()),
+        Ok(Some(ControlReport::ExecFailed { errno })) => {
             refused(description::not_executed(program, errno))
         }
-        Ok(Some(Report::SetupFailed { step, errno: 0 })) => {
+        Ok(Some(ControlReport::SetupFailed { step, errno: 0 })) => {
             refused(Failure::new(Code::Internal, format!("cannot {step}")))
         }
-        Ok(Some(Report::SetupFailed { step, errno })) => {
+        Ok(Some(ControlReport::SetupFailed { step, errno })) => {
             refused(description::system(&step, &std::io::Error::from_raw_os_error(errno)))
         }
-        Ok(Some(Report::Stopped { .. } | Report::Ended(_)) | None) => lost(Failure::new(
-            Code::Internal,
-            "the command's supervisor was killed before it could tell of it",
-        )),
+        Ok(Some(ControlReport::Stopped { .. } | ControlReport::Ended(_)) | None) => {
+            lost(Failure::new(
+                Code::Internal,
+                "the command's supervisor was killed before it could tell of it",
+            ))
+        }
         Err(_) => lost(connect::too_late()),
     }
 }
@@ -148,13 +150,13 @@ async fn started(
 /// Waits for the end of the command. Orders the end when the deadline has passed, and kills a first
 /// process that does not obey an order to end. Returns the ending, which is `None` if the first
 /// process was killed, and whether the deadline had passed.
-async fn watch(exec: &Exec, deadline: Option<Instant>) -> (Option<Ending>, bool) {
+async fn watch(exec: &Exec, deadline: Option<Instant>) -> (Option<CommandEnding>, bool) {
     let (mut deadline, mut patience, mut deadline_passed) = (deadline, None, false);
     loop {
         let wake = patience.or(deadline);
         tokio::select! {
             report = exec.control.report() => match report {
-                Some(Report::Ended(ending)) => return (Some(ending), deadline_passed),
+                Some(ControlReport::Ended(ending)) => return (Some(ending), deadline_passed),
                 Some(_) => {}
                 None => return (None, deadline_passed),
             },

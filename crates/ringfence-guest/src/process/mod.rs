@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
-use ringfence_linux::{Files, LaunchError, Launcher, Order};
+use ringfence_linux::{ControlOrder, LaunchError, LaunchFiles, Launcher};
 use ringfence_proto::code::{Code, Failure};
 use ringfence_proto::process::{
     Empty, EventMessage, InitRequest, ListResponse, OneProcess, ProcessEvent, ProcessSelector,
@@ -143,7 +143,7 @@ impl Service {
                     let exec = self.find(&process)?;
                     match signal {
                         Signal::Kill => exec.end(),
-                        other => exec.order(Order::Signal(other.number()))?,
+                        other => exec.order(ControlOrder::Signal(other.number()))?,
                     }
                     Ok(Empty {})
                 })
@@ -196,7 +196,7 @@ impl Service {
             Failure::new(Code::ResourceExhausted, format!("{MOST} commands run already"))
         })?;
         let (launch, streams, stdio) = description::describe(self, &request)?;
-        let files = Files { stdio, ..Files::default() };
+        let files = LaunchFiles { stdio, ..LaunchFiles::default() };
         let started =
             self.launcher.start(&launch, files, None).map_err(|error| self.not_launched(&error))?;
         let control = Control::new(started)

@@ -11,15 +11,15 @@ use ringfence_core::Clause::{Cleanup, Cpus, Memory, Output, ProcessCount, Time, 
 use rustix::fs::XattrFlags;
 use rustix::net::{self, AddressFamily, SendFlags, SocketType};
 
-use super::{Attempt, Context, denied, empty_handed, impossible};
+use super::{Attempt, AttemptContext, denied, impossible, no_result};
 use crate::cgroup;
 use crate::sys::attempt::{own_processor_time, socket_memory};
 
 /// The amounts that the attempts use. The limits of the sandbox must be well below them.
 #[derive(Debug)]
-pub struct Appetite;
+pub struct AttemptAmounts;
 
-impl Appetite {
+impl AttemptAmounts {
     /// Memory that the attempts use, in bytes.
     pub const MEMORY: usize = 256 << 20;
     /// Number of processes that an attempt starts.
@@ -43,7 +43,7 @@ impl Appetite {
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
     denied("exhaust-memory", Memory, "use more memory than the limit", |_| {
-        let mut memory = vec![0u8; Appetite::MEMORY];
+        let mut memory = vec![0u8; AttemptAmounts::MEMORY];
         for page in memory.chunks_mut(4096) {
             page[0] = 1;
         }
@@ -56,13 +56,13 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         |_| {
             let mut sockets = Vec::new();
             let mut held = 0;
-            while held < Appetite::MEMORY {
+            while held < AttemptAmounts::MEMORY {
                 let before = held;
                 for kind in [SocketType::STREAM, SocketType::DGRAM] {
-                    held += hoard(kind, &mut sockets)?;
+                    held += fill_socket_buffers(kind, &mut sockets)?;
                 }
                 if held - before < 1 << 16 {
-                    return Err(empty_handed(format!("no more than {held} bytes could be held")));
+                    return Err(no_result(format!("no more than {held} bytes could be held")));
                 }
             }
             Ok(format!("{held} bytes were held by {} sockets", sockets.len()))
@@ -88,32 +88,32 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     ),
     denied("exhaust-processes", ProcessCount, "start more processes than the limit", |_| {
         let mut children = Vec::new();
-        let started = (0..Appetite::PROCESSES).try_for_each(|_| {
-            children.push(linger("", Life::Attached)?);
+        let started = (0..AttemptAmounts::PROCESSES).try_for_each(|_| {
+            children.push(start_lingerer("", LingererKind::Attached)?);
             io::Result::Ok(())
         });
         for mut child in children {
             let _ = child.kill(); // the process may have ended meanwhile
             let _ = child.wait(); // as above
         }
-        started.map(|()| format!("{} were started", Appetite::PROCESSES))
+        started.map(|()| format!("{} were started", AttemptAmounts::PROCESSES))
     }),
     denied("exhaust-processor", Cpus, "use more processor time than the limit", |_| {
         let (begun, used) = (Instant::now(), own_processor_time());
-        while begun.elapsed() < Appetite::TIME {
+        while begun.elapsed() < AttemptAmounts::TIME {
             std::hint::black_box((0..1000u64).sum::<u64>());
         }
         let share = (own_processor_time() - used).as_secs_f64() / begun.elapsed().as_secs_f64();
-        if share > Appetite::SHARE {
+        if share > AttemptAmounts::SHARE {
             Ok("a whole share of a processor was used".to_owned())
         } else {
-            Err(empty_handed("less than a share of a processor was to be had"))
+            Err(no_result("less than a share of a processor was to be had"))
         }
     }),
     denied("exhaust-output", Output, "write more output than is kept", |_| {
         let line = [b'x'; 4096];
         let mut out = io::stdout().lock();
-        (0..Appetite::OUTPUT / line.len()).try_for_each(|_| out.write_all(&line))?;
+        (0..AttemptAmounts::OUTPUT / line.len()).try_for_each(|_| out.write_all(&line))?;
         writeln!(out).map(|()| "it was written".to_owned())
     }),
     denied(
@@ -122,9 +122,9 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         "make more empty files in /tmp than the limit has pages",
         |context| {
             in_temporary_directory(context, |directory| {
-                (0..Appetite::FILES)
+                (0..AttemptAmounts::FILES)
                     .try_for_each(|number| fs_err::write(directory.join(number.to_string()), ""))?;
-                Ok(format!("{} files were made", Appetite::FILES))
+                Ok(format!("{} files were made", AttemptAmounts::FILES))
             })
         },
     ),
@@ -134,50 +134,56 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         "keep more in attributes of files in /tmp than the limit",
         |context| {
             in_temporary_directory(context, |directory| {
-                let value = [b'x'; Appetite::ATTRIBUTE];
-                for number in 0..Appetite::TEMPORARY / Appetite::ATTRIBUTE {
+                let value = [b'x'; AttemptAmounts::ATTRIBUTE];
+                for number in 0..AttemptAmounts::TEMPORARY / AttemptAmounts::ATTRIBUTE {
                     let path = directory.join(number.to_string());
                     fs_err::write(&path, "")?;
                     rustix::fs::setxattr(&path, "user.ringfence", &value, XattrFlags::CREATE)?;
                 }
-                Ok(format!("{} bytes were kept", Appetite::TEMPORARY))
+                Ok(format!("{} bytes were kept", AttemptAmounts::TEMPORARY))
             })
         },
     ),
     denied("exhaust-temporary-files", Tmp, "fill /tmp beyond the limit", |context| {
         let path = temporary_directory().join(&context.name);
-        let filled = fs_err::write(&path, vec![0; Appetite::TEMPORARY]);
+        let filled = fs_err::write(&path, vec![0; AttemptAmounts::TEMPORARY]);
         let _ = fs_err::remove_file(&path); // the file may not exist
-        filled.map(|()| format!("{} bytes were written", Appetite::TEMPORARY))
+        filled.map(|()| format!("{} bytes were written", AttemptAmounts::TEMPORARY))
     }),
     denied("ignore-deadline", Time, "go on after the deadline", |_| {
-        std::thread::sleep(Appetite::TIME);
+        std::thread::sleep(AttemptAmounts::TIME);
         Ok("it went on".to_owned())
     }),
     denied(
         "outlive-success",
         Cleanup,
         "leave a background process behind after success",
-        |context| linger(&context.mark, Life::Attached).map(|_| "it was left behind".to_owned()),
+        |context| {
+            start_lingerer(&context.mark, LingererKind::Attached)
+                .map(|_| "it was left behind".to_owned())
+        },
     ),
     denied(
         "outlive-success-as-daemon",
         Cleanup,
         "leave a daemon in a session of its own behind",
-        |context| linger(&context.mark, Life::Daemon).map(|_| "it was left behind".to_owned()),
+        |context| {
+            start_lingerer(&context.mark, LingererKind::Daemon)
+                .map(|_| "it was left behind".to_owned())
+        },
     ),
     denied(
         "outlive-deadline",
         Cleanup,
         "leave a daemon behind when the deadline ends the run",
         |context| {
-            linger(&context.mark, Life::Daemon)?;
-            std::thread::sleep(Appetite::TIME);
+            start_lingerer(&context.mark, LingererKind::Daemon)?;
+            std::thread::sleep(AttemptAmounts::TIME);
             Ok("it was left behind".to_owned())
         },
     ),
     denied("outlive-supervisor", Cleanup, "go on after ringfence was killed with SIGKILL", |_| {
-        std::thread::sleep(Appetite::LINGER);
+        std::thread::sleep(AttemptAmounts::LINGER);
         Ok("it went on".to_owned())
     }),
 ];
@@ -188,7 +194,7 @@ fn temporary_directory() -> PathBuf {
 
 /// Runs `work` in a new directory below the temporary directory, and removes the new directory.
 fn in_temporary_directory(
-    context: &Context,
+    context: &AttemptContext,
     work: impl FnOnce(&Path) -> io::Result<String>,
 ) -> io::Result<String> {
     let directory = temporary_directory().join(&context.name);
@@ -200,7 +206,7 @@ fn in_temporary_directory(
 
 /// Fills the buffers of two connected sockets and keeps them in `sockets`. Returns the number of
 /// bytes that the kernel holds there.
-fn hoard(kind: SocketType, sockets: &mut Vec<OwnedFd>) -> io::Result<usize> {
+fn fill_socket_buffers(kind: SocketType, sockets: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let here = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
     let receiver = net::socket(AddressFamily::INET, kind, None)?;
     net::sockopt::set_socket_recv_buffer_size(&receiver, 1 << 20)?;
@@ -230,17 +236,17 @@ fn hoard(kind: SocketType, sockets: &mut Vec<OwnedFd>) -> io::Result<usize> {
 
 /// The relation of a lingering process to the process that starts it.
 #[derive(Clone, Copy)]
-enum Life {
+enum LingererKind {
     Attached,
     Daemon,
 }
 
 /// Starts a process that runs for a long time and has `mark` among its arguments.
-fn linger(mark: &str, life: Life) -> io::Result<Child> {
+fn start_lingerer(mark: &str, life: LingererKind) -> io::Result<Child> {
     let own = std::env::current_exe()?;
     let mut command = match life {
-        Life::Attached => Command::new(own),
-        Life::Daemon => {
+        LingererKind::Attached => Command::new(own),
+        LingererKind::Daemon => {
             let mut command = Command::new("setsid");
             command.arg("--fork").arg(own);
             command

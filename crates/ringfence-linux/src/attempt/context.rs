@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 /// Objects on the host that were prepared for attempts to find.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Context {
+pub struct AttemptContext {
     /// Files and directories on the host.
-    pub paths: Paths,
+    pub paths: HostPaths,
     /// A process outside the sandbox.
-    pub neighbour: Neighbour,
+    pub neighbour: NeighbourProcess,
     /// Listening sockets outside the sandbox.
-    pub network: Network,
+    pub network: HostListeners,
     /// Identifier of a System V shared memory segment.
     pub segment: Option<i32>,
     /// Identifier of a System V message queue.
@@ -33,7 +33,7 @@ pub struct Context {
 /// Files and directories on the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Paths {
+pub struct HostPaths {
     /// Workspace of the sandbox.
     pub workspace: PathBuf,
     /// Directory outside the view that holds `secret`, `victim` and `socket`.
@@ -51,19 +51,19 @@ pub struct Paths {
     /// Program that belongs to root and has its set-user-id bit.
     pub setuid: Option<PathBuf>,
     /// Identity of the host's `/run`, because a sandbox may have a `/run` of its own.
-    pub run: Option<Directory>,
+    pub run: Option<DirectoryIdentity>,
     /// Identity of the host's `/var/lib`.
-    pub var: Option<Directory>,
+    pub var: Option<DirectoryIdentity>,
 }
 
 /// The identity of a directory on a host: the numbers of its device and of its inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Directory(u64, u64);
+pub struct DirectoryIdentity(u64, u64);
 
-/// A process of the caller outside the sandbox, whose working directory is [`Paths::outside`].
+/// A process of the caller outside the sandbox, whose working directory is [`HostPaths::outside`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Neighbour {
+pub struct NeighbourProcess {
     /// Process id outside the sandbox.
     pub process: i32,
 }
@@ -71,7 +71,7 @@ pub struct Neighbour {
 /// Listening sockets on the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Network {
+pub struct HostListeners {
     /// TCP port on 127.0.0.1.
     pub tcp: u16,
     /// TCP port on ::1.
@@ -84,15 +84,15 @@ pub struct Network {
     pub name_server: Option<std::net::IpAddr>,
 }
 
-impl Directory {
+impl DirectoryIdentity {
     /// Returns the identity of the directory at a path.
-    pub fn at(path: &Path) -> io::Result<Directory> {
+    pub fn at(path: &Path) -> io::Result<DirectoryIdentity> {
         let found = fs_err::metadata(path)?;
-        Ok(Directory(found.dev(), found.ino()))
+        Ok(DirectoryIdentity(found.dev(), found.ino()))
     }
 }
 
-impl Paths {
+impl HostPaths {
     /// Returns the path of the file outside that must not be read.
     pub fn secret(&self) -> PathBuf {
         self.outside.join("secret")

@@ -9,13 +9,13 @@ use ringfence_core::Clause::Filesystem;
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 
-use super::context::{Directory, SECRET};
-use super::{Attempt, Context, denied, empty_handed, impossible};
+use super::context::{DirectoryIdentity, SECRET};
+use super::{Attempt, AttemptContext, denied, impossible, no_result};
 
 /// Attempts to read files that the view does not show.
 pub(super) const READING: &[Attempt] = &[
     denied("read-outside", Filesystem, "read a file outside by its path", |context| {
-        reveal(&context.paths.secret())
+        read_secret(&context.paths.secret())
     }),
     denied(
         "read-outside-dot-dot",
@@ -24,14 +24,14 @@ pub(super) const READING: &[Attempt] = &[
         |context| {
             let outside =
                 context.paths.outside.file_name().ok_or_else(|| impossible("it has no name"))?;
-            reveal(&context.paths.workspace.join("..").join(outside).join("secret"))
+            read_secret(&context.paths.workspace.join("..").join(outside).join("secret"))
         },
     ),
     denied(
         "read-outside-planted-link",
         Filesystem,
         "read a file outside by a symbolic link that was there",
-        |context| reveal(&context.paths.workspace.join("link-outside")),
+        |context| read_secret(&context.paths.workspace.join("link-outside")),
     ),
     denied(
         "read-outside-own-link",
@@ -40,27 +40,27 @@ pub(super) const READING: &[Attempt] = &[
         |context| {
             let link = context.paths.workspace.join("own-link");
             symlink(context.paths.secret(), &link)?;
-            reveal(&link)
+            read_secret(&link)
         },
     ),
     denied(
         "read-outside-own-root",
         Filesystem,
         "read a file outside by /proc/self/root",
-        |context| reveal(&beneath("/proc/self/root", &context.paths.secret())),
+        |context| read_secret(&join_below("/proc/self/root", &context.paths.secret())),
     ),
     denied(
         "read-outside-first-root",
         Filesystem,
         "read a file outside by /proc/1/root",
-        |context| reveal(&beneath("/proc/1/root", &context.paths.secret())),
+        |context| read_secret(&join_below("/proc/1/root", &context.paths.secret())),
     ),
     denied(
         "read-outside-parent-root",
         Filesystem,
         "read a file outside by the root of the parent process",
         |context| {
-            reveal(&beneath(
+            read_secret(&join_below(
                 &format!("/proc/{}/root", std::os::unix::process::parent_id()),
                 &context.paths.secret(),
             ))
@@ -70,13 +70,15 @@ pub(super) const READING: &[Attempt] = &[
         "read-outside-host-directory",
         Filesystem,
         "read a file outside by /proc/PID/cwd of a host process",
-        |context| reveal(&PathBuf::from(format!("/proc/{}/cwd/secret", context.neighbour.process))),
+        |context| {
+            read_secret(&PathBuf::from(format!("/proc/{}/cwd/secret", context.neighbour.process)))
+        },
     ),
     denied(
         "read-outside-host-descriptor",
         Filesystem,
         "read a file outside by /proc/PID/fd of a host process",
-        |context| reveal(&PathBuf::from(format!("/proc/{}/fd/0", context.neighbour.process))),
+        |context| read_secret(&PathBuf::from(format!("/proc/{}/fd/0", context.neighbour.process))),
     ),
     denied(
         "read-outside-hard-link",
@@ -85,7 +87,7 @@ pub(super) const READING: &[Attempt] = &[
         |context| {
             let link = context.paths.workspace.join("own-hard-link");
             fs::hard_link(context.paths.secret(), &link)?;
-            reveal(&link)
+            read_secret(&link)
         },
     ),
     denied(
@@ -98,7 +100,7 @@ pub(super) const READING: &[Attempt] = &[
                 OFlags::PATH | OFlags::CLOEXEC,
                 Mode::empty(),
             )?;
-            reveal(&PathBuf::from(format!(
+            read_secret(&PathBuf::from(format!(
                 "/proc/self/fd/{}",
                 std::os::fd::AsRawFd::as_raw_fd(&path)
             )))
@@ -111,7 +113,7 @@ pub(super) const READING: &[Attempt] = &[
         |context| {
             let here = context.paths.workspace.join("mount-point");
             mount_bind(&context.paths.outside, &here)?;
-            let read = reveal(&here.join("secret"));
+            let read = read_secret(&here.join("secret"));
             let _ = unmount(&here, UnmountFlags::DETACH); // the mount was made just now
             read
         },
@@ -124,7 +126,7 @@ pub(super) const READING: &[Attempt] = &[
             let jail = context.paths.workspace.join("mount-point");
             rustix::process::chroot(&jail)?;
             (0..64).try_for_each(|_| rustix::process::chdir(".."))?;
-            reveal(
+            read_secret(
                 context
                     .paths
                     .secret()
@@ -140,7 +142,7 @@ pub(super) const READING: &[Attempt] = &[
         |context| {
             let here = context.paths.workspace.join("moved");
             fs::rename(context.paths.secret(), &here)?;
-            reveal(&here)
+            read_secret(&here)
         },
     ),
     denied(
@@ -150,19 +152,19 @@ pub(super) const READING: &[Attempt] = &[
         |context| Ok(format!("its size is {}", fs::metadata(context.paths.secret())?.len())),
     ),
     denied("list-outside", Filesystem, "list a directory outside", |context| {
-        list(&context.paths.outside)
+        list_directory(&context.paths.outside)
     }),
     denied(
         "list-run",
         Filesystem,
         "list /run, with the sockets of the host's services",
-        |context| list_of_host(Path::new("/run"), context.paths.run),
+        |context| list_host_directory(Path::new("/run"), context.paths.run),
     ),
     denied("list-var", Filesystem, "list /var, with logs and mail", |context| {
-        list_of_host(Path::new("/var/lib"), context.paths.var)
+        list_host_directory(Path::new("/var/lib"), context.paths.var)
     }),
     denied("read-shadow", Filesystem, "read the password hashes in /etc/shadow", |_| {
-        any_of(Path::new("/etc/shadow"))
+        read_some(Path::new("/etc/shadow"))
     }),
     denied(
         "read-private-home",
@@ -178,7 +180,7 @@ pub(super) const READING: &[Attempt] = &[
         },
     ),
     denied("list-other-home", Filesystem, "list the home of another user", |context| {
-        list(
+        list_directory(
             context
                 .paths
                 .other_home
@@ -201,31 +203,31 @@ pub(super) const READING: &[Attempt] = &[
         },
     ),
     denied("read-kernel-memory", Filesystem, "open /dev/mem", |_| {
-        any_of_device(Path::new("/dev/mem"))
+        open_device(Path::new("/dev/mem"))
     }),
     denied("read-kernel-log", Filesystem, "open /dev/kmsg", |_| {
-        any_of_device(Path::new("/dev/kmsg"))
+        open_device(Path::new("/dev/kmsg"))
     }),
     denied("read-disk", Filesystem, "read a disk past its file system", |context| {
-        any_of(context.paths.disk.as_deref().ok_or_else(|| impossible("no disk was found"))?)
+        read_some(context.paths.disk.as_deref().ok_or_else(|| impossible("no disk was found"))?)
     }),
     denied(
         "read-kernel-timers",
         Filesystem,
         "read the kernel's timers in /proc/timer_list",
-        |_| any_of(Path::new("/proc/timer_list")),
+        |_| read_some(Path::new("/proc/timer_list")),
     ),
     denied(
         "read-kernel-heap",
         Filesystem,
         "read how the kernel's memory is laid out in /proc/slabinfo",
-        |_| any_of(Path::new("/proc/slabinfo")),
+        |_| read_some(Path::new("/proc/slabinfo")),
     ),
     denied(
         "read-kernel-pages",
         Filesystem,
         "read what each page of memory is used for in /proc/kpageflags",
-        |_| any_of(Path::new("/proc/kpageflags")),
+        |_| read_some(Path::new("/proc/kpageflags")),
     ),
     denied(
         "read-own-device",
@@ -240,7 +242,7 @@ pub(super) const READING: &[Attempt] = &[
                 Mode::RUSR,
                 rustix::fs::makedev(1, 5),
             )?;
-            let opened = any_of(&node);
+            let opened = read_some(&node);
             let _ = fs::remove_file(&node); // the workspace is removed with the proof
             opened
         },
@@ -250,7 +252,7 @@ pub(super) const READING: &[Attempt] = &[
 /// Attempts to change files that may not be changed.
 pub(super) const WRITING: &[Attempt] = &[
     denied("write-outside", Filesystem, "write to a file outside", |context| {
-        scribble(&context.paths.victim())
+        overwrite_file(&context.paths.victim())
     }),
     denied(
         "write-outside-link",
@@ -259,7 +261,7 @@ pub(super) const WRITING: &[Attempt] = &[
         |context| {
             let link = context.paths.workspace.join("link-to-victim");
             symlink(context.paths.victim(), &link)?;
-            scribble(&link)
+            overwrite_file(&link)
         },
     ),
     denied("truncate-outside", Filesystem, "cut a file outside short", |context| {
@@ -286,7 +288,7 @@ pub(super) const WRITING: &[Attempt] = &[
         "change-mode-outside",
         Filesystem,
         "change the permissions of a file outside",
-        |context| mode(&context.paths.victim()),
+        |context| change_mode(&context.paths.victim()),
     ),
     denied(
         "change-times-outside",
@@ -305,7 +307,7 @@ pub(super) const WRITING: &[Attempt] = &[
         },
     ),
     denied("write-readable", Filesystem, "write to a file that may only be read", |context| {
-        scribble(&context.paths.readable)
+        overwrite_file(&context.paths.readable)
     }),
     denied(
         "write-readable-reopened",
@@ -313,7 +315,7 @@ pub(super) const WRITING: &[Attempt] = &[
         "reopen a descriptor of a readable file for writing",
         |context| {
             let file = fs::File::open(&context.paths.readable)?;
-            scribble(&PathBuf::from(format!(
+            overwrite_file(&PathBuf::from(format!(
                 "/proc/self/fd/{}",
                 std::os::fd::AsRawFd::as_raw_fd(&file)
             )))
@@ -323,13 +325,13 @@ pub(super) const WRITING: &[Attempt] = &[
         "change-mode-readable",
         Filesystem,
         "change the permissions of a file that may only be read",
-        |context| mode(&context.paths.readable),
+        |context| change_mode(&context.paths.readable),
     ),
     denied("write-usr", Filesystem, "make a file in /usr/local", |context| {
-        plant(Path::new("/usr/local"), context)
+        plant_file(Path::new("/usr/local"), context)
     }),
     denied("write-etc", Filesystem, "make a file in /etc", |context| {
-        plant(Path::new("/etc"), context)
+        plant_file(Path::new("/etc"), context)
     }),
     denied(
         "mount-inside",
@@ -345,62 +347,62 @@ pub(super) const WRITING: &[Attempt] = &[
 ];
 
 /// Reads a file. Fails unless the file holds the secret.
-pub(super) fn reveal(path: &Path) -> io::Result<String> {
+pub(super) fn read_secret(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     fs::File::open(path)?.take(4096).read_to_string(&mut text)?;
     if text == SECRET {
         Ok("the secret was read".to_owned())
     } else {
-        Err(empty_handed("it holds something else"))
+        Err(no_result("it holds something else"))
     }
 }
 
 /// Overwrites the start of a file.
-pub(super) fn scribble(path: &Path) -> io::Result<String> {
+pub(super) fn overwrite_file(path: &Path) -> io::Result<String> {
     fs::OpenOptions::new().write(true).open(path)?.write_all(b"scribble")?;
     Ok("it was overwritten".to_owned())
 }
 
 /// Changes the permissions of a file.
-pub(super) fn mode(path: &Path) -> io::Result<String> {
+pub(super) fn change_mode(path: &Path) -> io::Result<String> {
     let mut permissions = fs::metadata(path)?.permissions();
     permissions.set_mode(permissions.mode() ^ 0o100);
     fs::set_permissions(path, permissions).map(|()| "they were changed".to_owned())
 }
 
-fn beneath(root: &str, path: &Path) -> PathBuf {
+fn join_below(root: &str, path: &Path) -> PathBuf {
     Path::new(root).join(path.strip_prefix("/").unwrap_or(path))
 }
 
-fn list(directory: &Path) -> io::Result<String> {
+fn list_directory(directory: &Path) -> io::Result<String> {
     match fs::read_dir(directory)?.count() {
-        0 => Err(empty_handed("it is empty")),
+        0 => Err(no_result("it is empty")),
         count => Ok(format!("it has {count} entries")),
     }
 }
 
 /// Lists a directory. Fails if the directory is known not to be the host's own.
-fn list_of_host(path: &Path, hosts: Option<Directory>) -> io::Result<String> {
-    if hosts.is_some_and(|hosts| Directory::at(path).is_ok_and(|found| found != hosts)) {
-        return Err(empty_handed("it is another directory than the host's"));
+fn list_host_directory(path: &Path, hosts: Option<DirectoryIdentity>) -> io::Result<String> {
+    if hosts.is_some_and(|hosts| DirectoryIdentity::at(path).is_ok_and(|found| found != hosts)) {
+        return Err(no_result("it is another directory than the host's"));
     }
-    list(path)
+    list_directory(path)
 }
 
-fn any_of(path: &Path) -> io::Result<String> {
+fn read_some(path: &Path) -> io::Result<String> {
     let mut bytes = [0u8; 16];
     match fs::File::open(path)?.read(&mut bytes)? {
-        0 => Err(empty_handed("it is empty")),
+        0 => Err(no_result("it is empty")),
         count => Ok(format!("{count} bytes were read")),
     }
 }
 
 /// Opens a device without reading it, because a read may block or be dangerous.
-fn any_of_device(path: &Path) -> io::Result<String> {
+fn open_device(path: &Path) -> io::Result<String> {
     fs::File::open(path).map(|_| "it was opened".to_owned())
 }
 
-fn plant(directory: &Path, context: &Context) -> io::Result<String> {
+fn plant_file(directory: &Path, context: &AttemptContext) -> io::Result<String> {
     let path = directory.join(&context.name);
     fs::write(&path, "x")?;
     let _ = fs::remove_file(&path); // the file was created just now

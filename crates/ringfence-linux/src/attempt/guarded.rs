@@ -14,43 +14,46 @@ use ringfence_core::Clause::{Hide, Protect};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags, mount_remount, unmount};
 
-use super::files::{mode, reveal, scribble};
-use super::{Attempt, Context, denied, refused};
+use super::files::{change_mode, overwrite_file, read_secret};
+use super::{Attempt, AttemptContext, denied, refused};
 
 /// Attempts to read hidden files.
 pub(super) const HIDDEN: &[Attempt] = &[
     denied("read-hidden", Hide, "read a hidden file by its name", |context| {
-        reveal(&at(context, "hidden.txt"))
+        read_secret(&workspace_path(context, "hidden.txt"))
     }),
     denied(
         "read-hidden-link",
         Hide,
         "read a hidden file by a symbolic link that was there",
-        |context| reveal(&at(context, "link-to-hidden")),
+        |context| read_secret(&workspace_path(context, "link-to-hidden")),
     ),
     denied(
         "read-hidden-own-link",
         Hide,
         "read a hidden file by a symbolic link made inside",
         |context| {
-            let link = at(context, "own-link-to-hidden");
-            symlink(at(context, "hidden.txt"), &link)?;
-            reveal(&link)
+            let link = workspace_path(context, "own-link-to-hidden");
+            symlink(workspace_path(context, "hidden.txt"), &link)?;
+            read_secret(&link)
         },
     ),
     denied(
         "read-hidden-other-name",
         Hide,
         "read a hidden file by its other name, a hard link",
-        |context| reveal(&at(context, "other-name")),
+        |context| read_secret(&workspace_path(context, "other-name")),
     ),
     denied(
         "read-hidden-own-hard-link",
         Hide,
         "read a hidden file by a hard link made inside",
         |context| {
-            fs::hard_link(at(context, "hidden.txt"), at(context, "own-other-name"))?;
-            reveal(&at(context, "own-other-name"))
+            fs::hard_link(
+                workspace_path(context, "hidden.txt"),
+                workspace_path(context, "own-other-name"),
+            )?;
+            read_secret(&workspace_path(context, "own-other-name"))
         },
     ),
     denied(
@@ -58,8 +61,8 @@ pub(super) const HIDDEN: &[Attempt] = &[
         Hide,
         "move a hidden file to another name and read it there",
         |context| {
-            fs::rename(at(context, "hidden.txt"), at(context, "moved"))?;
-            reveal(&at(context, "moved"))
+            fs::rename(workspace_path(context, "hidden.txt"), workspace_path(context, "moved"))?;
+            read_secret(&workspace_path(context, "moved"))
         },
     ),
     denied(
@@ -67,8 +70,11 @@ pub(super) const HIDDEN: &[Attempt] = &[
         Hide,
         "move the directory of a hidden file and read it there",
         |context| {
-            fs::rename(at(context, "nested"), at(context, "moved-directory"))?;
-            reveal(&at(context, "moved-directory/hidden.txt"))
+            fs::rename(
+                workspace_path(context, "nested"),
+                workspace_path(context, "moved-directory"),
+            )?;
+            read_secret(&workspace_path(context, "moved-directory/hidden.txt"))
         },
     ),
     denied(
@@ -77,39 +83,39 @@ pub(super) const HIDDEN: &[Attempt] = &[
         "read a hidden file by an O_PATH descriptor that is reopened",
         |context| {
             let path = rustix::fs::open(
-                at(context, "hidden.txt"),
+                workspace_path(context, "hidden.txt"),
                 OFlags::PATH | OFlags::CLOEXEC,
                 Mode::empty(),
             )?;
-            reveal(&PathBuf::from(format!(
+            read_secret(&PathBuf::from(format!(
                 "/proc/self/fd/{}",
                 std::os::fd::AsRawFd::as_raw_fd(&path)
             )))
         },
     ),
     denied("read-hidden-own-root", Hide, "read a hidden file by /proc/self/root", |context| {
-        let path = at(context, "hidden.txt");
-        reveal(&Path::new("/proc/self/root").join(path.strip_prefix("/").unwrap_or(&path)))
+        let path = workspace_path(context, "hidden.txt");
+        read_secret(&Path::new("/proc/self/root").join(path.strip_prefix("/").unwrap_or(&path)))
     }),
     denied("read-hidden-mode", Hide, "give oneself the right to read a hidden file", |context| {
-        let path = at(context, "hidden.txt");
+        let path = workspace_path(context, "hidden.txt");
         fs::set_permissions(&path, PermissionsExt::from_mode(0o600))?;
-        reveal(&path)
+        read_secret(&path)
     }),
     denied(
         "read-hidden-behind-link",
         Hide,
         "read a file that a pattern hides by the way of a link",
-        |context| reveal(&at(context, "keys/hidden.key")),
+        |context| read_secret(&workspace_path(context, "keys/hidden.key")),
     ),
     denied(
         "read-hidden-closed",
         Hide,
         "open a closed directory and read a hidden file in it",
         |context| {
-            let closed = at(context, "closed");
+            let closed = workspace_path(context, "closed");
             fs::set_permissions(&closed, PermissionsExt::from_mode(0o700))?;
-            reveal(&closed.join("hidden.txt"))
+            read_secret(&closed.join("hidden.txt"))
         },
     ),
     refused(
@@ -118,7 +124,7 @@ pub(super) const HIDDEN: &[Attempt] = &[
         "unmount what covers a hidden file",
         &[libc::EPERM],
         |context| {
-            unmount(at(context, "hidden.txt"), UnmountFlags::DETACH)?;
+            unmount(workspace_path(context, "hidden.txt"), UnmountFlags::DETACH)?;
             Ok("it was unmounted".to_owned())
         },
     ),
@@ -127,26 +133,33 @@ pub(super) const HIDDEN: &[Attempt] = &[
 /// Attempts to change protected files.
 pub(super) const PROTECTED: &[Attempt] = &[
     denied("write-protected", Protect, "write to a protected file", |context| {
-        scribble(&at(context, ".git/config"))
+        overwrite_file(&workspace_path(context, ".git/config"))
     }),
     denied("append-protected", Protect, "append to a protected file", |context| {
-        fs::OpenOptions::new().append(true).open(at(context, ".git/config"))?.write_all(b"x")?;
+        fs::OpenOptions::new()
+            .append(true)
+            .open(workspace_path(context, ".git/config"))?
+            .write_all(b"x")?;
         Ok("it was appended to".to_owned())
     }),
     denied("truncate-protected", Protect, "cut a protected file short", |context| {
-        fs::OpenOptions::new().write(true).truncate(true).open(at(context, ".git/config"))?;
+        fs::OpenOptions::new()
+            .write(true)
+            .truncate(true)
+            .open(workspace_path(context, ".git/config"))?;
         Ok("it was cut".to_owned())
     }),
     denied("delete-protected", Protect, "delete a protected file", |context| {
-        fs::remove_file(at(context, ".git/config")).map(|()| "it was deleted".to_owned())
+        fs::remove_file(workspace_path(context, ".git/config"))
+            .map(|()| "it was deleted".to_owned())
     }),
     denied("move-protected", Protect, "move a protected file away", |context| {
-        fs::rename(at(context, ".git/config"), at(context, "moved"))
+        fs::rename(workspace_path(context, ".git/config"), workspace_path(context, "moved"))
             .map(|()| "it was moved".to_owned())
     }),
     denied("replace-protected", Protect, "replace a protected file with another", |context| {
-        fs::write(at(context, "replacement"), "x")?;
-        fs::rename(at(context, "replacement"), at(context, ".git/config"))
+        fs::write(workspace_path(context, "replacement"), "x")?;
+        fs::rename(workspace_path(context, "replacement"), workspace_path(context, ".git/config"))
             .map(|()| "it was replaced".to_owned())
     }),
     denied(
@@ -154,29 +167,31 @@ pub(super) const PROTECTED: &[Attempt] = &[
         Protect,
         "put another directory in the place of a protected one's",
         |context| {
-            fs::rename(at(context, ".git"), at(context, ".git2"))?;
-            fs::create_dir(at(context, ".git")).map(|()| "it was replaced".to_owned())
+            fs::rename(workspace_path(context, ".git"), workspace_path(context, ".git2"))?;
+            fs::create_dir(workspace_path(context, ".git")).map(|()| "it was replaced".to_owned())
         },
     ),
     denied("move-protected-directory", Protect, "move a protected directory away", |context| {
-        fs::rename(at(context, ".git/hooks"), at(context, "moved"))
+        fs::rename(workspace_path(context, ".git/hooks"), workspace_path(context, "moved"))
             .map(|()| "it was moved".to_owned())
     }),
     denied("create-protected", Protect, "make a file in a protected directory", |context| {
-        fs::write(at(context, ".git/hooks/post-commit"), "x").map(|()| "it was made".to_owned())
+        fs::write(workspace_path(context, ".git/hooks/post-commit"), "x")
+            .map(|()| "it was made".to_owned())
     }),
     denied(
         "write-protected-include",
         Protect,
         "write to a file that git's configuration includes",
-        |context| scribble(&at(context, "team-config")),
+        |context| overwrite_file(&workspace_path(context, "team-config")),
     ),
     denied(
         "create-protected-hook",
         Protect,
         "make a hook where git's configuration has them",
         |context| {
-            fs::write(at(context, "team-hooks/pre-push"), "x").map(|()| "it was made".to_owned())
+            fs::write(workspace_path(context, "team-hooks/pre-push"), "x")
+                .map(|()| "it was made".to_owned())
         },
     ),
     denied(
@@ -184,8 +199,8 @@ pub(super) const PROTECTED: &[Attempt] = &[
         Protect,
         "write to a protected file by a symbolic link made inside",
         |context| {
-            symlink(".git/config", at(context, "link-to-protected"))?;
-            scribble(&at(context, "link-to-protected"))
+            symlink(".git/config", workspace_path(context, "link-to-protected"))?;
+            overwrite_file(&workspace_path(context, "link-to-protected"))
         },
     ),
     denied(
@@ -193,8 +208,11 @@ pub(super) const PROTECTED: &[Attempt] = &[
         Protect,
         "write to a protected file by a hard link made inside",
         |context| {
-            fs::hard_link(at(context, ".git/config"), at(context, "other-name-of-protected"))?;
-            scribble(&at(context, "other-name-of-protected"))
+            fs::hard_link(
+                workspace_path(context, ".git/config"),
+                workspace_path(context, "other-name-of-protected"),
+            )?;
+            overwrite_file(&workspace_path(context, "other-name-of-protected"))
         },
     ),
     denied(
@@ -202,8 +220,8 @@ pub(super) const PROTECTED: &[Attempt] = &[
         Protect,
         "reopen a descriptor of a protected file for writing",
         |context| {
-            let file = fs::File::open(at(context, ".git/config"))?;
-            scribble(&PathBuf::from(format!(
+            let file = fs::File::open(workspace_path(context, ".git/config"))?;
+            overwrite_file(&PathBuf::from(format!(
                 "/proc/self/fd/{}",
                 std::os::fd::AsRawFd::as_raw_fd(&file)
             )))
@@ -213,7 +231,7 @@ pub(super) const PROTECTED: &[Attempt] = &[
         "change-mode-protected",
         Protect,
         "change the permissions of a protected file",
-        |context| mode(&at(context, ".git/config")),
+        |context| change_mode(&workspace_path(context, ".git/config")),
     ),
     refused(
         "remount-protected",
@@ -221,12 +239,12 @@ pub(super) const PROTECTED: &[Attempt] = &[
         "remount a protected directory writable",
         &[libc::EPERM],
         |context| {
-            mount_remount(at(context, ".git/hooks"), MountFlags::BIND, "")?;
+            mount_remount(workspace_path(context, ".git/hooks"), MountFlags::BIND, "")?;
             Ok("it was remounted".to_owned())
         },
     ),
 ];
 
-fn at(context: &Context, name: &str) -> PathBuf {
+fn workspace_path(context: &AttemptContext, name: &str) -> PathBuf {
     context.paths.workspace.join(name)
 }

@@ -7,9 +7,9 @@ use ringfence_core::Clause::Kernel;
 use rustix::net::{AddressFamily, Protocol, SocketType};
 use rustix::process::Resource;
 
-use super::{Attempt, denied, empty_handed, impossible, refused};
-use crate::seccomp::{Rule, families};
-use crate::sys::attempt::{self, Width};
+use super::{Attempt, denied, impossible, no_result, refused};
+use crate::seccomp::{FamilyRule, families};
+use crate::sys::attempt::{self, ArgumentWidth};
 
 /// The errors with which the filter refuses a call.
 const EPERM: &[i32] = &[libc::EPERM];
@@ -17,72 +17,84 @@ const ENOSYS: &[i32] = &[libc::ENOSYS];
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
     refused("call-io-uring", Kernel, "queue work for the kernel by io_uring", EPERM, |_| {
-        family("io_uring")
+        try_family("io_uring")
     }),
     refused(
         "call-userfaultfd",
         Kernel,
         "stop the kernel in the middle of a copy by userfaultfd",
         EPERM,
-        |_| family("userfaultfd"),
+        |_| try_family("userfaultfd"),
     ),
-    refused("call-bpf", Kernel, "load a program into the kernel by bpf", EPERM, |_| family("bpf")),
-    refused("call-perf", Kernel, "watch the processor by perf_event_open", EPERM, |_| {
-        family("perf")
+    refused("call-bpf", Kernel, "load a program into the kernel by bpf", EPERM, |_| {
+        try_family("bpf")
     }),
-    refused("call-kexec", Kernel, "call kexec_load or reboot", EPERM, |_| family("boot")),
-    refused("call-modules", Kernel, "load or unload a kernel module", EPERM, |_| family("modules")),
+    refused("call-perf", Kernel, "watch the processor by perf_event_open", EPERM, |_| {
+        try_family("perf")
+    }),
+    refused("call-kexec", Kernel, "call kexec_load or reboot", EPERM, |_| try_family("boot")),
+    refused("call-modules", Kernel, "load or unload a kernel module", EPERM, |_| {
+        try_family("modules")
+    }),
     refused("call-keyring", Kernel, "call add_key, request_key or keyctl", EPERM, |_| {
-        family("keyring")
+        try_family("keyring")
     }),
     refused(
         "call-mount",
         Kernel,
         "call mount, pivot_root, chroot, or a newer call of their kind",
         EPERM,
-        |_| family("mount"),
+        |_| try_family("mount"),
     ),
     refused("call-setns", Kernel, "enter a namespace of somebody else by setns", EPERM, |_| {
-        family("setns")
+        try_family("setns")
     }),
     refused(
         "call-setxattrat",
         Kernel,
         "set an attribute by setxattrat, whose length a filter cannot see",
         ENOSYS,
-        |_| family("setxattrat"),
+        |_| try_family("setxattrat"),
     ),
     refused(
         "call-clone3",
         Kernel,
         "make a process by clone3, whose flags a filter cannot see",
         ENOSYS,
-        |_| family("clone3"),
+        |_| try_family("clone3"),
     ),
     refused(
         "call-handles",
         Kernel,
         "open a file by its handle, or take a descriptor of a process",
         EPERM,
-        |_| family("descriptors"),
+        |_| try_family("descriptors"),
     ),
-    refused("call-fanotify", Kernel, "watch a whole file system", EPERM, |_| family("fanotify")),
-    refused("call-pages", Kernel, "move pages of memory between nodes", EPERM, |_| family("pages")),
-    refused("call-storage", Kernel, "call swapon, quotactl or acct", EPERM, |_| family("storage")),
-    refused("call-clock", Kernel, "set the clock", EPERM, |_| family("clock")),
-    refused("call-host", Kernel, "set the host's name, or read its log", EPERM, |_| family("host")),
+    refused("call-fanotify", Kernel, "watch a whole file system", EPERM, |_| {
+        try_family("fanotify")
+    }),
+    refused("call-pages", Kernel, "move pages of memory between nodes", EPERM, |_| {
+        try_family("pages")
+    }),
+    refused("call-storage", Kernel, "call swapon, quotactl or acct", EPERM, |_| {
+        try_family("storage")
+    }),
+    refused("call-clock", Kernel, "set the clock", EPERM, |_| try_family("clock")),
+    refused("call-host", Kernel, "set the host's name, or read its log", EPERM, |_| {
+        try_family("host")
+    }),
     refused(
         "call-hardware",
         Kernel,
         "reach ports or descriptor tables of the processor",
         EPERM,
-        |_| family("hardware"),
+        |_| try_family("hardware"),
     ),
     refused("call-obsolete", Kernel, "call what no living program calls", EPERM, |_| {
-        family("obsolete")
+        try_family("obsolete")
     }),
     denied("change-personality", Kernel, "make readable memory executable", |_| {
-        attempt::executable_data().map(|()| "it is executable".to_owned())
+        attempt::make_data_executable().map(|()| "it is executable".to_owned())
     }),
     refused(
         "enter-32-bit",
@@ -99,14 +111,14 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         |_| attempt::getpid_of_x32().map(|_| "it was answered".to_owned()),
     ),
     refused("unshare-user", Kernel, "enter a new user namespace by unshare", EPERM, |_| {
-        attempt::unshare_user(Width::Plain).map(|()| "it is in one".to_owned())
+        attempt::unshare_user(ArgumentWidth::Plain).map(|()| "it is in one".to_owned())
     }),
     refused(
         "unshare-user-wide",
         Kernel,
         "enter one by unshare with a bit that a filter may trip over",
         EPERM,
-        |_| attempt::unshare_user(Width::Widened).map(|()| "it is in one".to_owned()),
+        |_| attempt::unshare_user(ArgumentWidth::Widened).map(|()| "it is in one".to_owned()),
     ),
     refused("clone-user", Kernel, "make a new user namespace by clone", EPERM, |_| {
         attempt::clone_user().map(|()| "it was made".to_owned())
@@ -115,25 +127,25 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         attempt::clone3_user().map(|()| "it was made".to_owned())
     }),
     denied("socket-raw", Kernel, "make a raw socket", |_| {
-        socket(libc::AF_INET, SocketType::RAW, Some(rustix::net::ipproto::ICMP))
+        try_socket(libc::AF_INET, SocketType::RAW, Some(rustix::net::ipproto::ICMP))
     }),
     denied("socket-packet", Kernel, "make a packet socket", |_| {
-        socket(libc::AF_PACKET, SocketType::DGRAM, None)
+        try_socket(libc::AF_PACKET, SocketType::DGRAM, None)
     }),
     denied("socket-netlink", Kernel, "make a netlink socket that is not for routes", |_| {
-        attempt::key_management(Width::Plain).map(|()| "it was made".to_owned())
+        attempt::open_xfrm_socket(ArgumentWidth::Plain).map(|()| "it was made".to_owned())
     }),
     denied(
         "socket-netlink-wide",
         Kernel,
         "make such a socket with a bit that a filter may trip over",
-        |_| attempt::key_management(Width::Widened).map(|()| "it was made".to_owned()),
+        |_| attempt::open_xfrm_socket(ArgumentWidth::Widened).map(|()| "it was made".to_owned()),
     ),
     denied("socket-vsock", Kernel, "make a socket to the hypervisor", |_| {
-        socket(libc::AF_VSOCK, SocketType::STREAM, None)
+        try_socket(libc::AF_VSOCK, SocketType::STREAM, None)
     }),
     denied("socket-crypto", Kernel, "make a socket of the kernel's cryptography", |_| {
-        socket(libc::AF_ALG, SocketType::SEQPACKET, None)
+        try_socket(libc::AF_ALG, SocketType::SEQPACKET, None)
     }),
     denied("write-core-pattern", Kernel, "open the pattern of core dumps for writing", |_| {
         open_for_writing("/proc/sys/kernel/core_pattern")
@@ -158,21 +170,19 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         Kernel,
         "have the host's handler of core dumps run, outside and as its root",
         |_| match rustix::process::getrlimit(Resource::Core).maximum {
-            Some(1) => {
-                Err(empty_handed("the limit on core dumps is 1, which keeps it from running"))
-            }
+            Some(1) => Err(no_result("the limit on core dumps is 1, which keeps it from running")),
             _ => Ok("no limit on core dumps keeps it from running".to_owned()),
         },
     ),
 ];
 
 /// Makes every call of a family, and returns the first answer that is not the filter's.
-fn family(name: &str) -> io::Result<String> {
+fn try_family(name: &str) -> io::Result<String> {
     let family = families()
         .iter()
         .find(|family| family.name == name)
         .ok_or_else(|| impossible("no such family"))?;
-    let Rule::Refuse(refusal) = family.rule else {
+    let FamilyRule::Refuse(refusal) = family.rule else {
         return Err(impossible("the family is not refused outright"));
     };
     let (mut is_refused, mut absent) = (false, None);
@@ -190,7 +200,7 @@ fn family(name: &str) -> io::Result<String> {
     Err(absent.filter(|_| !is_refused).unwrap_or_else(|| io::Error::from_raw_os_error(refusal)))
 }
 
-fn socket(family: i32, kind: SocketType, protocol: Option<Protocol>) -> io::Result<String> {
+fn try_socket(family: i32, kind: SocketType, protocol: Option<Protocol>) -> io::Result<String> {
     rustix::net::socket(AddressFamily::from_raw(family as u16), kind, protocol)?;
     Ok("it was made".to_owned())
 }
@@ -206,7 +216,8 @@ mod tests {
 
     #[test]
     fn every_family_that_is_refused_outright_is_tried() {
-        let outright = families().iter().filter(|family| matches!(family.rule, Rule::Refuse(_)));
+        let outright =
+            families().iter().filter(|family| matches!(family.rule, FamilyRule::Refuse(_)));
         let tried = ATTEMPTS.iter().filter(|attempt| attempt.name.starts_with("call-"));
         assert_eq!(outright.count(), tried.count());
     }

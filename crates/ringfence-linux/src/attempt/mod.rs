@@ -24,8 +24,10 @@ use std::io;
 use ringfence_core::Clause;
 use serde::{Deserialize, Serialize};
 
-pub use abuse::Appetite;
-pub use context::{Context, Directory, Neighbour, Network, Paths, SECRET};
+pub use abuse::AttemptAmounts;
+pub use context::{
+    AttemptContext, DirectoryIdentity, HostListeners, HostPaths, NeighbourProcess, SECRET,
+};
 
 /// One action that hostile code would try.
 #[derive(Debug, Clone, Copy)]
@@ -38,13 +40,13 @@ pub struct Attempt {
     pub what: &'static str,
     /// Errors that only a sandbox gives; empty if every error is a denial.
     refusals: &'static [i32],
-    run: fn(&Context) -> io::Result<String>,
+    run: fn(&AttemptContext) -> io::Result<String>,
 }
 
 /// The result of an attempt: how far it got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum AttemptOutcome {
     /// The action was carried out.
     Succeeded,
     /// The attempt reached kernel code that a sandbox closes, and failed there for another reason.
@@ -57,7 +59,7 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observation {
     /// Stage that the attempt reached.
-    pub outcome: Outcome,
+    pub outcome: AttemptOutcome,
     /// Error number, if the attempt failed with one.
     pub errno: Option<i32>,
     /// Description of the observation, in words.
@@ -66,14 +68,17 @@ pub struct Observation {
 
 impl Attempt {
     /// Runs the attempt in this process.
-    pub fn run(&self, context: &Context) -> Observation {
+    pub fn run(&self, context: &AttemptContext) -> Observation {
         match (self.run)(context) {
-            Ok(observed) => Observation { outcome: Outcome::Succeeded, errno: None, observed },
+            Ok(observed) => {
+                Observation { outcome: AttemptOutcome::Succeeded, errno: None, observed }
+            }
             Err(error) => {
                 let errno = error.raw_os_error();
                 let is_refusal = self.refusals.is_empty()
                     || errno.is_none_or(|errno| self.refusals.contains(&errno));
-                let outcome = if is_refusal { Outcome::Denied } else { Outcome::Reached };
+                let outcome =
+                    if is_refusal { AttemptOutcome::Denied } else { AttemptOutcome::Reached };
                 Observation { outcome, errno, observed: error.to_string() }
             }
         }
@@ -110,7 +115,7 @@ const fn denied(
     name: &'static str,
     clause: Clause,
     what: &'static str,
-    run: fn(&Context) -> io::Result<String>,
+    run: fn(&AttemptContext) -> io::Result<String>,
 ) -> Attempt {
     Attempt { name, clause, what, refusals: &[], run }
 }
@@ -121,7 +126,7 @@ const fn refused(
     clause: Clause,
     what: &'static str,
     refusals: &'static [i32],
-    run: fn(&Context) -> io::Result<String>,
+    run: fn(&AttemptContext) -> io::Result<String>,
 ) -> Attempt {
     Attempt { name, clause, what, refusals, run }
 }
@@ -133,7 +138,7 @@ fn impossible(why: &str) -> io::Error {
 
 /// Returns the error of an attempt that no system call refused but that still did not get its
 /// result.
-fn empty_handed(why: impl Into<String>) -> io::Error {
+fn no_result(why: impl Into<String>) -> io::Error {
     io::Error::other(why.into())
 }
 
@@ -153,19 +158,22 @@ mod tests {
     }
 
     #[test]
-    fn only_the_errors_of_a_sandbox_are_denials_where_they_are_named() {
-        let context = Context::default();
+    fn only_the_named_errors_of_an_attempt_are_denials() {
+        let context = AttemptContext::default();
         let with = |refusals, run| {
             Attempt { name: "", clause: Clause::Kernel, what: "", refusals, run }.run(&context)
         };
-        let faulty = |_: &Context| Err(io::Error::from_raw_os_error(libc::EFAULT));
-        assert_eq!(with(&[libc::EPERM], faulty).outcome, Outcome::Reached);
-        assert_eq!(with(&[libc::EPERM, libc::EFAULT], faulty).outcome, Outcome::Denied);
-        assert_eq!(with(&[], faulty).outcome, Outcome::Denied);
+        let faulty = |_: &AttemptContext| Err(io::Error::from_raw_os_error(libc::EFAULT));
+        assert_eq!(with(&[libc::EPERM], faulty).outcome, AttemptOutcome::Reached);
+        assert_eq!(with(&[libc::EPERM, libc::EFAULT], faulty).outcome, AttemptOutcome::Denied);
+        assert_eq!(with(&[], faulty).outcome, AttemptOutcome::Denied);
         assert_eq!(
             with(&[libc::EPERM], |_| Err(impossible("no such thing"))).outcome,
-            Outcome::Denied
+            AttemptOutcome::Denied
         );
-        assert_eq!(with(&[libc::EPERM], |_| Ok("done".to_owned())).outcome, Outcome::Succeeded);
+        assert_eq!(
+            with(&[libc::EPERM], |_| Ok("done".to_owned())).outcome,
+            AttemptOutcome::Succeeded
+        );
     }
 }

@@ -11,11 +11,11 @@ use ringfence_core::Clause::{Ipc, Network};
 use super::{Attempt, denied, impossible};
 
 /// Timeout for a connection over the loopback interface.
-const SOON: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout for the refusal of a datagram over the loopback interface.
-const AT_ONCE: Duration = Duration::from_millis(200);
+const REFUSAL_TIMEOUT: Duration = Duration::from_millis(200);
 /// Address that belongs to nobody (RFC 5737). The attempt only tests if a route leads there.
-const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+const UNASSIGNED_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
     denied("connect-ipv4", Network, "connect to a server on the host over IPv4", |context| {
@@ -31,7 +31,7 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         socket.send(b"x")?;
         // If no process listens, the refusal arrives at once. A datagram that is accepted gets no
         // answer.
-        socket.set_read_timeout(Some(AT_ONCE))?;
+        socket.set_read_timeout(Some(REFUSAL_TIMEOUT))?;
         match socket.recv(&mut [0]) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 Ok("it was taken".to_owned())
@@ -41,10 +41,12 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         }
     }),
     denied("route-elsewhere", Network, "find a way to an address that is not the host's", |_| {
-        route(ELSEWHERE)
+        try_route(UNASSIGNED_ADDRESS)
     }),
     denied("route-to-name-server", Network, "find a way to the host's name server", |context| {
-        route(context.network.name_server.ok_or_else(|| impossible("the host has no name server"))?)
+        try_route(
+            context.network.name_server.ok_or_else(|| impossible("the host has no name server"))?,
+        )
     }),
     denied("connect-abstract", Ipc, "connect to an abstract Unix socket of the host", |context| {
         let address = UnixAddress::from_abstract_name(&context.network.abstract_name)?;
@@ -62,11 +64,11 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
 ];
 
 fn connect(address: SocketAddr) -> io::Result<String> {
-    TcpStream::connect_timeout(&address, SOON).map(|_| "connected".to_owned())
+    TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).map(|_| "connected".to_owned())
 }
 
 /// Connects a datagram socket. The call sends nothing, and fails if no route leads to the address.
-fn route(address: IpAddr) -> io::Result<String> {
+fn try_route(address: IpAddr) -> io::Result<String> {
     let any: IpAddr =
         if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     UdpSocket::bind((any, 0))?.connect((address, 53)).map(|()| "there is a route".to_owned())

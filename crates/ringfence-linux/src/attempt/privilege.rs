@@ -8,15 +8,15 @@ use ringfence_core::Clause::Privilege;
 use rustix::process::{Gid, Pid, Resource, Rlimit, Uid, WaitId, WaitIdOptions};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use super::{Attempt, denied, empty_handed, impossible};
+use super::{Attempt, denied, impossible, no_result};
 use crate::sys::attempt;
 
 /// User id that is not the caller's.
-const SOMEBODY: u32 = 54_321;
+const OTHER_USER_ID: u32 = 54_321;
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
     denied("hold-capability", Privilege, "hold any capability", |_| {
-        capabilities(Path::new("/proc/self/status"))
+        read_capabilities(Path::new("/proc/self/status"))
     }),
     denied("regain-capability", Privilege, "put a capability back into one's own set", |_| {
         let wanted = CapabilitySet::SYS_ADMIN;
@@ -38,14 +38,14 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
                 .setuid
                 .as_deref()
                 .ok_or_else(|| impossible("no such program was found"))?;
-            capabilities_of(program)
+            program_capabilities(program)
         },
     ),
     denied(
         "execute-as-root",
         Privilege,
         "gain capabilities by executing a program as user 0",
-        |_| capabilities_of(Path::new("/bin/true")),
+        |_| program_capabilities(Path::new("/bin/true")),
     ),
     denied(
         "gain-privileges-later",
@@ -55,22 +55,22 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
             let status = fs_err::read_to_string("/proc/self/status")?;
             match field(&status, "NoNewPrivs") {
                 Some("0") => Ok("no_new_privs is not set".to_owned()),
-                _ => Err(empty_handed("no_new_privs is set")),
+                _ => Err(no_result("no_new_privs is set")),
             }
         },
     ),
     denied("change-user", Privilege, "become another user", |_| {
-        rustix::thread::set_thread_uid(Uid::from_raw(SOMEBODY))?;
+        rustix::thread::set_thread_uid(Uid::from_raw(OTHER_USER_ID))?;
         Ok("it is another user".to_owned())
     }),
     denied("change-groups", Privilege, "join another group", |_| {
-        rustix::thread::set_thread_groups(&[Gid::from_raw(SOMEBODY)])?;
+        rustix::thread::set_thread_groups(&[Gid::from_raw(OTHER_USER_ID)])?;
         Ok("it is in another group".to_owned())
     }),
     denied("change-owner", Privilege, "give a file of the workspace to another user", |context| {
         let path = context.paths.workspace.join("given-away");
         fs_err::write(&path, "x")?;
-        rustix::fs::chown(&path, Some(Uid::from_raw(SOMEBODY)), None)?;
+        rustix::fs::chown(&path, Some(Uid::from_raw(OTHER_USER_ID)), None)?;
         Ok("it has another owner".to_owned())
     }),
     denied("raise-priority", Privilege, "raise one's own priority", |_| {
@@ -87,7 +87,7 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         Ok("it was raised".to_owned())
     }),
     denied("real-time", Privilege, "run in a real-time class, before everything else", |_| {
-        attempt::real_time().map(|()| "it runs in one".to_owned())
+        attempt::enter_real_time_class().map(|()| "it runs in one".to_owned())
     }),
     denied("escape-memory-killer", Privilege, "be spared when memory runs out", |_| {
         fs_err::write("/proc/self/oom_score_adj", "-1000").map(|()| "it will be spared".to_owned())
@@ -95,21 +95,21 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
 ];
 
 /// Returns the capabilities of a program that has ended but has not been waited for.
-fn capabilities_of(program: &Path) -> io::Result<String> {
+fn program_capabilities(program: &Path) -> io::Result<String> {
     let mut command = Command::new(program);
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn()?;
     let id = Pid::from_child(&child);
     rustix::process::waitid(WaitId::Pid(id), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
-    let found = capabilities(Path::new(&format!("/proc/{}/status", child.id())));
+    let found = read_capabilities(Path::new(&format!("/proc/{}/status", child.id())));
     child.wait()?;
     found
 }
 
-fn capabilities(status: &Path) -> io::Result<String> {
+fn read_capabilities(status: &Path) -> io::Result<String> {
     let status = fs_err::read_to_string(status)?;
     match field(&status, "CapEff") {
-        Some(none) if none.bytes().all(|byte| byte == b'0') => Err(empty_handed("there is none")),
+        Some(none) if none.bytes().all(|byte| byte == b'0') => Err(no_result("there is none")),
         Some(some) => Ok(format!("the set is {some}")),
         None => Err(impossible("/proc does not say")),
     }

@@ -5,7 +5,7 @@ use std::io;
 use ringfence_core::Clause::Processes;
 use rustix::process::{Pid, PidfdFlags, Resource, Signal};
 
-use super::{Attempt, Context, denied, impossible, refused};
+use super::{Attempt, AttemptContext, denied, impossible, refused};
 use crate::sys::attempt;
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
@@ -48,7 +48,7 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         |context| attempt::read_memory(context.neighbour.process).map(|_| "it was read".to_owned()),
     ),
     denied("trace-process", Processes, "trace a process of the host", |context| {
-        attempt::trace(context.neighbour.process).map(|()| "it was traced".to_owned())
+        attempt::trace_process(context.neighbour.process).map(|()| "it was traced".to_owned())
     }),
     denied("signal-process", Processes, "send a signal to a process of the host", |context| {
         rustix::process::kill_process(neighbour(context)?, Signal::CONT)?;
@@ -79,7 +79,7 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     }),
 ];
 
-fn neighbour(context: &Context) -> io::Result<Pid> {
+fn neighbour(context: &AttemptContext) -> io::Result<Pid> {
     Pid::from_raw(context.neighbour.process)
         .ok_or_else(|| impossible("there is no process to reach"))
 }

@@ -9,8 +9,8 @@ use ringfence_core::Clause::{Environment, Terminal};
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::OpenptFlags;
 
-use super::{Attempt, Context, denied, empty_handed, impossible, refused};
-use crate::sys::attempt::{self, Width};
+use super::{Attempt, AttemptContext, denied, impossible, no_result, refused};
+use crate::sys::attempt::{self, ArgumentWidth};
 
 /// The error with which the filter refuses a call.
 const EPERM: &[i32] = &[libc::EPERM];
@@ -23,7 +23,7 @@ pub(super) const TERMINAL: &[Attempt] = &[
         "type into the controlling terminal by TIOCSTI",
         EPERM,
         |_| {
-            attempt::type_into(terminal()?.as_fd(), Width::Plain)
+            attempt::type_into(open_terminal()?.as_fd(), ArgumentWidth::Plain)
                 .map(|()| "a character was typed".to_owned())
         },
     ),
@@ -33,12 +33,13 @@ pub(super) const TERMINAL: &[Attempt] = &[
         "type by TIOCSTI with a bit that a filter may trip over",
         EPERM,
         |_| {
-            attempt::type_into(terminal()?.as_fd(), Width::Widened)
+            attempt::type_into(open_terminal()?.as_fd(), ArgumentWidth::Widened)
                 .map(|()| "a character was typed".to_owned())
         },
     ),
     refused("paste-into-terminal", Terminal, "paste into a terminal by TIOCLINUX", EPERM, |_| {
-        attempt::console(terminal()?.as_fd()).map(|()| "the terminal answered".to_owned())
+        attempt::query_console(open_terminal()?.as_fd())
+            .map(|()| "the terminal answered".to_owned())
     }),
 ];
 
@@ -57,7 +58,7 @@ pub(super) const ENVIRONMENT: &[Attempt] = &[
             if found > 0 {
                 Ok(format!("{found} were found"))
             } else {
-                Err(empty_handed("none is there"))
+                Err(no_result("none is there"))
             }
         },
     ),
@@ -65,13 +66,13 @@ pub(super) const ENVIRONMENT: &[Attempt] = &[
         "read-parent-environment",
         Environment,
         "read such a variable in the parent's /proc/PID/environ",
-        |context| reveal(&fs_err::read(format!("/proc/{}/environ", parent_id()))?, context),
+        |context| find_variable(&fs_err::read(format!("/proc/{}/environ", parent_id()))?, context),
     ),
     denied(
         "read-parent-memory",
         Environment,
         "read such a variable in the parent's memory",
-        |context| reveal(&stack_of_parent()?, context),
+        |context| find_variable(&read_parent_stack()?, context),
     ),
     denied(
         "use-descriptor",
@@ -86,7 +87,7 @@ pub(super) const ENVIRONMENT: &[Attempt] = &[
 ];
 
 /// Opens a pseudo-terminal that becomes the controlling terminal of this session.
-fn terminal() -> io::Result<OwnedFd> {
+fn open_terminal() -> io::Result<OwnedFd> {
     let _ = rustix::process::setsid(); // fails if this process already leads a process group
     let master =
         rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
@@ -100,7 +101,7 @@ fn terminal() -> io::Result<OwnedFd> {
 }
 
 /// Searches for a variable of the caller in memory that was read from a process.
-fn reveal(memory: &[u8], context: &Context) -> io::Result<String> {
+fn find_variable(memory: &[u8], context: &AttemptContext) -> io::Result<String> {
     if context.variables.is_empty() {
         return Err(impossible("the caller has no variable that is not passed"));
     }
@@ -109,19 +110,19 @@ fn reveal(memory: &[u8], context: &Context) -> io::Result<String> {
         memory.windows(assignment.len()).any(|part| part == assignment)
     };
     match context.variables.iter().filter(is_there).count() {
-        0 => Err(empty_handed("none is there")),
+        0 => Err(no_result("none is there")),
         count => Ok(format!("{count} were found")),
     }
 }
 
 /// Reads the stack of the parent process, which holds its environment at the top.
-fn stack_of_parent() -> io::Result<Vec<u8>> {
+fn read_parent_stack() -> io::Result<Vec<u8>> {
     let parent = parent_id();
     let maps = fs_err::read_to_string(format!("/proc/{parent}/maps"))?;
     let line = maps
         .lines()
         .find(|line| line.ends_with("[stack]"))
-        .ok_or_else(|| empty_handed("it has no stack"))?;
+        .ok_or_else(|| no_result("it has no stack"))?;
     let range = line.split(' ').next().and_then(|range| range.split_once('-'));
     let address = |text: &str| u64::from_str_radix(text, 16).map_err(io::Error::other);
     let (start, end) = range.ok_or_else(|| impossible("its maps cannot be read"))?;

@@ -6,30 +6,30 @@ use std::path::{Path, PathBuf};
 
 /// Every hierarchy whose mount this process can see.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Hierarchies {
+pub(super) struct CgroupHierarchies {
     /// Hierarchy of version 2, with or without controllers.
-    pub(super) unified: Option<Place>,
+    pub(super) unified: Option<CgroupLocation>,
     /// Hierarchies of version 1.
-    pub(super) legacy: Vec<Legacy>,
+    pub(super) legacy: Vec<LegacyHierarchy>,
 }
 
 /// A hierarchy of version 1 and the controllers that are bound to it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Legacy {
+pub(super) struct LegacyHierarchy {
     pub(super) controllers: Vec<String>,
-    pub(super) place: Place,
+    pub(super) place: CgroupLocation,
 }
 
 /// The mount point of a hierarchy and this process's group below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct CgroupLocation {
     pub(super) mount: PathBuf,
     pub(super) own: PathBuf,
 }
 
-impl Hierarchies {
+impl CgroupHierarchies {
     /// Finds the hierarchies of this process.
-    pub(super) fn of_this_process() -> std::io::Result<Self> {
+    pub(super) fn for_this_process() -> std::io::Result<Self> {
         let read =
             |path| fs_err::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         Ok(Self::parse(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?))
@@ -37,9 +37,9 @@ impl Hierarchies {
 
     /// Parses the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`.
     pub(super) fn parse(memberships: &str, mounts: &str) -> Self {
-        let memberships: Vec<Membership<'_>> =
-            memberships.lines().filter_map(Membership::parse).collect();
-        let mounts: Vec<Mount> = mounts.lines().filter_map(Mount::parse).collect();
+        let memberships: Vec<CgroupMembership<'_>> =
+            memberships.lines().filter_map(CgroupMembership::parse).collect();
+        let mounts: Vec<CgroupMount> = mounts.lines().filter_map(CgroupMount::parse).collect();
         let mut found = Self::default();
         for membership in &memberships {
             let mut candidates = mounts.iter().filter(|mount| mount.carries(membership));
@@ -48,20 +48,20 @@ impl Hierarchies {
             // that shows our group.
             let mount =
                 candidates.find(|mount| mount.below(membership.path).is_some()).unwrap_or(first);
-            let place = mount.place(membership.path);
+            let place = mount.locate(membership.path);
             if membership.controllers.is_empty() {
                 found.unified = Some(place);
             } else {
                 let controllers =
                     membership.controllers.iter().map(|&name| name.to_owned()).collect();
-                found.legacy.push(Legacy { controllers, place });
+                found.legacy.push(LegacyHierarchy { controllers, place });
             }
         }
         found
     }
 
     /// Returns this process's place in the version 1 hierarchy of a controller.
-    pub(super) fn legacy(&self, controller: &str) -> Option<&Place> {
+    pub(super) fn legacy_location(&self, controller: &str) -> Option<&CgroupLocation> {
         let mut bound = self
             .legacy
             .iter()
@@ -72,16 +72,16 @@ impl Hierarchies {
 
 /// Lists the mount points of every hierarchy, whether or not this process has a group in it.
 pub(super) fn mount_points(mounts: &str) -> Vec<PathBuf> {
-    mounts.lines().filter_map(Mount::parse).map(|mount| mount.point).collect()
+    mounts.lines().filter_map(CgroupMount::parse).map(|mount| mount.point).collect()
 }
 
 /// A line of `/proc/self/cgroup`: `number:controllers:path`.
-struct Membership<'text> {
+struct CgroupMembership<'text> {
     controllers: Vec<&'text str>,
     path: &'text Path,
 }
 
-impl<'text> Membership<'text> {
+impl<'text> CgroupMembership<'text> {
     fn parse(line: &'text str) -> Option<Self> {
         let mut fields = line.splitn(3, ':');
         let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -91,14 +91,14 @@ impl<'text> Membership<'text> {
 }
 
 /// A line of `/proc/self/mountinfo` whose file system is `cgroup` or `cgroup2`.
-struct Mount {
+struct CgroupMount {
     root: PathBuf,
     point: PathBuf,
     /// Options of the file system, which name the controllers of version 1; `None` for version 2.
     options: Option<Vec<String>>,
 }
 
-impl Mount {
+impl CgroupMount {
     fn parse(line: &str) -> Option<Self> {
         let (mount, filesystem) = line.split_once(" - ")?;
         let mut mount = mount.split(' ').skip(3);
@@ -112,7 +112,7 @@ impl Mount {
         Some(Self { root: root.into(), point: point.into(), options })
     }
 
-    fn carries(&self, membership: &Membership<'_>) -> bool {
+    fn carries(&self, membership: &CgroupMembership<'_>) -> bool {
         match &self.options {
             None => membership.controllers.is_empty(),
             Some(options) => membership
@@ -130,12 +130,12 @@ impl Mount {
     ///
     /// If the mount does not show the group (for example a container's mount, seen from outside its
     /// namespace), the place is the topmost group that the mount shows.
-    fn place(&self, path: &Path) -> Place {
+    fn locate(&self, path: &Path) -> CgroupLocation {
         let own = match self.below(path) {
             Some(below) if below != Path::new("") => self.point.join(below),
             _ => self.point.clone(),
         };
-        Place { mount: self.point.clone(), own }
+        CgroupLocation { mount: self.point.clone(), own }
     }
 }
 
@@ -163,16 +163,17 @@ fn unescape(field: &str) -> String {
 mod tests {
     use super::*;
 
-    fn place(mount: &str, own: &str) -> Place {
-        Place { mount: mount.into(), own: own.into() }
+    fn place(mount: &str, own: &str) -> CgroupLocation {
+        CgroupLocation { mount: mount.into(), own: own.into() }
     }
 
     #[test]
     fn a_pure_version_2_host_has_one_hierarchy() {
-        let found = Hierarchies::parse(
+        let found = CgroupHierarchies::parse(
             "0::/user.slice/user-1000.slice/user@1000.service/app.slice/term.scope\n",
             "24 30 0:22 / /sys/kernel/security rw,nosuid - securityfs securityfs rw\n\
-             35 24 0:30 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate\n",
+             35 24 0:30 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:9 - cgroup2 \
+             cgroup2 rw,nsdelegate\n",
         );
         let own =
             "/sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service/app.slice/term.scope";
@@ -182,33 +183,35 @@ mod tests {
 
     #[test]
     fn a_version_1_host_has_a_hierarchy_per_controller_or_pair() {
-        let found = Hierarchies::parse(
-            "4:memory:/user.slice\n3:cpu,cpuacct:/\n2:pids:/user.slice/user-0.slice\n1:name=systemd:/user.slice\n",
+        let found = CgroupHierarchies::parse(
+            "4:memory:/user.slice\n3:cpu,cpuacct:/\n2:pids:/user.slice/user-0.slice\n\
+             1:name=systemd:/user.slice\n",
             "30 25 0:26 / /sys/fs/cgroup/memory rw shared:10 - cgroup cgroup rw,memory\n\
              31 25 0:27 / /sys/fs/cgroup/cpu,cpuacct rw shared:11 - cgroup cgroup rw,cpu,cpuacct\n\
              32 25 0:28 / /sys/fs/cgroup/pids rw shared:12 - cgroup cgroup rw,pids\n\
-             33 25 0:29 / /sys/fs/cgroup/systemd rw shared:13 - cgroup cgroup rw,xattr,name=systemd\n",
+             33 25 0:29 / /sys/fs/cgroup/systemd rw shared:13 - cgroup cgroup \
+             rw,xattr,name=systemd\n",
         );
         assert_eq!(found.unified, None);
         assert_eq!(
-            found.legacy("memory"),
+            found.legacy_location("memory"),
             Some(&place("/sys/fs/cgroup/memory", "/sys/fs/cgroup/memory/user.slice"))
         );
         assert_eq!(
-            found.legacy("cpu"),
+            found.legacy_location("cpu"),
             Some(&place("/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpu,cpuacct"))
         );
         assert_eq!(
-            found.legacy("pids").unwrap().own,
+            found.legacy_location("pids").unwrap().own,
             Path::new("/sys/fs/cgroup/pids/user.slice/user-0.slice")
         );
-        assert_eq!(found.legacy("io"), None);
+        assert_eq!(found.legacy_location("io"), None);
         assert_eq!(found.legacy.len(), 4);
     }
 
     #[test]
-    fn a_hybrid_host_has_both() {
-        let found = Hierarchies::parse(
+    fn a_hybrid_host_has_hierarchies_of_both_versions() {
+        let found = CgroupHierarchies::parse(
             "4:memory:/jobs/a\n1:cpu:/\n0::/\n",
             "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n\
              35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
@@ -216,7 +219,7 @@ mod tests {
         );
         assert_eq!(found.unified, Some(place("/sys/fs/cgroup/unified", "/sys/fs/cgroup/unified")));
         assert_eq!(
-            found.legacy("memory"),
+            found.legacy_location("memory"),
             Some(&place("/sys/fs/cgroup/memory", "/sys/fs/cgroup/memory/jobs/a"))
         );
     }
@@ -226,10 +229,11 @@ mod tests {
         // With a cgroup namespace, both files say `/`. Without one, both name the group on the
         // host.
         for root in ["/", "/docker/5f0c"] {
-            let found = Hierarchies::parse(
+            let found = CgroupHierarchies::parse(
                 &format!("0::{root}\n"),
                 &format!(
-                    "700 650 0:30 {root} /sys/fs/cgroup ro,nosuid,nodev,noexec,relatime - cgroup2 cgroup rw\n"
+                    "700 650 0:30 {root} /sys/fs/cgroup ro,nosuid,nodev,noexec,relatime - cgroup2 \
+                     cgroup rw\n"
                 ),
             );
             assert_eq!(found.unified, Some(place("/sys/fs/cgroup", "/sys/fs/cgroup")));
@@ -238,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_group_outside_of_the_mount_is_replaced_by_the_topmost_visible_one() {
-        let found = Hierarchies::parse(
+        let found = CgroupHierarchies::parse(
             "0::/../other\n",
             "700 650 0:30 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n",
         );
@@ -247,19 +251,23 @@ mod tests {
 
     #[test]
     fn the_mount_that_shows_the_group_is_preferred() {
-        let found = Hierarchies::parse(
+        let found = CgroupHierarchies::parse(
             "0::/b/c\n",
-            "50 1 0:30 /a /mnt/a rw - cgroup2 cgroup rw\n51 1 0:30 /b /mnt/with\\040space rw - cgroup2 cgroup rw\n",
+            "50 1 0:30 /a /mnt/a rw - cgroup2 cgroup rw\n\
+             51 1 0:30 /b /mnt/with\\040space rw - cgroup2 cgroup rw\n",
         );
         assert_eq!(found.unified, Some(place("/mnt/with space", "/mnt/with space/c")));
     }
 
     #[test]
-    fn a_host_without_control_groups_has_none() {
+    fn a_host_without_control_groups_has_no_hierarchy() {
         assert_eq!(
-            Hierarchies::parse("", "24 30 0:22 / /proc rw - proc proc rw\n"),
-            Hierarchies::default()
+            CgroupHierarchies::parse("", "24 30 0:22 / /proc rw - proc proc rw\n"),
+            CgroupHierarchies::default()
         );
-        assert_eq!(Hierarchies::parse("0::/\n", "not a mount\n"), Hierarchies::default());
+        assert_eq!(
+            CgroupHierarchies::parse("0::/\n", "not a mount\n"),
+            CgroupHierarchies::default()
+        );
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::Limit;
+use super::CgroupLimit;
 
 /// An error of creating a control group.
 #[derive(Debug, thiserror::Error)]
@@ -19,9 +19,9 @@ pub enum CgroupError {
     #[error("no control group can limit {limit}")]
     Unavailable {
         /// Limit that was requested.
-        limit: Limit,
+        limit: CgroupLimit,
         /// Obstacle that prevents the group.
-        source: Obstacle,
+        source: CgroupObstacle,
     },
     /// The kernel refused a value.
     #[error("cannot write `{value}` to `{}`", path.display())]
@@ -49,30 +49,39 @@ impl CgroupError {
     /// Returns advice on how to solve the problem.
     pub fn hint(&self) -> &'static str {
         let Self::Unavailable { source: obstacle, .. } = self else {
-            return "the groups above set a tighter bound, or the value is out of the kernel's range";
+            return "the groups above set a tighter bound, or the value is out of the kernel's \
+                range";
         };
         match obstacle {
-            Obstacle::Directory { source, .. }
+            CgroupObstacle::Directory { source, .. }
                 if source.kind() == io::ErrorKind::ReadOnlyFilesystem =>
             {
-                "the cgroup filesystem is read-only: make it writable, or start the container with a writable one"
+                "the cgroup filesystem is read-only: make it writable, or start the container with \
+                 a writable one"
             }
-            Obstacle::Bounded { .. } => {
-                "give the limit to a delegated scope: systemd-run --user --scope -p Delegate=yes -p MemoryMax=… \
-                 -- ringfence run …"
+            CgroupObstacle::Bounded { .. } => {
+                "give the limit to a delegated scope: systemd-run --user --scope -p Delegate=yes \
+                 -p MemoryMax=… -- ringfence run …"
             }
-            Obstacle::NotOffered { .. } if is_in_users_manager() => {
-                "as root, delegate the controller to users, then log in again: systemctl edit user@.service, with \
-                 `[Service]` and `Delegate=cpu cpuset io memory pids`"
+            CgroupObstacle::NotOffered { .. } if is_in_users_manager() => {
+                "as root, delegate the controller to users, then log in again: systemctl edit \
+                 user@.service, with `[Service]` and `Delegate=cpu cpuset io memory pids`"
             }
             _ if !rustix::process::geteuid().is_root() => {
-                "run it in a delegated scope: systemd-run --user --scope -p Delegate=yes -- ringfence run …"
+                "run it in a delegated scope: systemd-run --user --scope -p Delegate=yes -- \
+                 ringfence run …"
             }
-            Obstacle::NoHierarchy | Obstacle::NotBound { .. } | Obstacle::NotOffered { .. } => {
-                "mount the cgroup filesystem with this controller, and enable it in the groups above"
+            CgroupObstacle::NoHierarchy
+            | CgroupObstacle::NotBound { .. }
+            | CgroupObstacle::NotOffered { .. } => {
+                "mount the cgroup filesystem with this controller, and enable it in the groups \
+                 above"
             }
-            Obstacle::Occupied { .. } | Obstacle::Directory { .. } | Obstacle::NoScope { .. } => {
-                "run it in a scope of its own: systemd-run --scope -p Delegate=yes -- ringfence run …"
+            CgroupObstacle::Occupied { .. }
+            | CgroupObstacle::Directory { .. }
+            | CgroupObstacle::NoScope { .. } => {
+                "run it in a scope of its own: systemd-run --scope -p Delegate=yes -- ringfence \
+                 run …"
             }
         }
     }
@@ -88,7 +97,7 @@ fn is_in_users_manager() -> bool {
 /// An obstacle to creating a control group.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Obstacle {
+pub enum CgroupObstacle {
     /// No cgroup file system is mounted.
     #[error("no cgroup filesystem is mounted")]
     NoHierarchy,

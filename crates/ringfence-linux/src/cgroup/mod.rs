@@ -1,7 +1,7 @@
 //! Control groups: a new group for each run, to enforce its limits and to end its processes.
 //!
 //! Versions 1 and 2 are used alike, also side by side, because each controller is bound to one of
-//! them. A limit that the kernel did not store is an error. Start at [`Group::create`]. The
+//! them. A limit that the kernel did not store is an error. Start at [`Cgroup::create`]. The
 //! function [`probe`] creates real groups to find out what works on this host.
 
 mod directory;
@@ -22,15 +22,15 @@ use std::path::{Path, PathBuf};
 
 use fs_err as fs;
 
-use directory::{Directory, Setting};
-use discover::{Hierarchies, Place};
-use name::Name;
+use directory::{CgroupDirectory, CgroupSetting};
+use discover::{CgroupHierarchies, CgroupLocation};
+use name::CgroupName;
 
-pub use error::{CgroupError, Obstacle};
+pub use error::{CgroupError, CgroupObstacle};
 
 /// The limits that a group must enforce.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Wanted {
+pub struct WantedLimits {
     /// Memory limit in bytes, swap included.
     pub memory: Option<u64>,
     /// Processor time limit, in processors.
@@ -41,22 +41,22 @@ pub struct Wanted {
     pub tree_kill: bool,
 }
 
-impl Wanted {
+impl WantedLimits {
     /// Period of processor time in microseconds, which is the kernel's own default.
-    const PERIOD: u64 = 100_000;
+    const CPU_PERIOD_MICROS: u64 = 100_000;
 
-    fn limits(&self) -> impl Iterator<Item = Limit> {
-        Limit::ALL.into_iter().filter(|limit| match limit {
-            Limit::Memory => self.memory.is_some(),
-            Limit::Cpus => self.cpus.is_some(),
-            Limit::Processes => self.processes.is_some(),
-            Limit::TreeKill => self.tree_kill,
+    fn limits(&self) -> impl Iterator<Item = CgroupLimit> {
+        CgroupLimit::ALL.into_iter().filter(|limit| match limit {
+            CgroupLimit::Memory => self.memory.is_some(),
+            CgroupLimit::Cpus => self.cpus.is_some(),
+            CgroupLimit::Processes => self.processes.is_some(),
+            CgroupLimit::TreeKill => self.tree_kill,
         })
     }
 
     /// Divisor of the memory limit: with version 1, sockets may use one eighth of the limit in
     /// addition.
-    const SOCKET_SHARE: u64 = 8;
+    const SOCKET_SHARE_DIVISOR: u64 = 8;
 
     /// Returns the memory limit, rounded down to whole pages, because the kernel counts memory in
     /// pages.
@@ -67,13 +67,13 @@ impl Wanted {
     /// Returns the limit on bytes of socket buffers for kernels that count them apart from memory.
     /// The limit is only a share of the memory limit, because it adds to that limit.
     fn socket_memory(&self) -> u64 {
-        whole_pages(self.memory.unwrap_or(0) / Self::SOCKET_SHARE)
+        whole_pages(self.memory.unwrap_or(0) / Self::SOCKET_SHARE_DIVISOR)
             .max(rustix::param::page_size() as u64)
     }
 
     /// Returns the microseconds of processor time per period. The kernel refuses less than 1000.
     fn quota(&self) -> Option<u64> {
-        self.cpus.map(|cpus| (cpus * Self::PERIOD as f64).round() as u64)
+        self.cpus.map(|cpus| (cpus * Self::CPU_PERIOD_MICROS as f64).round() as u64)
     }
 }
 
@@ -85,14 +85,14 @@ fn whole_pages(bytes: u64) -> u64 {
 /// One limit that a group can enforce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "named as the fields of `Wanted`")]
-pub enum Limit {
+pub enum CgroupLimit {
     Memory,
     Cpus,
     Processes,
     TreeKill,
 }
 
-impl Limit {
+impl CgroupLimit {
     const ALL: [Self; 4] = [Self::Memory, Self::Cpus, Self::Processes, Self::TreeKill];
 
     fn controller(self) -> Option<&'static str> {
@@ -105,7 +105,7 @@ impl Limit {
     }
 }
 
-impl fmt::Display for Limit {
+impl fmt::Display for CgroupLimit {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Memory => "memory",
@@ -118,14 +118,14 @@ impl fmt::Display for Limit {
 
 /// The cgroup interface that enforces a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Version {
+pub enum CgroupVersion {
     /// Version 1: each controller, or set of controllers, has a hierarchy of its own.
     V1,
     /// Version 2: the unified hierarchy.
     V2,
 }
 
-impl Version {
+impl CgroupVersion {
     /// Returns the name that reports use.
     pub fn name(self) -> &'static str {
         match self {
@@ -139,17 +139,17 @@ impl Version {
 #[derive(Debug)]
 #[expect(missing_docs, reason = "named as the fields of `Wanted`")]
 pub struct CgroupSupport {
-    pub memory: Result<Holder, CgroupError>,
-    pub cpus: Result<Holder, CgroupError>,
-    pub processes: Result<Holder, CgroupError>,
-    pub tree_kill: Result<Holder, CgroupError>,
+    pub memory: Result<LimitHolder, CgroupError>,
+    pub cpus: Result<LimitHolder, CgroupError>,
+    pub processes: Result<LimitHolder, CgroupError>,
+    pub tree_kill: Result<LimitHolder, CgroupError>,
 }
 
 /// The way in which a group enforces one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Holder {
+pub struct LimitHolder {
     /// Interface that enforces the limit.
-    pub version: Version,
+    pub version: CgroupVersion,
     /// True if a process with the rights of the probing process can leave the group.
     pub can_be_left: bool,
     /// Memory that the limit does not count. Only relevant for a memory limit.
@@ -170,20 +170,20 @@ pub struct UncountedMemory {
 /// In a delegated scope of version 2 this moves the process into a leaf, as any run with limits
 /// does.
 pub fn probe() -> CgroupSupport {
-    let attempt = |limit, wanted| Group::create(&wanted).map(|group| group.holder(limit));
-    let nothing = Wanted::default();
+    let attempt = |limit, wanted| Cgroup::create(&wanted).map(|group| group.holder(limit));
+    let nothing = WantedLimits::default();
     CgroupSupport {
-        memory: attempt(Limit::Memory, Wanted { memory: Some(64 << 20), ..nothing }),
+        memory: attempt(CgroupLimit::Memory, WantedLimits { memory: Some(64 << 20), ..nothing }),
         // The smallest quota fits below every limit that applies to us.
-        cpus: attempt(Limit::Cpus, Wanted { cpus: Some(0.01), ..nothing }),
-        processes: attempt(Limit::Processes, Wanted { processes: Some(1), ..nothing }),
-        tree_kill: attempt(Limit::TreeKill, Wanted { tree_kill: true, ..nothing }),
+        cpus: attempt(CgroupLimit::Cpus, WantedLimits { cpus: Some(0.01), ..nothing }),
+        processes: attempt(CgroupLimit::Processes, WantedLimits { processes: Some(1), ..nothing }),
+        tree_kill: attempt(CgroupLimit::TreeKill, WantedLimits { tree_kill: true, ..nothing }),
     }
 }
 
 /// Returns true if this host has a swap area. The first line of the table holds titles
 /// (proc_swaps(5)).
-pub fn is_swapping() -> bool {
+pub fn has_swap() -> bool {
     fs::read_to_string("/proc/swaps").is_ok_and(|table| table.lines().count() > 1)
 }
 
@@ -193,27 +193,27 @@ pub fn mount_points() -> Vec<PathBuf> {
 }
 
 /// File in which version 1 counts the processes that the kernel killed for lack of memory.
-const V1_COUNTER: &str = "memory.oom_control";
+const V1_OOM_COUNTER: &str = "memory.oom_control";
 /// File in which version 2 counts the processes that the kernel killed for lack of memory.
-const V2_COUNTER: &str = "memory.events";
+const V2_OOM_COUNTER: &str = "memory.events";
 
 /// Returns the number of processes that the kernel has killed for lack of memory, from one of its
 /// counters. Returns 0 if the counter is gone.
 pub fn oom_kills(counter: &Path) -> u64 {
-    directory::number(counter, "oom_kill")
+    directory::read_counter(counter, "oom_kill")
 }
 
 /// Returns the out-of-memory counter that applies to a process in another group, if the counter is
 /// visible here.
 ///
 /// The group's path must contain `name`, because the process may be in another pid namespace.
-pub fn oom_counter_of(process: i32, name: &str) -> Option<PathBuf> {
+pub fn find_oom_counter(process: i32, name: &str) -> Option<PathBuf> {
     let memberships = fs::read_to_string(format!("/proc/{process}/cgroup")).ok()?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let hierarchies = Hierarchies::parse(&memberships, &mounts);
-    let (place, file) = match (hierarchies.legacy("memory"), &hierarchies.unified) {
-        (Some(place), _) => (place, V1_COUNTER),
-        (None, Some(place)) => (place, V2_COUNTER),
+    let hierarchies = CgroupHierarchies::parse(&memberships, &mounts);
+    let (place, file) = match (hierarchies.legacy_location("memory"), &hierarchies.unified) {
+        (Some(place), _) => (place, V1_OOM_COUNTER),
+        (None, Some(place)) => (place, V2_OOM_COUNTER),
         (None, None) => return None,
     };
     // A group that does not delegate the memory controller to its children counts for them.
@@ -224,35 +224,36 @@ pub fn oom_counter_of(process: i32, name: &str) -> Option<PathBuf> {
 /// The control group of one run, in as many hierarchies as its limits need. Dropping the group ends
 /// the processes in it.
 #[derive(Debug, Default)]
-pub struct Group {
-    unified: Option<Directory>,
-    legacy: Vec<(PathBuf, Directory)>,
+pub struct Cgroup {
+    unified: Option<CgroupDirectory>,
+    legacy: Vec<(PathBuf, CgroupDirectory)>,
     entrances: Vec<OwnedFd>,
-    held: Vec<(Limit, Version)>,
+    held: Vec<(CgroupLimit, CgroupVersion)>,
     /// Values that were written to version 2, which can lose them together with their controller.
-    unified_settings: Vec<(Limit, Setting)>,
+    unified_settings: Vec<(CgroupLimit, CgroupSetting)>,
 }
 
-impl Group {
+impl Cgroup {
     /// Creates a group that enforces all limits of `wanted`, and removes groups beside it whose
     /// owner is gone.
-    pub fn create(wanted: &Wanted) -> Result<Self, CgroupError> {
+    pub fn create(wanted: &WantedLimits) -> Result<Self, CgroupError> {
         let failed = |source| CgroupError::Discover { source };
-        let hierarchies = Hierarchies::of_this_process().map_err(failed)?;
-        let name = Name::next().map_err(failed)?;
+        let hierarchies = CgroupHierarchies::for_this_process().map_err(failed)?;
+        let name = CgroupName::next().map_err(failed)?;
         Self::create_in(&hierarchies, wanted, name)
     }
 
     fn create_in(
-        hierarchies: &Hierarchies,
-        wanted: &Wanted,
-        name: Name,
+        hierarchies: &CgroupHierarchies,
+        wanted: &WantedLimits,
+        name: CgroupName,
     ) -> Result<Self, CgroupError> {
         // On failure, dropping `group` removes the directories that exist so far.
         let mut group = Self::default();
         let mut unified = Vec::new();
         for limit in wanted.limits() {
-            match limit.controller().and_then(|controller| hierarchies.legacy(controller)) {
+            match limit.controller().and_then(|controller| hierarchies.legacy_location(controller))
+            {
                 Some(place) => group.hold_by_v1(limit, place, wanted, name)?,
                 None => unified.push(limit),
             }
@@ -265,64 +266,65 @@ impl Group {
 
     fn hold_by_v1(
         &mut self,
-        limit: Limit,
-        place: &Place,
-        wanted: &Wanted,
-        name: Name,
+        limit: CgroupLimit,
+        place: &CgroupLocation,
+        wanted: &WantedLimits,
+        name: CgroupName,
     ) -> Result<(), CgroupError> {
         let failed = |source| CgroupError::Unavailable { limit, source };
         let known = self.legacy.iter().position(|(mount, _)| *mount == place.mount);
         let index = match known {
             Some(index) => index,
             None => {
-                let directory = v1::make(place, name).map_err(failed)?;
+                let directory = v1::create_group(place, name).map_err(failed)?;
                 self.legacy.push((place.mount.clone(), directory));
                 let index = self.legacy.len() - 1;
-                self.entrances.push(v1::entrance(&self.legacy[index].1).map_err(failed)?);
+                self.entrances.push(v1::open_tasks_file(&self.legacy[index].1).map_err(failed)?);
                 index
             }
         };
         let (_, directory) = &self.legacy[index];
-        v1::settings(limit, wanted).iter().try_for_each(|setting| directory.set(setting))?;
-        self.held.push((limit, Version::V1));
+        v1::limit_settings(limit, wanted).iter().try_for_each(|setting| directory.set(setting))?;
+        self.held.push((limit, CgroupVersion::V1));
         Ok(())
     }
 
     fn hold_by_v2(
         &mut self,
-        limits: &[Limit],
-        hierarchies: &Hierarchies,
-        wanted: &Wanted,
-        name: Name,
+        limits: &[CgroupLimit],
+        hierarchies: &CgroupHierarchies,
+        wanted: &WantedLimits,
+        name: CgroupName,
     ) -> Result<(), CgroupError> {
         let controllers: Vec<&'static str> =
             limits.iter().filter_map(|limit| limit.controller()).collect();
         let made = match (&hierarchies.unified, controllers.first()) {
-            (Some(place), _) => v2::make(place, &controllers, name),
-            (None, Some(controller)) => Err(Obstacle::NotBound { controller }),
-            (None, None) => Err(Obstacle::NoHierarchy),
+            (Some(place), _) => v2::create_group(place, &controllers, name),
+            (None, Some(controller)) => Err(CgroupObstacle::NotBound { controller }),
+            (None, None) => Err(CgroupObstacle::NoHierarchy),
         };
         match made {
             Ok(directory) => {
                 let directory = self.unified.insert(directory);
                 for &limit in limits {
-                    let settings = v2::settings(limit, wanted);
+                    let settings = v2::limit_settings(limit, wanted);
                     settings.iter().try_for_each(|setting| directory.set(setting))?;
                     self.unified_settings
                         .extend(settings.into_iter().map(|setting| (limit, setting)));
-                    self.held.push((limit, Version::V2));
+                    self.held.push((limit, CgroupVersion::V2));
                 }
                 Ok(())
             }
             // The `pids` controller of version 1 can serve instead: once the group may not fork, it
             // can be killed completely.
-            Err(source) if controllers.is_empty() => match hierarchies.legacy("pids") {
-                Some(place) => self.hold_by_v1(Limit::TreeKill, place, wanted, name),
-                None => Err(CgroupError::Unavailable { limit: Limit::TreeKill, source }),
+            Err(source) if controllers.is_empty() => match hierarchies.legacy_location("pids") {
+                Some(place) => self.hold_by_v1(CgroupLimit::TreeKill, place, wanted, name),
+                None => Err(CgroupError::Unavailable { limit: CgroupLimit::TreeKill, source }),
             },
             Err(source) => {
-                let refused = |limit: &&Limit| match &source {
-                    Obstacle::NotBound { controller } | Obstacle::NotOffered { controller, .. } => {
+                let refused = |limit: &&CgroupLimit| match &source {
+                    CgroupObstacle::NotBound { controller }
+                    | CgroupObstacle::NotOffered { controller, .. } => {
                         limit.controller() == Some(controller)
                     }
                     _ => true,
@@ -334,8 +336,8 @@ impl Group {
     }
 
     /// Returns the directory for `CLONE_INTO_CGROUP`, if the group has one of version 2.
-    pub fn clone_into(&self) -> Option<BorrowedFd<'_>> {
-        self.unified.as_ref().map(Directory::handle)
+    pub fn clone_directory(&self) -> Option<BorrowedFd<'_>> {
+        self.unified.as_ref().map(CgroupDirectory::handle)
     }
 
     /// Returns the `tasks` files of version 1. The child writes `0` to each while it still has one
@@ -349,14 +351,14 @@ impl Group {
     /// # Panics
     ///
     /// Panics if the limit was not wanted.
-    pub fn version(&self, limit: Limit) -> Version {
+    pub fn version(&self, limit: CgroupLimit) -> CgroupVersion {
         let held = self.held.iter().find(|(held, _)| *held == limit);
         held.expect("only wanted limits are asked for").1
     }
 
-    fn holder(&self, limit: Limit) -> Holder {
+    fn holder(&self, limit: CgroupLimit) -> LimitHolder {
         let version = self.version(limit);
-        Holder {
+        LimitHolder {
             version,
             can_be_left: self.can_be_left(),
             uncounted: self.uncounted_memory(version),
@@ -366,18 +368,18 @@ impl Group {
     /// Returns true if a process with the rights of this process can leave the group, in any
     /// hierarchy.
     fn can_be_left(&self) -> bool {
-        self.directories().any(Directory::can_be_left)
+        self.directories().any(CgroupDirectory::can_be_left)
     }
 
-    fn uncounted_memory(&self, version: Version) -> UncountedMemory {
-        let lacks = |file: &str| !self.directories().any(|directory| directory.has(file));
+    fn uncounted_memory(&self, version: CgroupVersion) -> UncountedMemory {
+        let lacks = |file: &str| !self.directories().any(|directory| directory.has_file(file));
         match version {
-            Version::V1 => UncountedMemory {
-                sockets: lacks(v1::SOCKETS),
-                swap: lacks(v1::SWAP) && is_swapping(),
+            CgroupVersion::V1 => UncountedMemory {
+                sockets: lacks(v1::SOCKET_BUFFER_FILE),
+                swap: lacks(v1::SWAP_FILE) && has_swap(),
             },
-            Version::V2 => {
-                UncountedMemory { sockets: false, swap: lacks(v2::SWAP) && is_swapping() }
+            CgroupVersion::V2 => {
+                UncountedMemory { sockets: false, swap: lacks(v2::SWAP_FILE) && has_swap() }
             }
         }
     }
@@ -390,9 +392,9 @@ impl Group {
 
     /// Returns a limit that the group no longer enforces, because another process took the
     /// controller away or changed the value.
-    pub fn lost_limit(&self) -> Option<Limit> {
+    pub fn lost_limit(&self) -> Option<CgroupLimit> {
         let directory = self.unified.as_ref()?;
-        let is_lost = |(_, setting): &&(Limit, Setting)| !directory.holds(setting);
+        let is_lost = |(_, setting): &&(CgroupLimit, CgroupSetting)| !directory.holds(setting);
         self.unified_settings.iter().find(is_lost).map(|(limit, _)| *limit)
     }
 
@@ -401,7 +403,7 @@ impl Group {
     /// The kill covers every hierarchy, because a child that is just entering may be in some
     /// hierarchies and not yet in others.
     pub fn kill(&self) -> io::Result<()> {
-        let results: Vec<io::Result<()>> = self.directories().map(Directory::kill).collect();
+        let results: Vec<io::Result<()>> = self.directories().map(CgroupDirectory::kill).collect();
         results.into_iter().collect()
     }
 
@@ -410,7 +412,7 @@ impl Group {
     /// Version 2 comes first, because its kill is one write after which no process is left. In
     /// version 1 the `pids` hierarchy, which was added last, comes first, because forks can be
     /// stopped there.
-    fn directories(&self) -> impl Iterator<Item = &Directory> {
+    fn directories(&self) -> impl Iterator<Item = &CgroupDirectory> {
         self.unified.iter().chain(self.legacy.iter().rev().map(|(_, directory)| directory))
     }
 
@@ -422,8 +424,8 @@ impl Group {
     /// Returns the files in which the kernel counts kills for lack of memory. Every process that
     /// sees these files can read them.
     pub fn oom_counters(&self) -> impl Iterator<Item = PathBuf> {
-        let legacy = self.legacy.iter().map(|(_, directory)| directory.path().join(V1_COUNTER));
-        let unified = self.unified.iter().map(|directory| directory.path().join(V2_COUNTER));
+        let legacy = self.legacy.iter().map(|(_, directory)| directory.path().join(V1_OOM_COUNTER));
+        let unified = self.unified.iter().map(|directory| directory.path().join(V2_OOM_COUNTER));
         legacy.chain(unified).filter(|counter| counter.exists())
     }
 
@@ -442,7 +444,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for Cgroup {
     fn drop(&mut self) {
         let _ = self.kill(); // the removal fails if a process is left
         let _ = self.remove_directories(); // a later run sweeps the rest

@@ -8,42 +8,42 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fs_err as fs;
 
-use super::directory::Directory;
+use super::directory::CgroupDirectory;
 
 /// Name of the leaf into which ringfence moves the processes of its own group, so that its own
 /// group may delegate controllers.
-pub(super) const SELF: &str = "ringfence-self";
+pub(super) const OWN_LEAF_NAME: &str = "ringfence-self";
 
 /// The name of a run's group, `ringfence-<pid>-<start time in ticks>-<n>`. The start time is needed
 /// because the kernel reuses pids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Name {
-    owner: Process,
+pub(super) struct CgroupName {
+    owner: OwnerProcess,
     count: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Process {
+struct OwnerProcess {
     pid: u32,
     started: u64,
 }
 
-impl Name {
+impl CgroupName {
     /// Creates a name that this process has not used yet.
     pub(super) fn next() -> std::io::Result<Self> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let stat = fs::read_to_string("/proc/self/stat")?;
-        let owner = Process::parse(&stat).ok_or(std::io::ErrorKind::InvalidData)?;
+        let owner = OwnerProcess::parse(&stat).ok_or(std::io::ErrorKind::InvalidData)?;
         Ok(Self { owner, count: COUNT.fetch_add(1, Ordering::Relaxed) })
     }
 
     fn owner_is_gone(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.owner.pid)).unwrap_or_default();
-        Process::parse(&stat) != Some(self.owner)
+        OwnerProcess::parse(&stat) != Some(self.owner)
     }
 }
 
-impl Process {
+impl OwnerProcess {
     /// Parses proc_pid_stat(5). The command's name, in parentheses, may hold any character,
     /// parentheses included.
     fn parse(stat: &str) -> Option<Self> {
@@ -53,25 +53,31 @@ impl Process {
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for CgroupName {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "ringfence-{}-{}-{}", self.owner.pid, self.owner.started, self.count)
     }
 }
 
-impl FromStr for Name {
-    type Err = NotOurs;
+impl FromStr for CgroupName {
+    type Err = ForeignCgroupName;
 
-    fn from_str(name: &str) -> Result<Self, NotOurs> {
-        let mut numbers =
-            name.strip_prefix("ringfence-").ok_or(NotOurs)?.split('-').map(str::parse::<u64>);
-        let mut number = || numbers.next().and_then(Result::ok).ok_or(NotOurs);
+    fn from_str(name: &str) -> Result<Self, ForeignCgroupName> {
+        let mut numbers = name
+            .strip_prefix("ringfence-")
+            .ok_or(ForeignCgroupName)?
+            .split('-')
+            .map(str::parse::<u64>);
+        let mut number = || numbers.next().and_then(Result::ok).ok_or(ForeignCgroupName);
         let (pid, started, count) = (number()?, number()?, number()?);
         if numbers.next().is_some() {
-            return Err(NotOurs);
+            return Err(ForeignCgroupName);
         }
         Ok(Self {
-            owner: Process { pid: u32::try_from(pid).map_err(|_| NotOurs)?, started },
+            owner: OwnerProcess {
+                pid: u32::try_from(pid).map_err(|_| ForeignCgroupName)?,
+                started,
+            },
             count,
         })
     }
@@ -79,7 +85,7 @@ impl FromStr for Name {
 
 /// The error for a name that is not the name of a run's group.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct NotOurs;
+pub(super) struct ForeignCgroupName;
 
 /// Ends and removes the groups in a directory whose owner is gone. The next sweep retries a removal
 /// that fails.
@@ -89,9 +95,9 @@ pub(super) struct NotOurs;
 pub(super) fn sweep(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
-        let name = entry.file_name().to_str().and_then(|name| name.parse::<Name>().ok());
+        let name = entry.file_name().to_str().and_then(|name| name.parse::<CgroupName>().ok());
         if name.is_some_and(|name| name.owner_is_gone())
-            && let Ok(abandoned) = Directory::adopt(entry.path())
+            && let Ok(abandoned) = CgroupDirectory::adopt(entry.path())
         {
             let _ = abandoned.kill(); // the removal below fails if a process is left
             let _ = abandoned.remove(); // the next sweep tries again
@@ -105,14 +111,14 @@ mod tests {
 
     #[test]
     fn a_name_is_read_back_as_it_was_written() {
-        let name = Name::next().unwrap();
+        let name = CgroupName::next().unwrap();
         assert_eq!(name.to_string().parse(), Ok(name));
-        assert_ne!(Name::next().unwrap(), name);
+        assert_ne!(CgroupName::next().unwrap(), name);
         assert!(!name.owner_is_gone());
     }
 
     #[test]
-    fn names_of_others_are_not_ours() {
+    fn names_of_other_groups_are_not_parsed() {
         for name in [
             "ringfence-self",
             "ringfence-1-2",
@@ -121,13 +127,13 @@ mod tests {
             "user.slice",
             "ringfence-4294967296-1-1",
         ] {
-            assert_eq!(name.parse::<Name>(), Err(NotOurs), "{name}");
+            assert_eq!(name.parse::<CgroupName>(), Err(ForeignCgroupName), "{name}");
         }
     }
 
     #[test]
-    fn an_owner_is_gone_when_its_pid_came_back_with_another_start() {
-        let mut name = Name::next().unwrap();
+    fn an_owner_is_gone_if_its_pid_was_reused() {
+        let mut name = CgroupName::next().unwrap();
         name.owner.started += 1;
         assert!(name.owner_is_gone());
     }
@@ -135,6 +141,6 @@ mod tests {
     #[test]
     fn a_command_name_with_parentheses_does_not_confuse_the_start_time() {
         let stat = "17 (a) R (b) S 1 17 17 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4711 2 3";
-        assert_eq!(Process::parse(stat), Some(Process { pid: 17, started: 4711 }));
+        assert_eq!(OwnerProcess::parse(stat), Some(OwnerProcess { pid: 17, started: 4711 }));
     }
 }

@@ -14,25 +14,25 @@ use std::time::{Duration, Instant};
 use fs_err as fs;
 use rustix::process::Pid;
 
-use super::Obstacle;
-use super::discover::Place;
-use super::name::Name;
+use super::CgroupObstacle;
+use super::discover::CgroupLocation;
+use super::name::CgroupName;
 
 /// Directory that exists while systemd is process 1 (sd_booted(3)).
-const BOOTED: &str = "/run/systemd/system";
+const SYSTEMD_MARKER: &str = "/run/systemd/system";
 /// Paths of systemd's own D-Bus client. The caller's `PATH` is not searched, because the client
 /// runs with the caller's rights.
-const CLIENTS: [&str; 2] = ["/usr/bin/busctl", "/bin/busctl"];
+const BUSCTL_PATHS: [&str; 2] = ["/usr/bin/busctl", "/bin/busctl"];
 /// Time that systemd may take to move a process into its scope.
 const SCOPE_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Files of a group that limit its processes. The limit on their number is handled separately.
-const BOUNDS: [&str; 5] =
+const LIMIT_FILES: [&str; 5] =
     ["memory.max", "memory.high", "memory.swap.max", "cpu.max", "cpuset.cpus"];
 
 /// The owner of a group, who alone may give controllers to the groups below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum GroupOwner {
+pub(super) enum CgroupOwner {
     /// Any process that may write to the group: the group was delegated, or systemd does not know
     /// it.
     Writer,
@@ -41,20 +41,20 @@ pub(super) enum GroupOwner {
 }
 
 /// Determines the owner of our group.
-pub(super) fn owner_of(place: &Place) -> GroupOwner {
-    if !Path::new(BOOTED).is_dir() {
-        return GroupOwner::Writer;
+pub(super) fn owner_of(place: &CgroupLocation) -> CgroupOwner {
+    if !Path::new(SYSTEMD_MARKER).is_dir() {
+        return CgroupOwner::Writer;
     }
     match own_unit(place) {
         // A group below the group of a unit was created by a process to which the unit's group was
         // delegated.
-        Some(unit) if unit == place.own && !is_delegated(&unit) => GroupOwner::Systemd,
-        _ => GroupOwner::Writer,
+        Some(unit) if unit == place.own && !is_delegated(&unit) => CgroupOwner::Systemd,
+        _ => CgroupOwner::Writer,
     }
 }
 
 /// Returns the group of the unit that this process belongs to.
-fn own_unit(place: &Place) -> Option<PathBuf> {
+fn own_unit(place: &CgroupLocation) -> Option<PathBuf> {
     let is_unit = |group: &&Path| has_suffix(group, &[".service", ".scope", ".slice"]);
     let mut groups = place
         .own
@@ -73,7 +73,7 @@ fn is_delegated(unit: &Path) -> bool {
     is_scope_of_ours(unit)
         || is_marked_as_delegated(unit)
         || is_delegation_boundary(unit)
-        || is_told_to_be_delegated(unit)
+        || is_reported_delegated(unit)
 }
 
 /// Returns true if a unit is a scope that we requested.
@@ -82,7 +82,7 @@ fn is_scope_of_ours(unit: &Path) -> bool {
         .file_name()
         .and_then(|name| name.to_str())
         .and_then(|name| name.strip_suffix(".scope"));
-    scope.is_some_and(|name| name.parse::<Name>().is_ok())
+    scope.is_some_and(|name| name.parse::<CgroupName>().is_ok())
 }
 
 /// Returns true if the group has systemd's delegation mark. Versions before 254 set only
@@ -106,7 +106,7 @@ fn is_delegation_boundary(unit: &Path) -> bool {
 }
 
 /// Asks the manager of a unit whether the unit is delegated.
-fn is_told_to_be_delegated(unit: &Path) -> bool {
+fn is_reported_delegated(unit: &Path) -> bool {
     let Some(name) = unit.file_name().and_then(|name| name.to_str()) else { return false };
     let interface = match name.rsplit_once('.') {
         Some((_, "scope")) => "org.freedesktop.systemd1.Scope",
@@ -116,7 +116,7 @@ fn is_told_to_be_delegated(unit: &Path) -> bool {
     let user = rustix::process::geteuid().as_raw();
     let is_of_user =
         unit.ancestors().skip(1).any(|group| group.ends_with(format!("user@{user}.service")));
-    let Ok(mut command) = client(is_of_user.then_some(user)) else { return false };
+    let Ok(mut command) = busctl_command(is_of_user.then_some(user)) else { return false };
     let object = format!("/org/freedesktop/systemd1/unit/{}", object_name(name));
     command.args(["get-property", "org.freedesktop.systemd1", &object, interface, "Delegate"]);
     command.output().is_ok_and(|output| output.stdout.starts_with(b"b true"))
@@ -133,8 +133,8 @@ fn object_name(unit: &str) -> String {
 }
 
 /// Prepares a call of the system's manager, or of a user's manager.
-fn client(user: Option<u32>) -> Result<Command, String> {
-    let program = CLIENTS.iter().find(|program| Path::new(program).exists());
+fn busctl_command(user: Option<u32>) -> Result<Command, String> {
+    let program = BUSCTL_PATHS.iter().find(|program| Path::new(program).exists());
     let program = program.ok_or("there is no `busctl` to ask systemd with")?;
     let mut command = Command::new(program);
     command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -150,18 +150,22 @@ fn client(user: Option<u32>) -> Result<Command, String> {
 ///
 /// Fails if the scope would escape a limit of our group, because every limit of the caller must
 /// also apply to its runs.
-pub(super) fn move_to_scope(place: &Place, processes: &[Pid], name: &str) -> Result<(), Obstacle> {
-    let refused = |reason: String| Obstacle::NoScope { path: place.own.clone(), reason };
+pub(super) fn move_to_scope(
+    place: &CgroupLocation,
+    processes: &[Pid],
+    name: &str,
+) -> Result<(), CgroupObstacle> {
+    let refused = |reason: String| CgroupObstacle::NoScope { path: place.own.clone(), reason };
     let unit = own_unit(place).ok_or_else(|| refused("it belongs to no unit".to_owned()))?;
-    let manager = Manager::for_unit(place, &unit);
+    let manager = SystemdManager::for_unit(place, &unit);
     for group in unit.ancestors().take_while(|group| !manager.holds(group) && *group != place.mount)
     {
-        if let Some(file) = BOUNDS.iter().find(|file| is_bounded(&group.join(file))) {
-            return Err(Obstacle::Bounded { path: group.join(file) });
+        if let Some(file) = LIMIT_FILES.iter().find(|file| is_bounded(&group.join(file))) {
+            return Err(CgroupObstacle::Bounded { path: group.join(file) });
         }
     }
     let scope = format!("{name}.scope");
-    let mut command = client(manager.user).map_err(refused)?;
+    let mut command = busctl_command(manager.user).map_err(refused)?;
     command.args(["--quiet", "call", "org.freedesktop.systemd1", "/org/freedesktop/systemd1"]);
     command.args([
         "org.freedesktop.systemd1.Manager",
@@ -170,18 +174,18 @@ pub(super) fn move_to_scope(place: &Place, processes: &[Pid], name: &str) -> Res
         &scope,
         "fail",
     ]);
-    command.args(properties(&manager, &unit, processes)).arg("0");
+    command.args(scope_properties(&manager, &unit, processes)).arg("0");
     let output =
         command.output().map_err(|error| refused(format!("cannot run `busctl`: {error}")))?;
     if !output.status.success() {
         return Err(refused(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
     }
-    wait_until_in(&scope).map_err(|error| refused(error.to_string()))
+    wait_for_scope(&scope).map_err(|error| refused(error.to_string()))
 }
 
 /// Returns the properties of the scope as arguments for `busctl`: their number, then name, type and
 /// value of each.
-fn properties(manager: &Manager, unit: &Path, processes: &[Pid]) -> Vec<String> {
+fn scope_properties(manager: &SystemdManager, unit: &Path, processes: &[Pid]) -> Vec<String> {
     let mut properties: Vec<Vec<String>> = Vec::new();
     let mut add =
         |words: &[&str]| properties.push(words.iter().map(|word| (*word).to_owned()).collect());
@@ -214,7 +218,7 @@ fn is_bounded(file: &Path) -> bool {
 }
 
 /// Waits until this process is in a scope. Systemd replies as soon as it has begun the move.
-fn wait_until_in(scope: &str) -> io::Result<()> {
+fn wait_for_scope(scope: &str) -> io::Result<()> {
     let deadline = Instant::now() + SCOPE_TIMEOUT;
     loop {
         let memberships = fs::read_to_string("/proc/self/cgroup")?;
@@ -236,7 +240,7 @@ fn wait_until_in(scope: &str) -> io::Result<()> {
 
 /// The systemd instance that is asked: the system's for root, and the user's own for other users.
 #[derive(Debug, PartialEq, Eq)]
-struct Manager {
+struct SystemdManager {
     /// User of this manager; `None` for the system's manager.
     user: Option<u32>,
     /// Slice in which the scope is created: the slice of the caller's unit if this manager owns the
@@ -248,13 +252,13 @@ struct Manager {
     owns_unit: bool,
 }
 
-impl Manager {
-    fn for_unit(place: &Place, unit: &Path) -> Manager {
+impl SystemdManager {
+    fn for_unit(place: &CgroupLocation, unit: &Path) -> SystemdManager {
         let user = rustix::process::geteuid();
-        Manager::for_user((!user.is_root()).then(|| user.as_raw()), place, unit)
+        SystemdManager::for_user((!user.is_root()).then(|| user.as_raw()), place, unit)
     }
 
-    fn for_user(user: Option<u32>, place: &Place, unit: &Path) -> Manager {
+    fn for_user(user: Option<u32>, place: &CgroupLocation, unit: &Path) -> SystemdManager {
         // The groups of a user's manager lie below the group of the service that runs the manager.
         let manager_unit = user.map(|user| format!("user@{user}.service"));
         let manager_group = match &manager_unit {
@@ -282,7 +286,12 @@ impl Manager {
         let slice_name =
             slice_group.as_ref().and_then(|group| group.file_name()).and_then(|name| name.to_str());
         let default = if user.is_some() { "app.slice" } else { "system.slice" };
-        Manager { user, slice: slice_name.unwrap_or(default).to_owned(), slice_group, owns_unit }
+        SystemdManager {
+            user,
+            slice: slice_name.unwrap_or(default).to_owned(),
+            slice_group,
+            owns_unit,
+        }
     }
 
     /// Returns true if a group also contains the scope, so that its limits apply to the scope.
@@ -302,16 +311,16 @@ impl Manager {
 mod tests {
     use super::*;
 
-    fn place(own: &str) -> Place {
+    fn place(own: &str) -> CgroupLocation {
         let mount = PathBuf::from("/sys/fs/cgroup");
-        Place { own: mount.join(own), mount }
+        CgroupLocation { own: mount.join(own), mount }
     }
 
     #[track_caller]
     fn check(user: Option<u32>, own: &str, slice: &str, outside: &[&str]) {
         let place = place(own);
         let unit = own_unit(&place).expect("a unit");
-        let manager = Manager::for_user(user, &place, &unit);
+        let manager = SystemdManager::for_user(user, &place, &unit);
         assert_eq!(manager.slice, slice);
         let groups =
             unit.ancestors().take_while(|group| !manager.holds(group) && *group != place.mount);
@@ -341,7 +350,7 @@ mod tests {
     #[test]
     fn a_group_without_a_unit_belongs_to_its_writer() {
         assert_eq!(own_unit(&place("box/inner")), None);
-        assert_eq!(owner_of(&place("box/inner")), GroupOwner::Writer);
+        assert_eq!(owner_of(&place("box/inner")), CgroupOwner::Writer);
         assert_eq!(
             own_unit(&place("system.slice/x.service/inner")),
             Some(place("system.slice/x.service").own)
@@ -355,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_that_we_asked_for_is_known_by_its_name() {
+    fn a_requested_scope_is_known_by_its_name() {
         assert!(is_scope_of_ours(Path::new(
             "/sys/fs/cgroup/app.slice/ringfence-524-23347-0.scope"
         )));
@@ -363,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_is_a_number_and_not_the_word_for_none() {
+    fn a_file_bounds_its_group_only_with_a_number() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("memory.max");
         for (text, expected) in

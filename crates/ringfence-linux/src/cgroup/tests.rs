@@ -5,8 +5,8 @@ use super::*;
 
 /// Creates the group. Prints the reason and returns `None` if this host cannot create it.
 #[expect(clippy::print_stderr, reason = "a skip is a result, and a test has no other way to tell")]
-fn group(wanted: Wanted) -> Option<Group> {
-    match Group::create(&wanted) {
+fn group(wanted: WantedLimits) -> Option<Cgroup> {
+    match Cgroup::create(&wanted) {
         Ok(group) => Some(group),
         Err(error @ (CgroupError::Discover { .. } | CgroupError::Unavailable { .. })) => {
             eprintln!(
@@ -20,12 +20,12 @@ fn group(wanted: Wanted) -> Option<Group> {
     }
 }
 
-fn paths(group: &Group) -> Vec<PathBuf> {
+fn paths(group: &Cgroup) -> Vec<PathBuf> {
     group.directories().map(|directory| directory.path().to_owned()).collect()
 }
 
 /// Returns a shell command that enters the group and then runs a script.
-fn shell(group: &Group, script: &str) -> Command {
+fn shell(group: &Cgroup, script: &str) -> Command {
     let mut entry = String::new();
     for path in paths(group) {
         let file = if path.join("tasks").exists() { "tasks" } else { "cgroup.procs" };
@@ -40,8 +40,11 @@ fn shell(group: &Group, script: &str) -> Command {
 }
 
 #[test]
-fn a_process_over_its_memory_is_killed_and_the_group_says_so() {
-    let Some(group) = group(Wanted { memory: Some(32 << 20), ..Wanted::default() }) else { return };
+fn a_process_over_its_memory_limit_is_killed_and_reported() {
+    let Some(group) = group(WantedLimits { memory: Some(32 << 20), ..WantedLimits::default() })
+    else {
+        return;
+    };
     // The control case: a process with little memory succeeds.
     assert!(shell(&group, "exec true").status().unwrap().success());
     assert!(!group.oom_killed());
@@ -52,23 +55,25 @@ fn a_process_over_its_memory_is_killed_and_the_group_says_so() {
 
 #[test]
 fn a_group_of_version_1_limits_the_buffers_of_sockets_too() {
-    let wanted = Wanted { memory: Some((64 << 20) + 1), ..Wanted::default() };
+    let wanted = WantedLimits { memory: Some((64 << 20) + 1), ..WantedLimits::default() };
     let Some(group) = group(wanted) else { return };
-    let holder = group.holder(Limit::Memory);
+    let holder = group.holder(CgroupLimit::Memory);
     let limits: Vec<String> = paths(&group)
         .iter()
-        .filter_map(|path| fs::read_to_string(path.join(v1::SOCKETS)).ok())
+        .filter_map(|path| fs::read_to_string(path.join(v1::SOCKET_BUFFER_FILE)).ok())
         .collect();
     match holder.version {
-        Version::V1 => assert_eq!(limits.is_empty(), holder.uncounted.sockets),
-        Version::V2 => assert!(limits.is_empty() && !holder.uncounted.sockets),
+        CgroupVersion::V1 => assert_eq!(limits.is_empty(), holder.uncounted.sockets),
+        CgroupVersion::V2 => assert!(limits.is_empty() && !holder.uncounted.sockets),
     }
     assert!(limits.iter().all(|limit| limit.trim_end() == (8 << 20).to_string()), "{limits:?}");
 }
 
 #[test]
-fn a_group_can_be_left_by_whoever_may_write_the_files_around_it() {
-    let Some(group) = group(Wanted { processes: Some(8), ..Wanted::default() }) else { return };
+fn a_group_can_be_left_if_the_files_of_its_parent_are_writable() {
+    let Some(group) = group(WantedLimits { processes: Some(8), ..WantedLimits::default() }) else {
+        return;
+    };
     let parent = paths(&group)[0].parent().unwrap().to_owned();
     let script = format!("echo 0 > '{}/cgroup.procs' && cat /proc/self/cgroup", parent.display());
     let output = shell(&group, &script).output().unwrap();
@@ -86,7 +91,7 @@ fn an_imitation_of_a_group_can_be_left_only_while_the_file_around_it_can_be_writ
     let around = tempfile::tempdir().unwrap();
     let procs = around.path().join("cgroup.procs");
     fs::write(&procs, "").unwrap();
-    let directory = Directory::make(around.path().join("ringfence-1-1-1")).unwrap();
+    let directory = CgroupDirectory::create(around.path().join("ringfence-1-1-1")).unwrap();
     assert!(directory.can_be_left());
     fs::set_permissions(&procs, std::os::unix::fs::PermissionsExt::from_mode(0o444)).unwrap();
     assert!(!directory.can_be_left());
@@ -94,7 +99,9 @@ fn an_imitation_of_a_group_can_be_left_only_while_the_file_around_it_can_be_writ
 
 #[test]
 fn a_group_with_a_limit_of_processes_stops_forks() {
-    let Some(group) = group(Wanted { processes: Some(3), ..Wanted::default() }) else { return };
+    let Some(group) = group(WantedLimits { processes: Some(3), ..WantedLimits::default() }) else {
+        return;
+    };
     assert!(shell(&group, "sleep 0 & wait $!").status().unwrap().success());
     let status = shell(&group, "sleep 5 & sleep 5 & sleep 5 & exit 0").status().unwrap();
     assert!(!status.success(), "the third child was one too many");
@@ -102,19 +109,23 @@ fn a_group_with_a_limit_of_processes_stops_forks() {
 }
 
 #[test]
-fn the_share_of_processor_time_is_kept() {
-    let Some(group) = group(Wanted { cpus: Some(0.5), ..Wanted::default() }) else { return };
-    let version = group.version(Limit::Cpus);
+fn a_group_has_the_configured_processor_share() {
+    let Some(group) = group(WantedLimits { cpus: Some(0.5), ..WantedLimits::default() }) else {
+        return;
+    };
+    let version = group.version(CgroupLimit::Cpus);
     let (file, expected) = match version {
-        Version::V1 => ("cpu.cfs_quota_us", "50000\n"),
-        Version::V2 => ("cpu.max", "50000 100000\n"),
+        CgroupVersion::V1 => ("cpu.cfs_quota_us", "50000\n"),
+        CgroupVersion::V2 => ("cpu.max", "50000 100000\n"),
     };
     assert_eq!(fs::read_to_string(paths(&group)[0].join(file)).unwrap(), expected);
 }
 
 #[test]
-fn a_child_enters_through_the_open_files() {
-    let Some(group) = group(Wanted { processes: Some(8), ..Wanted::default() }) else { return };
+fn a_child_enters_a_group_through_its_tasks_file() {
+    let Some(group) = group(WantedLimits { processes: Some(8), ..WantedLimits::default() }) else {
+        return;
+    };
     let Some(entrance) = group.tasks().first() else { return };
     let output = Command::new("/bin/sh")
         .args(["-c", "echo 0 >&0 && cat /proc/self/cgroup"])
@@ -126,18 +137,18 @@ fn a_child_enters_through_the_open_files() {
 }
 
 #[track_caller]
-fn check_that_the_whole_tree_dies(group: Group) {
+fn check_that_the_whole_tree_dies(group: Cgroup) {
     let paths = paths(&group);
     // Daemons in sessions of their own, whose parent is gone.
     let script = "for i in 1 2 3 4 5; do setsid sh -c 'sleep 60 & sleep 60' & done; exit 0";
     assert!(shell(&group, script).stdout(Stdio::null()).status().unwrap().success());
     assert!(
-        !directory::members(&paths[0]).unwrap().is_empty(),
+        !directory::list_members(&paths[0]).unwrap().is_empty(),
         "the daemons live on, or the test proves nothing"
     );
     group.kill().unwrap();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
-    while !directory::members(&paths[0]).unwrap().is_empty() {
+    while !directory::list_members(&paths[0]).unwrap().is_empty() {
         assert!(std::time::Instant::now() < deadline, "somebody survived");
         std::thread::yield_now();
     }
@@ -149,24 +160,33 @@ fn check_that_the_whole_tree_dies(group: Group) {
 
 #[test]
 fn a_kill_reaches_daemons() {
-    let Some(group) = group(Wanted { tree_kill: true, ..Wanted::default() }) else { return };
+    let Some(group) = group(WantedLimits { tree_kill: true, ..WantedLimits::default() }) else {
+        return;
+    };
     check_that_the_whole_tree_dies(group);
 }
 
 #[test]
 fn a_kill_reaches_daemons_through_the_limit_of_processes() {
-    let Some(group) = group(Wanted { processes: Some(100), ..Wanted::default() }) else { return };
+    let Some(group) = group(WantedLimits { processes: Some(100), ..WantedLimits::default() })
+    else {
+        return;
+    };
     check_that_the_whole_tree_dies(group);
 }
 
 #[test]
-fn dropping_a_group_ends_what_is_in_it_and_removes_it() {
-    let wanted =
-        Wanted { memory: Some(64 << 20), cpus: Some(1.0), processes: Some(16), tree_kill: true };
+fn dropping_a_group_kills_its_processes_and_removes_it() {
+    let wanted = WantedLimits {
+        memory: Some(64 << 20),
+        cpus: Some(1.0),
+        processes: Some(16),
+        tree_kill: true,
+    };
     let Some(group) = group(wanted) else { return };
     let paths = paths(&group);
     let mut sleeper = shell(&group, "exec sleep 60").spawn().unwrap();
-    while paths.iter().any(|path| directory::members(path).unwrap().is_empty()) {
+    while paths.iter().any(|path| directory::list_members(path).unwrap().is_empty()) {
         std::thread::yield_now();
     }
     drop(group);
@@ -178,14 +198,17 @@ fn dropping_a_group_ends_what_is_in_it_and_removes_it() {
 
 #[test]
 fn groups_of_dead_owners_are_swept_and_those_of_the_living_are_not() {
-    let Some(living) = group(Wanted { processes: Some(16), ..Wanted::default() }) else { return };
+    let Some(living) = group(WantedLimits { processes: Some(16), ..WantedLimits::default() })
+    else {
+        return;
+    };
     let group = paths(&living)[0].clone();
     // No other process sweeps in this group. No process has this pid, because it is above the
     // kernel's maximum.
     let dead = group.join("ringfence-4194999-1-0");
     fs::create_dir(&dead).unwrap();
     let locked = group.join("ringfence-4194999-1-1");
-    let lock = Directory::make(locked.clone()).unwrap();
+    let lock = CgroupDirectory::create(locked.clone()).unwrap();
     name::sweep(&group);
     assert!(!dead.exists());
     assert!(locked.exists(), "somebody in another pid namespace may own it");
@@ -195,15 +218,18 @@ fn groups_of_dead_owners_are_swept_and_those_of_the_living_are_not() {
 }
 
 #[test]
-fn a_host_without_control_groups_says_which_limit_it_cannot_hold() {
-    let nothing = Hierarchies::default();
+fn a_host_without_control_groups_names_the_unavailable_limit() {
+    let nothing = CgroupHierarchies::default();
     for (wanted, limit) in [
-        (Wanted { memory: Some(1 << 20), ..Wanted::default() }, Limit::Memory),
-        (Wanted { cpus: Some(1.0), ..Wanted::default() }, Limit::Cpus),
-        (Wanted { processes: Some(1), tree_kill: true, ..Wanted::default() }, Limit::Processes),
-        (Wanted { tree_kill: true, ..Wanted::default() }, Limit::TreeKill),
+        (WantedLimits { memory: Some(1 << 20), ..WantedLimits::default() }, CgroupLimit::Memory),
+        (WantedLimits { cpus: Some(1.0), ..WantedLimits::default() }, CgroupLimit::Cpus),
+        (
+            WantedLimits { processes: Some(1), tree_kill: true, ..WantedLimits::default() },
+            CgroupLimit::Processes,
+        ),
+        (WantedLimits { tree_kill: true, ..WantedLimits::default() }, CgroupLimit::TreeKill),
     ] {
-        let error = Group::create_in(&nothing, &wanted, Name::next().unwrap()).unwrap_err();
+        let error = Cgroup::create_in(&nothing, &wanted, CgroupName::next().unwrap()).unwrap_err();
         assert!(
             matches!(error, CgroupError::Unavailable { limit: named, .. } if named == limit),
             "{error}"
@@ -213,8 +239,8 @@ fn a_host_without_control_groups_says_which_limit_it_cannot_hold() {
 
 #[test]
 fn a_limit_that_the_kernel_refuses_is_an_error() {
-    let wanted = Wanted { cpus: Some(0.000_01), ..Wanted::default() };
-    match Group::create(&wanted) {
+    let wanted = WantedLimits { cpus: Some(0.000_01), ..WantedLimits::default() };
+    match Cgroup::create(&wanted) {
         Ok(_) => panic!("the kernel takes no quota of a microsecond"),
         Err(CgroupError::Set { value, .. }) => assert!(value.starts_with('1'), "{value}"),
         Err(_) => {} // this host has no control groups
@@ -224,6 +250,6 @@ fn a_limit_that_the_kernel_refuses_is_an_error() {
 #[test]
 fn a_probe_leaves_nothing_behind_and_agrees_with_a_real_group() {
     let support = probe();
-    let wanted = Wanted { memory: Some(64 << 20), ..Wanted::default() };
-    assert_eq!(support.memory.is_ok(), Group::create(&wanted).is_ok());
+    let wanted = WantedLimits { memory: Some(64 << 20), ..WantedLimits::default() };
+    assert_eq!(support.memory.is_ok(), Cgroup::create(&wanted).is_ok());
 }

@@ -8,57 +8,64 @@ use std::os::fd::OwnedFd;
 
 use fs_err as fs;
 
-use super::directory::{Directory, Setting};
-use super::discover::Place;
-use super::name::{self, Name};
-use super::{Limit, Obstacle, Wanted};
+use super::directory::{CgroupDirectory, CgroupSetting};
+use super::discover::CgroupLocation;
+use super::name::{self, CgroupName};
+use super::{CgroupLimit, CgroupObstacle, WantedLimits};
 
 /// File that limits memory and swap together.
-pub(super) const SWAP: &str = "memory.memsw.limit_in_bytes";
+pub(super) const SWAP_FILE: &str = "memory.memsw.limit_in_bytes";
 /// File that limits the buffers of sockets, which no other file of version 1 counts.
 ///
 /// The limit covers TCP, as the name says, and data that waits at UDP sockets to be read. It
 /// applies to sockets that are created after it was written.
-pub(super) const SOCKETS: &str = "memory.kmem.tcp.limit_in_bytes";
+pub(super) const SOCKET_BUFFER_FILE: &str = "memory.kmem.tcp.limit_in_bytes";
 
 /// Creates a group below this process's own group, so that every limit on this process also applies
 /// to the new group.
-pub(super) fn make(place: &Place, name: Name) -> Result<Directory, Obstacle> {
+pub(super) fn create_group(
+    place: &CgroupLocation,
+    name: CgroupName,
+) -> Result<CgroupDirectory, CgroupObstacle> {
     name::sweep(&place.own);
-    Directory::make(place.own.join(name.to_string()))
-        .map_err(|source| Obstacle::Directory { path: place.own.clone(), source })
+    CgroupDirectory::create(place.own.join(name.to_string()))
+        .map_err(|source| CgroupObstacle::Directory { path: place.own.clone(), source })
 }
 
 /// Opens the file through which a child enters the group.
-pub(super) fn entrance(directory: &Directory) -> Result<OwnedFd, Obstacle> {
+pub(super) fn open_tasks_file(directory: &CgroupDirectory) -> Result<OwnedFd, CgroupObstacle> {
     let tasks = fs::OpenOptions::new().write(true).open(directory.path().join("tasks"));
-    let file = tasks
-        .map_err(|source| Obstacle::Directory { path: directory.path().to_owned(), source })?;
+    let file = tasks.map_err(|source| CgroupObstacle::Directory {
+        path: directory.path().to_owned(),
+        source,
+    })?;
     Ok(file.into_file().into())
 }
 
 /// Returns the settings that must be written for a limit.
-pub(super) fn settings(limit: Limit, wanted: &Wanted) -> Vec<Setting> {
+pub(super) fn limit_settings(limit: CgroupLimit, wanted: &WantedLimits) -> Vec<CgroupSetting> {
     match limit {
         // The order matters, because the limit on memory and swap together may not be below the
         // limit on memory.
-        Limit::Memory => wanted.memory_in_pages().map_or_else(Vec::new, |bytes| {
+        CgroupLimit::Memory => wanted.memory_in_pages().map_or_else(Vec::new, |bytes| {
             vec![
-                Setting::required("memory.limit_in_bytes", bytes),
-                Setting::optional(SWAP, bytes),
-                Setting::optional(SOCKETS, wanted.socket_memory()),
+                CgroupSetting::required("memory.limit_in_bytes", bytes),
+                CgroupSetting::optional(SWAP_FILE, bytes),
+                CgroupSetting::optional(SOCKET_BUFFER_FILE, wanted.socket_memory()),
             ]
         }),
-        Limit::Cpus => wanted.quota().map_or_else(Vec::new, |quota| {
+        CgroupLimit::Cpus => wanted.quota().map_or_else(Vec::new, |quota| {
             vec![
-                Setting::required("cpu.cfs_period_us", Wanted::PERIOD),
-                Setting::required("cpu.cfs_quota_us", quota),
+                CgroupSetting::required("cpu.cfs_period_us", WantedLimits::CPU_PERIOD_MICROS),
+                CgroupSetting::required("cpu.cfs_quota_us", quota),
             ]
         }),
-        Limit::Processes => {
-            wanted.processes.iter().map(|count| Setting::required("pids.max", count)).collect()
-        }
-        Limit::TreeKill => Vec::new(),
+        CgroupLimit::Processes => wanted
+            .processes
+            .iter()
+            .map(|count| CgroupSetting::required("pids.max", count))
+            .collect(),
+        CgroupLimit::TreeKill => Vec::new(),
     }
 }
 
@@ -68,13 +75,13 @@ mod tests {
 
     #[test]
     fn limits_are_written_as_version_1_spells_them() {
-        let wanted = Wanted {
+        let wanted = WantedLimits {
             memory: Some((1 << 20) + 1),
             cpus: Some(1.5),
             processes: Some(7),
             tree_kill: true,
         };
-        let settings = Limit::ALL.iter().flat_map(|&limit| settings(limit, &wanted));
+        let settings = CgroupLimit::ALL.iter().flat_map(|&limit| limit_settings(limit, &wanted));
         let written: Vec<String> =
             settings.map(|setting| format!("{}={}", setting.file, setting.value)).collect();
         let memory = ["memory.limit_in_bytes=1048576", "memory.memsw.limit_in_bytes=1048576"];

@@ -13,69 +13,76 @@ use fs_err as fs;
 use rustix::fs::Access;
 use rustix::process::Pid;
 
-use super::directory::{self, Directory, Setting};
-use super::discover::{Hierarchies, Place};
-use super::name::{self, Name};
-use super::systemd::{self, GroupOwner};
-use super::{Limit, Obstacle, Wanted};
-use crate::processes::Stat;
+use super::directory::{self, CgroupDirectory, CgroupSetting};
+use super::discover::{CgroupHierarchies, CgroupLocation};
+use super::name::{self, CgroupName};
+use super::systemd::{self, CgroupOwner};
+use super::{CgroupLimit, CgroupObstacle, WantedLimits};
+use crate::processes::ProcessStat;
 
 /// File that limits swap. Version 2 needs no such file for socket buffers, because it counts them
 /// as memory.
-pub(super) const SWAP: &str = "memory.swap.max";
+pub(super) const SWAP_FILE: &str = "memory.swap.max";
 
 /// Creates a group in our own group, which delegates the controllers to it.
 ///
 /// The group is never created elsewhere, because the limits of our own group must apply to every
 /// process that we start.
-pub(super) fn make(
-    place: &Place,
+pub(super) fn create_group(
+    place: &CgroupLocation,
     controllers: &[&'static str],
-    name: Name,
-) -> Result<Directory, Obstacle> {
-    let place = stepped_out_of(place);
+    name: CgroupName,
+) -> Result<CgroupDirectory, CgroupObstacle> {
+    let place = location_before_leaf(place);
     if controllers.is_empty() {
-        return make_in(&place.own, name);
+        return create_group_in(&place.own, name);
     }
     let place = match systemd::owner_of(&place) {
-        GroupOwner::Writer => place,
-        GroupOwner::Systemd => {
-            let failed = |source| Obstacle::Directory { path: place.own.clone(), source };
-            let ours = directory::members(&place.own)
+        CgroupOwner::Writer => place,
+        CgroupOwner::Systemd => {
+            let failed = |source| CgroupObstacle::Directory { path: place.own.clone(), source };
+            let ours = directory::list_members(&place.own)
                 .map_err(failed)?
                 .into_iter()
                 .filter(|pid| is_ours(*pid));
             systemd::move_to_scope(&place, &ours.collect::<Vec<_>>(), &name.to_string())?;
-            let hierarchies = Hierarchies::of_this_process().map_err(failed)?;
-            stepped_out_of(&hierarchies.unified.ok_or(Obstacle::NoHierarchy)?)
+            let hierarchies = CgroupHierarchies::for_this_process().map_err(failed)?;
+            location_before_leaf(&hierarchies.unified.ok_or(CgroupObstacle::NoHierarchy)?)
         }
     };
-    pass_on(&place, controllers)?;
-    make_in(&place.own, name)
+    delegate_controllers(&place, controllers)?;
+    create_group_in(&place.own, name)
 }
 
 /// Returns our place as it was before our processes moved into the leaf.
-fn stepped_out_of(place: &Place) -> Place {
-    let own = place.own.parent().filter(|_| place.own.ends_with(name::SELF)).unwrap_or(&place.own);
-    Place { mount: place.mount.clone(), own: own.to_path_buf() }
+fn location_before_leaf(place: &CgroupLocation) -> CgroupLocation {
+    let own = place
+        .own
+        .parent()
+        .filter(|_| place.own.ends_with(name::OWN_LEAF_NAME))
+        .unwrap_or(&place.own);
+    CgroupLocation { mount: place.mount.clone(), own: own.to_path_buf() }
 }
 
-fn make_in(parent: &Path, name: Name) -> Result<Directory, Obstacle> {
-    let failed = |source| Obstacle::Directory { path: parent.to_owned(), source };
+fn create_group_in(parent: &Path, name: CgroupName) -> Result<CgroupDirectory, CgroupObstacle> {
+    let failed = |source| CgroupObstacle::Directory { path: parent.to_owned(), source };
     // Moving a process needs write access to this file as well, because this group is the common
     // ancestor of the old and the new group.
     rustix::fs::access(parent.join("cgroup.procs"), Access::WRITE_OK)
         .map_err(|errno| failed(errno.into()))?;
     name::sweep(parent);
-    Directory::make(parent.join(name.to_string())).map_err(failed)
+    CgroupDirectory::create(parent.join(name.to_string())).map_err(failed)
 }
 
 /// Ensures that the children of our group have the controllers.
-fn pass_on(place: &Place, controllers: &[&'static str]) -> Result<(), Obstacle> {
+fn delegate_controllers(
+    place: &CgroupLocation,
+    controllers: &[&'static str],
+) -> Result<(), CgroupObstacle> {
     let group = place.own.as_path();
-    let failed = |source| Obstacle::Directory { path: group.to_owned(), source };
+    let failed = |source| CgroupObstacle::Directory { path: group.to_owned(), source };
     let control = group.join("cgroup.subtree_control");
-    let passed_on = words(&control).map_err(failed)?;
+    let passed_on = read_words(&control).map_err(failed)?;
     let missing: Vec<&'static str> = controllers
         .iter()
         .copied()
@@ -84,16 +91,16 @@ fn pass_on(place: &Place, controllers: &[&'static str]) -> Result<(), Obstacle> 
     if missing.is_empty() {
         return Ok(());
     }
-    let offered = words(&group.join("cgroup.controllers")).map_err(failed)?;
+    let offered = read_words(&group.join("cgroup.controllers")).map_err(failed)?;
     if let Some(&controller) = missing.iter().find(|name| !offered.iter().any(|word| word == *name))
     {
-        return Err(Obstacle::NotOffered { path: group.to_owned(), controller });
+        return Err(CgroupObstacle::NotOffered { path: group.to_owned(), controller });
     }
     rustix::fs::access(&control, Access::WRITE_OK).map_err(|errno| failed(errno.into()))?;
     let request = missing.iter().map(|name| format!("+{name}")).collect::<Vec<_>>().join(" ");
     let enable = || {
-        directory::write(&control, &request).map_err(|source| match source.kind() {
-            io::ErrorKind::ResourceBusy => Obstacle::Occupied { path: group.to_owned() },
+        directory::write_file(&control, &request).map_err(|source| match source.kind() {
+            io::ErrorKind::ResourceBusy => CgroupObstacle::Occupied { path: group.to_owned() },
             _ => failed(source),
         })
     };
@@ -102,12 +109,12 @@ fn pass_on(place: &Place, controllers: &[&'static str]) -> Result<(), Obstacle> 
     if !group.join("cgroup.type").exists() {
         return enable();
     }
-    let aside = step_aside(group)?;
-    enable().inspect_err(|_| aside.step_back(group))
+    let aside = move_to_leaf(group)?;
+    enable().inspect_err(|_| aside.move_back(group))
 }
 
 /// Processes that were moved into a leaf of their group.
-struct Aside {
+struct MovedProcesses {
     moved: Vec<Pid>,
 }
 
@@ -118,18 +125,18 @@ const MOVE_ATTEMPTS: usize = 50;
 /// delegate controllers.
 ///
 /// The processes stay there. Systemd's documentation of delegation asks for such a leaf.
-fn step_aside(group: &Path) -> Result<Aside, Obstacle> {
-    let failed = |source| Obstacle::Directory { path: group.to_owned(), source };
-    let leaf = group.join(name::SELF);
+fn move_to_leaf(group: &Path) -> Result<MovedProcesses, CgroupObstacle> {
+    let failed = |source| CgroupObstacle::Directory { path: group.to_owned(), source };
+    let leaf = group.join(name::OWN_LEAF_NAME);
     match fs::create_dir(&leaf) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
         _ => {}
     }
-    let mut aside = Aside { moved: Vec::new() };
+    let mut aside = MovedProcesses { moved: Vec::new() };
     match aside.move_all(group, &leaf) {
         Ok(()) => Ok(aside),
         Err(obstacle) => {
-            aside.step_back(group);
+            aside.move_back(group);
             Err(obstacle)
         }
     }
@@ -142,14 +149,14 @@ fn is_ours(pid: Pid) -> bool {
 }
 
 fn parent_of(pid: Pid) -> Option<Pid> {
-    Stat::of(pid.as_raw_nonzero().get()).and_then(|stat| Pid::from_raw(stat.parent))
+    ProcessStat::read(pid.as_raw_nonzero().get()).and_then(|stat| Pid::from_raw(stat.parent))
 }
 
-impl Aside {
-    fn move_all(&mut self, group: &Path, leaf: &Path) -> Result<(), Obstacle> {
-        let failed = |source| Obstacle::Directory { path: group.to_owned(), source };
+impl MovedProcesses {
+    fn move_all(&mut self, group: &Path, leaf: &Path) -> Result<(), CgroupObstacle> {
+        let failed = |source| CgroupObstacle::Directory { path: group.to_owned(), source };
         for _ in 0..MOVE_ATTEMPTS {
-            let listed = words(&group.join("cgroup.procs")).map_err(failed)?;
+            let listed = read_words(&group.join("cgroup.procs")).map_err(failed)?;
             if listed.is_empty() {
                 return Ok(());
             }
@@ -161,7 +168,7 @@ impl Aside {
             };
             let listed: Vec<Pid> = listed;
             for pid in listed {
-                match directory::write(
+                match directory::write_file(
                     &leaf.join("cgroup.procs"),
                     &pid.as_raw_nonzero().to_string(),
                 ) {
@@ -172,38 +179,51 @@ impl Aside {
                 }
             }
         }
-        Err(Obstacle::Occupied { path: group.to_owned() })
+        Err(CgroupObstacle::Occupied { path: group.to_owned() })
     }
 
-    fn step_back(&self, group: &Path) {
+    fn move_back(&self, group: &Path) {
         for pid in &self.moved {
             // A process that cannot move back can stay in the leaf without harm.
-            let _ =
-                directory::write(&group.join("cgroup.procs"), &pid.as_raw_nonzero().to_string());
+            let _ = directory::write_file(
+                &group.join("cgroup.procs"),
+                &pid.as_raw_nonzero().to_string(),
+            );
         }
-        let _ = fs::remove_dir(group.join(name::SELF)); // fails, rightly, while a process is in it
+        // The removal fails, rightly, while a process is in the leaf.
+        let _ = fs::remove_dir(group.join(name::OWN_LEAF_NAME));
     }
 }
 
-fn words(path: &Path) -> io::Result<Vec<String>> {
+fn read_words(path: &Path) -> io::Result<Vec<String>> {
     Ok(fs::read_to_string(path)?.split_whitespace().map(str::to_owned).collect())
 }
 
 /// Returns the settings that must be written for a limit.
-pub(super) fn settings(limit: Limit, wanted: &Wanted) -> Vec<Setting> {
+pub(super) fn limit_settings(limit: CgroupLimit, wanted: &WantedLimits) -> Vec<CgroupSetting> {
     match limit {
-        Limit::Memory => wanted.memory_in_pages().map_or_else(Vec::new, |bytes| {
-            vec![Setting::required("memory.max", bytes), Setting::optional(SWAP, 0)]
+        CgroupLimit::Memory => wanted.memory_in_pages().map_or_else(Vec::new, |bytes| {
+            vec![
+                CgroupSetting::required("memory.max", bytes),
+                CgroupSetting::optional(SWAP_FILE, 0),
+            ]
         }),
-        Limit::Cpus => wanted
+        CgroupLimit::Cpus => wanted
             .quota()
-            .map(|quota| Setting::required("cpu.max", format_args!("{quota} {}", Wanted::PERIOD)))
+            .map(|quota| {
+                CgroupSetting::required(
+                    "cpu.max",
+                    format_args!("{quota} {}", WantedLimits::CPU_PERIOD_MICROS),
+                )
+            })
             .into_iter()
             .collect(),
-        Limit::Processes => {
-            wanted.processes.iter().map(|count| Setting::required("pids.max", count)).collect()
-        }
-        Limit::TreeKill => Vec::new(),
+        CgroupLimit::Processes => wanted
+            .processes
+            .iter()
+            .map(|count| CgroupSetting::required("pids.max", count))
+            .collect(),
+        CgroupLimit::TreeKill => Vec::new(),
     }
 }
 
@@ -214,27 +234,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_stepped_aside_makes_groups_where_it_was_before() {
+    fn a_process_in_the_leaf_creates_groups_in_its_former_group() {
         for (own, expected) in
             [("a/b", "a/b"), ("a/ringfence-self", "a"), ("a/ringfence-7-8-9", "a/ringfence-7-8-9")]
         {
             let mount = PathBuf::from("/sys/fs/cgroup");
-            let place = Place { own: mount.join(own), mount: mount.clone() };
-            assert_eq!(stepped_out_of(&place).own, mount.join(expected), "{own}");
+            let place = CgroupLocation { own: mount.join(own), mount: mount.clone() };
+            assert_eq!(location_before_leaf(&place).own, mount.join(expected), "{own}");
         }
     }
 
     #[test]
     fn limits_are_written_as_version_2_spells_them() {
-        let wanted = Wanted {
+        let wanted = WantedLimits {
             memory: Some((1 << 20) + 1),
             cpus: Some(1.5),
             processes: Some(7),
             tree_kill: true,
         };
-        let written: Vec<String> = Limit::ALL
+        let written: Vec<String> = CgroupLimit::ALL
             .iter()
-            .flat_map(|&limit| settings(limit, &wanted))
+            .flat_map(|&limit| limit_settings(limit, &wanted))
             .map(|setting| format!("{}={}", setting.file, setting.value))
             .collect();
         assert_eq!(
@@ -257,9 +277,12 @@ mod tests {
         group
     }
 
-    fn pass_on_in(group: &tempfile::TempDir, controllers: &[&'static str]) -> Result<(), Obstacle> {
-        let place = Place { mount: group.path().to_owned(), own: group.path().to_owned() };
-        pass_on(&place, controllers)
+    fn pass_on_in(
+        group: &tempfile::TempDir,
+        controllers: &[&'static str],
+    ) -> Result<(), CgroupObstacle> {
+        let place = CgroupLocation { mount: group.path().to_owned(), own: group.path().to_owned() };
+        delegate_controllers(&place, controllers)
     }
 
     #[test]
@@ -276,11 +299,14 @@ mod tests {
     fn a_controller_that_is_not_offered_is_named() {
         let group = imitation("", "memory pids", "");
         let obstacle = pass_on_in(&group, &["memory", "cpu"]).unwrap_err();
-        assert!(matches!(obstacle, Obstacle::NotOffered { controller: "cpu", .. }), "{obstacle}");
+        assert!(
+            matches!(obstacle, CgroupObstacle::NotOffered { controller: "cpu", .. }),
+            "{obstacle}"
+        );
     }
 
     #[test]
-    fn we_and_our_children_are_ours_and_nobody_else_is() {
+    fn only_this_process_and_its_descendants_are_ours() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         assert!(is_ours(Pid::from_child(&child)));
         child.kill().unwrap();
@@ -305,7 +331,7 @@ mod tests {
     fn a_group_with_processes_that_cannot_be_named_is_left_alone() {
         let group = imitation("", "memory", &format!("{}\n0\n", std::process::id()));
         let obstacle = pass_on_in(&group, &["memory"]).unwrap_err();
-        assert!(matches!(obstacle, Obstacle::Occupied { .. }), "{obstacle}");
-        assert!(!group.path().join(name::SELF).exists());
+        assert!(matches!(obstacle, CgroupObstacle::Occupied { .. }), "{obstacle}");
+        assert!(!group.path().join(name::OWN_LEAF_NAME).exists());
     }
 }

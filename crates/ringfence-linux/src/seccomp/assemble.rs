@@ -19,7 +19,7 @@ pub(super) struct Label(usize);
 
 /// A comparison of the accumulator with a constant.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Test {
+pub(super) enum Comparison {
     Equals(u32),
     AtLeast(u32),
     HasAnyOf(u32),
@@ -73,13 +73,13 @@ impl Assembler {
     }
 
     /// Emits a branch that continues at `yes` if the test holds, else at `no`.
-    pub(super) fn branch(&mut self, test: Test, yes: Label, no: Label) -> Label {
+    pub(super) fn branch(&mut self, test: Comparison, yes: Label, no: Label) -> Label {
         let yes = self.within_reach(yes);
         let no = self.within_reach(no);
         let (operation, value) = match test {
-            Test::Equals(value) => (BPF_JEQ, value),
-            Test::AtLeast(value) => (BPF_JGE, value),
-            Test::HasAnyOf(value) => (BPF_JSET, value),
+            Comparison::Equals(value) => (BPF_JEQ, value),
+            Comparison::AtLeast(value) => (BPF_JGE, value),
+            Comparison::HasAnyOf(value) => (BPF_JSET, value),
         };
         let (yes, no) = (self.near(yes), self.near(no));
         self.push(BPF_JMP | operation | BPF_K, yes, no, value)
@@ -88,7 +88,7 @@ impl Assembler {
     /// Emits tests that continue at `yes` if any of them holds, else at `no`.
     pub(super) fn any(
         &mut self,
-        tests: impl IntoIterator<Item = Test>,
+        tests: impl IntoIterator<Item = Comparison>,
         yes: Label,
         no: Label,
     ) -> Label {

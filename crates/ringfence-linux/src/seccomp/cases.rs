@@ -15,7 +15,7 @@ use super::assemble::Verdict;
 
 /// A set of words: those that have `value` in the bits of `mask`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Pattern {
+pub(super) struct WordPattern {
     pub(super) mask: u32,
     pub(super) value: u32,
 }
@@ -23,15 +23,15 @@ pub(super) struct Pattern {
 /// A set of calls that all get one verdict, described by the low words of their arguments. The
 /// filter ignores the high words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Case {
-    pub(super) arguments: [Pattern; 6],
+pub(super) struct VerdictCase {
+    pub(super) arguments: [WordPattern; 6],
     pub(super) verdict: Verdict,
 }
 
 /// Returns the cases of a call, merged as far as is easy.
-pub(super) fn cases(program: &[sock_filter], architecture: u32, number: u32) -> Vec<Case> {
-    let mut paths = Paths { program, architecture, number, found: Vec::new() };
-    paths.follow(0, Accumulator::Known(0), [Pattern::default(); 6]);
+pub(super) fn cases(program: &[sock_filter], architecture: u32, number: u32) -> Vec<VerdictCase> {
+    let mut paths = PathSearch { program, architecture, number, found: Vec::new() };
+    paths.follow(0, Accumulator::Known(0), [WordPattern::default(); 6]);
     join(paths.found)
 }
 
@@ -46,26 +46,26 @@ enum Accumulator {
     },
 }
 
-struct Paths<'a> {
+struct PathSearch<'a> {
     program: &'a [sock_filter],
     architecture: u32,
     number: u32,
-    found: Vec<Case>,
+    found: Vec<VerdictCase>,
 }
 
-impl Paths<'_> {
+impl PathSearch<'_> {
     fn follow(
         &mut self,
         mut position: usize,
         mut accumulator: Accumulator,
-        arguments: [Pattern; 6],
+        arguments: [WordPattern; 6],
     ) {
         loop {
             let sock_filter { code, jt, jf, k } = self.program[position];
             let (code, jt, jf) = (u32::from(code), usize::from(jt), usize::from(jf));
             position += 1;
             if code == BPF_RET | BPF_K {
-                return self.found.push(Case { arguments, verdict: verdict(k) });
+                return self.found.push(VerdictCase { arguments, verdict: verdict(k) });
             } else if code == BPF_LD | BPF_W | BPF_ABS {
                 accumulator = self.load(k);
             } else if code == BPF_ALU | BPF_AND | BPF_K {
@@ -137,21 +137,21 @@ fn holds(comparison: u32, word: u32, constant: u32) -> bool {
 
 /// Splits all words into those for which a comparison of their bits in `mask` holds, and the
 /// others.
-fn part(comparison: u32, mask: u32, constant: u32) -> (Vec<Pattern>, Vec<Pattern>) {
+fn part(comparison: u32, mask: u32, constant: u32) -> (Vec<WordPattern>, Vec<WordPattern>) {
     match comparison {
         BPF_JEQ => {
-            let equal = Pattern { mask, value: constant };
+            let equal = WordPattern { mask, value: constant };
             (vec![equal], equal.others())
         }
         BPF_JSET => {
-            let without = Pattern { mask: mask & constant, value: 0 };
+            let without = WordPattern { mask: mask & constant, value: 0 };
             (without.others(), vec![without])
         }
         _ => unreachable!("no filter of ours compares an argument by {comparison:#x}"),
     }
 }
 
-impl Pattern {
+impl WordPattern {
     /// Returns the words that are in both sets, or `None` if there are none.
     fn and(self, other: Self) -> Option<Self> {
         let differ = (self.value ^ other.value) & self.mask & other.mask;
@@ -179,10 +179,10 @@ impl Pattern {
     }
 }
 
-impl Case {
+impl VerdictCase {
     /// Returns the case that covers every call, whatever its arguments.
     pub(super) fn always(verdict: Verdict) -> Self {
-        Self { arguments: [Pattern::default(); 6], verdict }
+        Self { arguments: [WordPattern::default(); 6], verdict }
     }
 
     /// Returns both cases as one, if they differ only in one bit of one argument.
@@ -197,8 +197,8 @@ impl Case {
 
 /// Joins cases where possible. For example, the rules for IPv4 and IPv6 are the same, and the two
 /// numbers share most of their bits.
-fn join(cases: Vec<Case>) -> Vec<Case> {
-    let mut joined: Vec<Case> = Vec::with_capacity(cases.len());
+fn join(cases: Vec<VerdictCase>) -> Vec<VerdictCase> {
+    let mut joined: Vec<VerdictCase> = Vec::with_capacity(cases.len());
     for mut case in cases {
         while let Some((position, both)) = joined
             .iter()

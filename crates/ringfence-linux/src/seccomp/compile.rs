@@ -2,20 +2,20 @@
 
 use libc::sock_filter;
 
-use super::assemble::{Assembler, Label, Test, Verdict};
-use super::table::{Rule, Syscall, families};
-use super::{Architecture, Profile, Sockets};
+use super::assemble::{Assembler, Comparison, Label, Verdict};
+use super::table::{FamilyRule, Syscall, families};
+use super::{AllowedSockets, Architecture, FilterProfile};
 
 // Offsets in `struct seccomp_data` (linux/seccomp.h).
-const NUMBER: u32 = 0;
-const ARCHITECTURE: u32 = 4;
+const NUMBER_OFFSET: u32 = 0;
+const ARCHITECTURE_OFFSET: u32 = 4;
 
 /// Returns the offset of the low word of an argument.
 ///
 /// Most of the checked arguments are `int`s, whose high word the kernel ignores. The filter ignores
 /// it as well, because otherwise a call with garbage there would pass. For the other checked
 /// arguments, the kernel itself refuses values that use the high word.
-const fn argument(index: u32) -> u32 {
+const fn argument_offset(index: u32) -> u32 {
     16 + 8 * index
 }
 
@@ -35,10 +35,10 @@ const PERSONALITY_READ: u32 = 0xffff_ffff;
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541c;
 /// Kernel constant `SOCK_TYPE_MASK`: the bits of a socket's type that are not flags.
-const SOCKET_TYPE: u32 = 0xf;
+const SOCKET_TYPE_MASK: u32 = 0xf;
 const NETLINK_ROUTE: u32 = 0;
 /// Shortest length of an extended attribute that is refused: a power of two, the size of a block.
-const LONGEST_ATTRIBUTE: u32 = 4096;
+const MAX_ATTRIBUTE_BYTES: u32 = 4096;
 
 impl Architecture {
     pub(super) const X86_64: Self = Self {
@@ -68,79 +68,82 @@ impl Architecture {
 
 /// An action for the numbers from `from` up to the next interval.
 #[derive(Debug, Clone, Copy)]
-struct Interval {
+struct NumberInterval {
     from: u32,
-    action: Action,
+    action: IntervalAction,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Action {
+enum IntervalAction {
     End(Verdict),
-    Check(Rule),
+    Check(FamilyRule),
 }
 
-const ALLOW: Action = Action::End(Verdict::Allow);
+const ALLOW: IntervalAction = IntervalAction::End(Verdict::Allow);
 const NO_SUCH_CALL: Verdict = Verdict::Errno(libc::ENOSYS);
 const FORBIDDEN: Verdict = Verdict::Errno(libc::EPERM);
 
 /// Compiles the filter of an architecture.
-pub(super) fn compile(architecture: &Architecture, profile: Profile) -> Vec<sock_filter> {
-    let mut compiler = Compiler { assembler: Assembler::default(), profile, checks: Vec::new() };
+pub(super) fn compile(architecture: &Architecture, profile: FilterProfile) -> Vec<sock_filter> {
+    let mut compiler =
+        FilterCompiler { assembler: Assembler::default(), profile, checks: Vec::new() };
     let tree = compiler.tree(&intervals(architecture));
     let assembler = &mut compiler.assembler;
-    let known = assembler.load(NUMBER, tree);
+    let known = assembler.load(NUMBER_OFFSET, tree);
     let foreign = assembler.verdict(NO_SUCH_CALL);
-    let entry = assembler.branch(Test::Equals(architecture.audit), known, foreign);
-    let entry = assembler.load(ARCHITECTURE, entry);
+    let entry = assembler.branch(Comparison::Equals(architecture.audit), known, foreign);
+    let entry = assembler.load(ARCHITECTURE_OFFSET, entry);
     compiler.assembler.finish(entry)
 }
 
 /// Covers all numbers with one interval per change of action.
-fn intervals(architecture: &Architecture) -> Vec<Interval> {
-    let mut ranges: Vec<(u32, Option<u32>, Action)> = architecture
+fn intervals(architecture: &Architecture) -> Vec<NumberInterval> {
+    let mut ranges: Vec<(u32, Option<u32>, IntervalAction)> = architecture
         .unknown
         .iter()
-        .map(|&(from, to)| (from, to, Action::End(NO_SUCH_CALL)))
+        .map(|&(from, to)| (from, to, IntervalAction::End(NO_SUCH_CALL)))
         .collect();
     for family in families() {
         let action = match family.rule {
-            Rule::Refuse(errno) => Action::End(Verdict::Errno(errno)),
-            rule => Action::Check(rule),
+            FamilyRule::Refuse(errno) => IntervalAction::End(Verdict::Errno(errno)),
+            rule => IntervalAction::Check(rule),
         };
         let numbers = family.syscalls.iter().filter_map(|syscall| architecture.number(syscall));
         ranges.extend(numbers.map(|number| (number, Some(number), action)));
     }
     ranges.sort_by_key(|&(from, ..)| from);
 
-    let mut intervals = vec![Interval { from: 0, action: ALLOW }];
+    let mut intervals = vec![NumberInterval { from: 0, action: ALLOW }];
     for (from, to, action) in ranges {
         // If the previous interval ends where this one starts, it is empty.
         intervals.pop_if(|last| last.from == from);
-        intervals.push(Interval { from, action });
-        intervals.extend(to.map(|to| Interval { from: to + 1, action: ALLOW }));
+        intervals.push(NumberInterval { from, action });
+        intervals.extend(to.map(|to| NumberInterval { from: to + 1, action: ALLOW }));
     }
     intervals.dedup_by_key(|interval| interval.action);
     intervals
 }
 
-struct Compiler {
+struct FilterCompiler {
     assembler: Assembler,
-    profile: Profile,
-    checks: Vec<(Rule, Label)>,
+    profile: FilterProfile,
+    checks: Vec<(FamilyRule, Label)>,
 }
 
-impl Compiler {
+impl FilterCompiler {
     /// Emits a tree that halves the numbers until one interval is left. The number is in the
     /// accumulator.
     ///
     /// Halving the numbers instead of the intervals puts long runs of allowed calls near the root.
     /// The kernel runs the filter for every number when it is installed, so the mean depth
     /// determines the cost of an installation.
-    fn tree(&mut self, intervals: &[Interval]) -> Label {
+    fn tree(&mut self, intervals: &[NumberInterval]) -> Label {
         match intervals {
             [] => unreachable!("the intervals cover all numbers"),
-            [Interval { action: Action::End(verdict), .. }] => self.assembler.verdict(*verdict),
-            [Interval { action: Action::Check(rule), .. }] => self.check(*rule),
+            [NumberInterval { action: IntervalAction::End(verdict), .. }] => {
+                self.assembler.verdict(*verdict)
+            }
+            [NumberInterval { action: IntervalAction::Check(rule), .. }] => self.check(*rule),
             [first, .., last] => {
                 let middle = first.from.midpoint(last.from);
                 let nearest = (1..intervals.len())
@@ -150,27 +153,27 @@ impl Compiler {
                 let boundary = high[0].from;
                 let high = self.tree(high);
                 let low = self.tree(low);
-                self.assembler.branch(Test::AtLeast(boundary), high, low)
+                self.assembler.branch(Comparison::AtLeast(boundary), high, low)
             }
         }
     }
 
     /// Returns the label at which the arguments of a call are checked. Each rule is emitted once.
-    fn check(&mut self, rule: Rule) -> Label {
+    fn check(&mut self, rule: FamilyRule) -> Label {
         if let Some(&(_, label)) = self.checks.iter().find(|(known, _)| *known == rule) {
             return label;
         }
         let label = match rule {
-            Rule::Refuse(errno) => self.assembler.verdict(Verdict::Errno(errno)),
-            Rule::Personality => self.personality(),
-            Rule::Unshare => self.no_flags(NEW_NAMESPACE | NEW_TIME_NAMESPACE),
-            Rule::Clone => self.no_flags(NEW_NAMESPACE),
-            Rule::Terminal => self.terminal(),
-            Rule::Socket => self.socket(),
-            Rule::SocketPair => self.socket_pair(),
-            Rule::AttributeSize => self.attribute_size(),
-            Rule::OwnProcess => self.own_process(),
-            Rule::HugePages { argument, flag } => self.huge_pages(argument, flag),
+            FamilyRule::Refuse(errno) => self.assembler.verdict(Verdict::Errno(errno)),
+            FamilyRule::Personality => self.personality(),
+            FamilyRule::Unshare => self.no_flags(NEW_NAMESPACE | NEW_TIME_NAMESPACE),
+            FamilyRule::Clone => self.no_flags(NEW_NAMESPACE),
+            FamilyRule::Terminal => self.terminal(),
+            FamilyRule::Socket => self.socket(),
+            FamilyRule::SocketPair => self.socket_pair(),
+            FamilyRule::AttributeSize => self.attribute_size(),
+            FamilyRule::OwnProcess => self.own_process(),
+            FamilyRule::HugePages { argument, flag } => self.huge_pages(argument, flag),
         };
         self.checks.push((rule, label));
         label
@@ -178,27 +181,27 @@ impl Compiler {
 
     fn personality(&mut self) -> Label {
         let (allow, refuse) = (self.allow(), self.refuse(FORBIDDEN));
-        let harmless = [0, ADDRESS_NO_RANDOMIZE, PERSONALITY_READ].map(Test::Equals);
+        let harmless = [0, ADDRESS_NO_RANDOMIZE, PERSONALITY_READ].map(Comparison::Equals);
         let test = self.assembler.any(harmless, allow, refuse);
-        self.assembler.load(argument(0), test)
+        self.assembler.load(argument_offset(0), test)
     }
 
     fn no_flags(&mut self, flags: u32) -> Label {
         let (allow, refuse) = (self.allow(), self.refuse(FORBIDDEN));
-        let test = self.assembler.branch(Test::HasAnyOf(flags), refuse, allow);
-        self.assembler.load(argument(0), test)
+        let test = self.assembler.branch(Comparison::HasAnyOf(flags), refuse, allow);
+        self.assembler.load(argument_offset(0), test)
     }
 
     fn terminal(&mut self) -> Label {
         let (allow, refuse) = (self.allow(), self.refuse(FORBIDDEN));
-        let test = self.assembler.any([TIOCSTI, TIOCLINUX].map(Test::Equals), refuse, allow);
-        self.assembler.load(argument(1), test)
+        let test = self.assembler.any([TIOCSTI, TIOCLINUX].map(Comparison::Equals), refuse, allow);
+        self.assembler.load(argument_offset(1), test)
     }
 
     fn socket(&mut self) -> Label {
         match self.profile.sockets {
-            Sockets::None => self.refuse(FORBIDDEN),
-            Sockets::Private | Sockets::Open => {
+            AllowedSockets::None => self.refuse(FORBIDDEN),
+            AllowedSockets::Private | AllowedSockets::Open => {
                 let unknown = self.refuse(Verdict::Errno(libc::EAFNOSUPPORT));
                 let netlink = self.netlink();
                 let internet = self.internet();
@@ -210,7 +213,7 @@ impl Compiler {
                     families,
                 );
                 let families = self.assembler.branch(equals(libc::AF_UNIX), allow, families);
-                self.assembler.load(argument(0), families)
+                self.assembler.load(argument_offset(0), families)
             }
         }
     }
@@ -219,8 +222,8 @@ impl Compiler {
     /// no other kernel subsystem.
     fn netlink(&mut self) -> Label {
         let (allow, refuse) = (self.allow(), self.refuse(Verdict::Errno(libc::EPROTONOSUPPORT)));
-        let test = self.assembler.branch(Test::Equals(NETLINK_ROUTE), allow, refuse);
-        self.assembler.load(argument(2), test)
+        let test = self.assembler.branch(Comparison::Equals(NETLINK_ROUTE), allow, refuse);
+        self.assembler.load(argument_offset(2), test)
     }
 
     /// Emits a test that allows streams and datagrams over the protocols that programs use.
@@ -238,7 +241,7 @@ impl Compiler {
             libc::IPPROTO_IP,
         ];
         let protocol = self.assembler.any(protocols.map(equals), allow, refuse);
-        let protocol = self.assembler.load(argument(2), protocol);
+        let protocol = self.assembler.load(argument_offset(2), protocol);
         let forbidden = self.refuse(FORBIDDEN);
         self.socket_type([libc::SOCK_DGRAM, libc::SOCK_STREAM], protocol, forbidden)
     }
@@ -246,42 +249,43 @@ impl Compiler {
     fn socket_pair(&mut self) -> Label {
         let unknown = self.refuse(Verdict::Errno(libc::EAFNOSUPPORT));
         let unix = match self.profile.sockets {
-            Sockets::Private | Sockets::Open => self.allow(),
+            AllowedSockets::Private | AllowedSockets::Open => self.allow(),
             // A datagram socket of a pair can still connect or send to any name, so it is as
             // powerful as a new socket. A connected stream cannot.
-            Sockets::None => {
+            AllowedSockets::None => {
                 let (allow, refuse) = (self.allow(), self.refuse(FORBIDDEN));
                 self.socket_type([libc::SOCK_SEQPACKET, libc::SOCK_STREAM], allow, refuse)
             }
         };
         let family = self.assembler.branch(equals(libc::AF_UNIX), unix, unknown);
-        self.assembler.load(argument(0), family)
+        self.assembler.load(argument_offset(0), family)
     }
 
     /// Emits a test of the low word of an attribute's length. The kernel reads all 64 bits of the
     /// length, but it refuses lengths above 64 KiB itself (linux/limits.h).
     fn attribute_size(&mut self) -> Label {
         let (allow, refuse) = (self.allow(), self.refuse(Verdict::Errno(libc::ENOSPC)));
-        let test = self.assembler.branch(Test::HasAnyOf(!(LONGEST_ATTRIBUTE - 1)), refuse, allow);
-        self.assembler.load(argument(3), test)
+        let test =
+            self.assembler.branch(Comparison::HasAnyOf(!(MAX_ATTRIBUTE_BYTES - 1)), refuse, allow);
+        self.assembler.load(argument_offset(3), test)
     }
 
     fn own_process(&mut self) -> Label {
         let (allow, refuse) = (self.allow(), self.refuse(FORBIDDEN));
-        let test = self.assembler.branch(Test::Equals(0), allow, refuse);
-        self.assembler.load(argument(0), test)
+        let test = self.assembler.branch(Comparison::Equals(0), allow, refuse);
+        self.assembler.load(argument_offset(0), test)
     }
 
     fn huge_pages(&mut self, index: u32, flag: u32) -> Label {
         let (allow, refuse) = (self.allow(), self.refuse(Verdict::Errno(libc::ENOMEM)));
-        let test = self.assembler.branch(Test::HasAnyOf(flag), refuse, allow);
-        self.assembler.load(argument(index), test)
+        let test = self.assembler.branch(Comparison::HasAnyOf(flag), refuse, allow);
+        self.assembler.load(argument_offset(index), test)
     }
 
     fn socket_type(&mut self, types: [i32; 2], yes: Label, no: Label) -> Label {
         let test = self.assembler.any(types.map(equals), yes, no);
-        let test = self.assembler.mask(SOCKET_TYPE, test);
-        self.assembler.load(argument(1), test)
+        let test = self.assembler.mask(SOCKET_TYPE_MASK, test);
+        self.assembler.load(argument_offset(1), test)
     }
 
     fn allow(&mut self) -> Label {
@@ -295,6 +299,6 @@ impl Compiler {
 
 /// Returns a test for equality with a constant of the kernel. The constants are signed, the
 /// accumulator is not.
-fn equals(constant: i32) -> Test {
-    Test::Equals(constant.unsigned_abs())
+fn equals(constant: i32) -> Comparison {
+    Comparison::Equals(constant.unsigned_abs())
 }

@@ -9,13 +9,13 @@ use libc::{c_int, sock_filter};
 
 /// The `struct seccomp_data` that the kernel passes to a filter.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Call {
+pub(super) struct SyscallData {
     pub(super) number: u32,
     pub(super) architecture: u32,
     pub(super) arguments: [u64; 6],
 }
 
-impl Call {
+impl SyscallData {
     fn word(&self, offset: u32) -> u32 {
         match offset {
             0 => self.number,
@@ -31,13 +31,13 @@ impl Call {
 
 /// The verdict of a filter, and the number of instructions that it took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Outcome {
+pub(super) struct FilterOutcome {
     pub(super) verdict: Result<(), c_int>,
     pub(super) steps: usize,
 }
 
 /// Runs a program. Panics on anything that the kernel would refuse to install.
-pub(super) fn interpret(program: &[sock_filter], call: Call) -> Outcome {
+pub(super) fn interpret(program: &[sock_filter], call: SyscallData) -> FilterOutcome {
     let (mut accumulator, mut position) = (0_u32, 0_usize);
     for steps in 1..=program.len() {
         let sock_filter { code, jt, jf, k } = program[position];
@@ -65,7 +65,7 @@ pub(super) fn interpret(program: &[sock_filter], call: Call) -> Outcome {
                     _ if k & 0xffff_0000 == libc::SECCOMP_RET_ERRNO => Err((k & 0xffff) as c_int),
                     _ => panic!("a filter of ours never answers {k:#x}"),
                 };
-                return Outcome { verdict, steps };
+                return FilterOutcome { verdict, steps };
             }
             _ => panic!("no filter of ours has the operation {code:#x}"),
         };

@@ -26,21 +26,21 @@ use std::io;
 use libc::sock_filter;
 
 pub use oci::{nesting_profile, oci_profile};
-pub use table::{Family, Rule, Syscall, families};
+pub use table::{FamilyRule, Syscall, SyscallFamily, families};
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("the system-call filter knows the numbers of x86_64 and aarch64 only");
 
 /// The settings in which the filters of two sandboxes can differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Profile {
+pub struct FilterProfile {
     /// Sockets that a program may create.
-    pub sockets: Sockets,
+    pub sockets: AllowedSockets,
 }
 
 /// The sockets that a program may create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-pub enum Sockets {
+pub enum AllowedSockets {
     /// Unix, TCP, UDP and route sockets, which reach no further than the sandbox's own network
     /// namespace.
     Private,
@@ -53,13 +53,13 @@ pub enum Sockets {
 
 /// A compiled filter, ready to install.
 #[derive(Debug, Clone)]
-pub struct Filter {
+pub struct SeccompFilter {
     program: Vec<sock_filter>,
 }
 
-impl Filter {
+impl SeccompFilter {
     /// Compiles the filter of a profile for the architecture that this program was built for.
-    pub fn build(profile: Profile) -> Self {
+    pub fn build(profile: FilterProfile) -> Self {
         Self { program: compile::compile(&Architecture::NATIVE, profile) }
     }
 

@@ -14,16 +14,16 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::assemble::Verdict;
-use super::cases::{Case, Pattern, cases};
+use super::cases::{VerdictCase, WordPattern, cases};
 use super::compile::compile;
 use super::names::ALLOWED;
-use super::{Architecture, Profile, Sockets, Syscall, families};
+use super::{AllowedSockets, Architecture, FilterProfile, Syscall, families};
 
 /// Returns the filter of a profile as an OCI seccomp profile in JSON, for the architecture that
 /// this program was built for.
 ///
 /// Docker's API takes the text itself; podman's takes the path of a file that holds the text.
-pub fn oci_profile(profile: Profile) -> String {
+pub fn oci_profile(profile: FilterProfile) -> String {
     let architectures = [Architecture::NATIVE];
     let names = architectures.each_ref().map(|architecture| architecture.oci);
     document("architectures", &names, &rules(&architectures, profile, |_| None))
@@ -41,12 +41,12 @@ pub fn nesting_profile() -> String {
     // so programs of other architectures cannot run.
     let map =
         architectures.each_ref().map(|architecture| json!({ "architecture": architecture.oci }));
-    let profile = Profile { sockets: Sockets::Open };
+    let profile = FilterProfile { sockets: AllowedSockets::Open };
     document("archMap", &map, &rules(&architectures, profile, nesting_exception))
 }
 
 /// Calls with which the native backend and bubblewrap build a sandbox.
-const BUILDING: [&str; 14] = [
+const BUILDING_CALLS: [&str; 14] = [
     "clone",
     "clone3",
     "fsconfig",
@@ -68,7 +68,7 @@ fn nesting_exception(syscall: &Syscall) -> Option<Verdict> {
         // The native backend takes ENOSYS for a kernel without keyrings, in which there is no
         // keyring to leave.
         "keyctl" => Some(Verdict::Errno(libc::ENOSYS)),
-        name => BUILDING.contains(&name).then_some(Verdict::Allow),
+        name => BUILDING_CALLS.contains(&name).then_some(Verdict::Allow),
     }
 }
 
@@ -80,12 +80,12 @@ const MASKED_EQUAL: &str = "SCMP_CMP_MASKED_EQ";
 ///
 /// Docker 20.10 ignores the default errno, and runc then returns `EPERM`. For numbers above the
 /// last one that has a rule, runc returns `ENOSYS` by itself.
-fn document(key: &str, architectures: &impl Serialize, rules: &[SyscallRule]) -> String {
+fn document(key: &str, architectures: &impl Serialize, rules: &[OciSyscallRule]) -> String {
     let (architectures, errno) = (text(architectures), libc::ENOSYS);
     let rules = rules.iter().map(text).collect::<Vec<_>>().join(",\n    ");
     format!(
-        "{{\n  \"defaultAction\": \"{ERRNO}\",\n  \"defaultErrnoRet\": {errno},\n  \"{key}\": {architectures},\n  \
-         \"syscalls\": [\n    {rules}\n  ]\n}}\n"
+        "{{\n  \"defaultAction\": \"{ERRNO}\",\n  \"defaultErrnoRet\": {errno},\n  \"{key}\": \
+         {architectures},\n  \"syscalls\": [\n    {rules}\n  ]\n}}\n"
     )
 }
 
@@ -96,7 +96,7 @@ fn text(value: &impl Serialize) -> String {
 /// A verdict for system calls with certain arguments.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct SyscallRule {
+struct OciSyscallRule {
     names: Vec<&'static str>,
     action: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,13 +104,13 @@ struct SyscallRule {
     /// Conditions that must all hold, at most one per argument: of two conditions on the same
     /// argument, runc would require only one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    args: Vec<Condition>,
+    args: Vec<ArgumentCondition>,
 }
 
 /// A condition that holds if the bits of an argument under the mask `value` equal `value_two`.
 #[derive(Serialize, PartialEq)]
 #[serde(rename_all = "camelCase")]
-struct Condition {
+struct ArgumentCondition {
     index: usize,
     value: u32,
     value_two: u32,
@@ -121,16 +121,16 @@ struct Condition {
 /// conditions share a rule.
 fn rules(
     architectures: &[Architecture],
-    profile: Profile,
+    profile: FilterProfile,
     exception: impl Fn(&Syscall) -> Option<Verdict>,
-) -> Vec<SyscallRule> {
+) -> Vec<OciSyscallRule> {
     let programs: Vec<_> =
         architectures.iter().map(|architecture| compile(architecture, profile)).collect();
     let mut syscalls: Vec<&Syscall> =
         families().iter().flat_map(|family| family.syscalls).chain(ALLOWED).collect();
     syscalls.sort_by_key(|syscall| syscall.name);
 
-    let mut rules: Vec<SyscallRule> = Vec::new();
+    let mut rules: Vec<OciSyscallRule> = Vec::new();
     for syscall in syscalls {
         // The arguments of a call are checked alike on every architecture that has it.
         let mut numbers =
@@ -139,11 +139,11 @@ fn rules(
             });
         let Some((architecture, program, number)) = numbers.next() else { continue };
         let cases = match exception(syscall) {
-            Some(verdict) => vec![Case::always(verdict)],
+            Some(verdict) => vec![VerdictCase::always(verdict)],
             None => cases(program, architecture, number),
         };
         for case in cases {
-            let rule = SyscallRule::of(syscall.name, &case);
+            let rule = OciSyscallRule::from_case(syscall.name, &case);
             match rules.iter_mut().find(|known| known.is_alike(&rule)) {
                 Some(known) => known.names.push(syscall.name),
                 None => rules.push(rule),
@@ -153,14 +153,14 @@ fn rules(
     rules
 }
 
-impl SyscallRule {
-    fn of(name: &'static str, case: &Case) -> Self {
+impl OciSyscallRule {
+    fn from_case(name: &'static str, case: &VerdictCase) -> Self {
         let (action, errno_ret) = match case.verdict {
             Verdict::Allow => (ALLOW, None),
             Verdict::Errno(errno) => (ERRNO, Some(errno)),
         };
         let checked = case.arguments.iter().enumerate().filter(|(_, pattern)| pattern.mask != 0);
-        let condition = |(index, pattern): (usize, &Pattern)| Condition {
+        let condition = |(index, pattern): (usize, &WordPattern)| ArgumentCondition {
             index,
             value: pattern.mask,
             value_two: pattern.value,

@@ -7,7 +7,7 @@ use libc::c_int;
 
 /// A group of system calls that the filter treats alike, for one reason.
 #[derive(Debug, Clone, Copy)]
-pub struct Family {
+pub struct SyscallFamily {
     /// Short name for documents and reports.
     pub name: &'static str,
     /// Reason for which no program in a sandbox may use the family, in one line.
@@ -15,7 +15,7 @@ pub struct Family {
     /// System calls of the family.
     pub syscalls: &'static [Syscall],
     /// Rule that the filter applies to these calls.
-    pub rule: Rule,
+    pub rule: FamilyRule,
 }
 
 /// A system call and its number on each architecture that has it.
@@ -36,7 +36,7 @@ impl Syscall {
 
 /// The action of the filter on the calls of a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Rule {
+pub enum FamilyRule {
     /// Every call fails with this errno.
     Refuse(c_int),
     /// `personality` may be read, reset, and told not to randomise addresses.
@@ -79,16 +79,17 @@ pub(super) const fn x86(name: &'static str, number: u32) -> Syscall {
 }
 
 /// Returns every family that the filter refuses or checks. All other known calls are allowed.
-pub fn families() -> &'static [Family] {
+pub fn families() -> &'static [SyscallFamily] {
     FAMILIES
 }
 
-const EPERM: Rule = Rule::Refuse(libc::EPERM);
+const EPERM: FamilyRule = FamilyRule::Refuse(libc::EPERM);
 
-static FAMILIES: &[Family] = &[
-    Family {
+static FAMILIES: &[SyscallFamily] = &[
+    SyscallFamily {
         name: "io_uring",
-        reason: "its requests pass no seccomp filter, and it is a frequent source of kernel exploits",
+        reason: "its requests pass no seccomp filter, and it is a frequent source of kernel \
+            exploits",
         syscalls: &[
             shared("io_uring_setup", 425),
             shared("io_uring_enter", 426),
@@ -96,25 +97,26 @@ static FAMILIES: &[Family] = &[
         ],
         rule: EPERM,
     },
-    Family {
+    SyscallFamily {
         name: "userfaultfd",
-        reason: "stops the kernel in the middle of a copy, which turns races into reliable exploits",
+        reason: "stops the kernel in the middle of a copy, which turns races into reliable \
+            exploits",
         syscalls: &[both("userfaultfd", 323, 282)],
         rule: EPERM,
     },
-    Family {
+    SyscallFamily {
         name: "bpf",
         reason: "loads programs into the kernel",
         syscalls: &[both("bpf", 321, 280)],
         rule: EPERM,
     },
-    Family {
+    SyscallFamily {
         name: "perf",
         reason: "observes other processes and the kernel",
         syscalls: &[both("perf_event_open", 298, 241)],
         rule: EPERM,
     },
-    Family {
+    SyscallFamily {
         name: "boot",
         reason: "replaces or stops the running kernel",
         syscalls: &[
@@ -124,7 +126,7 @@ static FAMILIES: &[Family] = &[
         ],
         rule: EPERM,
     },
-    Family {
+    SyscallFamily {
         name: "modules",
         reason: "loads and unloads kernel code",
         syscalls: &[
@@ -137,9 +139,10 @@ static FAMILIES: &[Family] = &[
         ],
         rule: EPERM,
     },
-    Family {
+    SyscallFamily {
         name: "keyring",
-        reason: "keyrings belong to the user, not to a namespace: the host's keys would be in reach",
+        reason: "keyrings belong to the user, not to a namespace: the host's keys would be in \
+            reach",
         syscalls: &[
             both("add_key", 248, 217),
             both("request_key", 249, 218),
@@ -147,7 +150,7 @@ static FAMILIES: &[Family] = &[
         ],
         rule: EPERM,
     },
-    Family {
+    SyscallFamily {
         name: "mount",
         reason: "changes the view of the filesystem that the policy fixed",
         syscalls: &[
@@ -166,49 +169,51 @@ static FAMILIES: &[Family] = &[
         ],
         rule: EPERM,
     },
-    Family {
+    SyscallFamily {
         name: "setns",
         reason: "enters a namespace of somebody else",
         syscalls: &[both("setns", 308, 268)],
         rule: EPERM,
     },
-    Family {
+    SyscallFamily {
         name: "unshare",
         reason: "a new user namespace gives back the capabilities that reach most kernel bugs",
         syscalls: &[both("unshare", 272, 97)],
-        rule: Rule::Unshare,
+        rule: FamilyRule::Unshare,
     },
-    Family {
+    SyscallFamily {
         name: "clone",
         reason: "a new user namespace gives back the capabilities that reach most kernel bugs",
         syscalls: &[both("clone", 56, 220)],
-        rule: Rule::Clone,
+        rule: FamilyRule::Clone,
     },
-    Family {
+    SyscallFamily {
         name: "clone3",
-        reason: "its flags lie behind a pointer, out of a filter's sight; on ENOSYS a libc falls back to clone",
+        reason: "its flags lie behind a pointer, out of a filter's sight; on ENOSYS a libc falls \
+            back to clone",
         syscalls: &[shared("clone3", 435)],
-        rule: Rule::Refuse(libc::ENOSYS),
+        rule: FamilyRule::Refuse(libc::ENOSYS),
     },
-    Family {
+    SyscallFamily {
         name: "descriptors",
         reason: "takes files by handle or out of another process, past the view of the filesystem",
         syscalls: &[both("open_by_handle_at", 304, 265), shared("pidfd_getfd", 438)],
         rule: EPERM,
     },
-    Family {
+    SyscallFamily {
         name: "fanotify",
         reason: "watches whole filesystems, beyond the part that is visible",
         syscalls: &[both("fanotify_init", 300, 262)],
         rule: EPERM,
     },
-    Family {
+    SyscallFamily {
         name: "pages",
-        reason: "moves memory between nodes, of other processes too; exploits use it to shape the heap",
+        reason: "moves memory between nodes, of other processes too; exploits use it to shape the \
+            heap",
         syscalls: &[both("move_pages", 279, 239), both("migrate_pages", 256, 238)],
         rule: EPERM,
     },
-    Family {
+    SyscallFamily {
         name: "storage",
         reason: "swap, quota and accounting belong to the host's administrator",
         syscalls: &[
@@ -220,7 +225,7 @@ static FAMILIES: &[Family] = &[
         ],
         rule: EPERM,
     },
-    Family {
+    SyscallFamily {
         // adjtimex and clock_adjtime can also only read, but a flag behind a pointer decides that.
         // The calls would show the state of the host's time daemon, which no program in a sandbox
         // needs.
@@ -234,7 +239,7 @@ static FAMILIES: &[Family] = &[
         ],
         rule: EPERM,
     },
-    Family {
+    SyscallFamily {
         name: "host",
         reason: "names, log and terminals of the host",
         syscalls: &[
@@ -245,13 +250,13 @@ static FAMILIES: &[Family] = &[
         ],
         rule: EPERM,
     },
-    Family {
+    SyscallFamily {
         name: "hardware",
         reason: "ports and descriptor tables of the processor",
         syscalls: &[x86("ioperm", 173), x86("iopl", 172), x86("modify_ldt", 154)],
         rule: EPERM,
     },
-    Family {
+    SyscallFamily {
         name: "obsolete",
         reason: "no living program calls them, and old code is the least tested",
         syscalls: &[
@@ -264,72 +269,77 @@ static FAMILIES: &[Family] = &[
         ],
         rule: EPERM,
     },
-    Family {
+    SyscallFamily {
         name: "personality",
-        reason: "other execution domains weaken address randomisation and reach rarely used kernel code",
+        reason: "other execution domains weaken address randomisation and reach rarely used kernel \
+            code",
         syscalls: &[both("personality", 135, 92)],
-        rule: Rule::Personality,
+        rule: FamilyRule::Personality,
     },
-    Family {
+    SyscallFamily {
         name: "terminal",
         reason: "TIOCSTI and TIOCLINUX type into a terminal that the host's shell reads afterwards",
         syscalls: &[both("ioctl", 16, 29)],
-        rule: Rule::Terminal,
+        rule: FamilyRule::Terminal,
     },
-    Family {
+    SyscallFamily {
         name: "socket",
-        reason: "only Unix, TCP, UDP and route sockets: the other families are the kernel's least reviewed code",
+        reason: "only Unix, TCP, UDP and route sockets: the other families are the kernel's least \
+            reviewed code",
         syscalls: &[both("socket", 41, 198)],
-        rule: Rule::Socket,
+        rule: FamilyRule::Socket,
     },
-    Family {
+    SyscallFamily {
         name: "socketpair",
         reason: "only pairs of Unix sockets: other families are out of reach by socket(2) too",
         syscalls: &[both("socketpair", 53, 199)],
-        rule: Rule::SocketPair,
+        rule: FamilyRule::SocketPair,
     },
-    Family {
+    SyscallFamily {
         // With an access control list of 64 KiB each, two inodes would use as much memory as a file
         // system in memory of 128 KiB. No file system in memory counts these lists.
         name: "attributes",
-        reason: "long access control lists take memory that no limit counts; ext4 takes no longer ones, either",
+        reason: "long access control lists take memory that no limit counts; ext4 takes no longer \
+            ones, either",
         syscalls: &[both("setxattr", 188, 5), both("lsetxattr", 189, 6), both("fsetxattr", 190, 7)],
-        rule: Rule::AttributeSize,
+        rule: FamilyRule::AttributeSize,
     },
-    Family {
+    SyscallFamily {
         name: "setxattrat",
-        reason: "the length lies behind a pointer, out of a filter's sight; on ENOSYS a libc falls back to setxattr",
+        reason: "the length lies behind a pointer, out of a filter's sight; on ENOSYS a libc falls \
+            back to setxattr",
         syscalls: &[shared("setxattrat", 463)],
-        rule: Rule::Refuse(libc::ENOSYS),
+        rule: FamilyRule::Refuse(libc::ENOSYS),
     },
-    Family {
+    SyscallFamily {
         // The first process has the user id of the command. With a limit on its processor time, the
-        // command could have the kernel kill the first process, and with it the report of the run. A
-        // filter cannot tell reading from setting, because the new limit lies behind a pointer.
+        // command could have the kernel kill the first process, and with it the report of the run.
+        // A filter cannot tell reading from setting, because the new limit lies behind a pointer.
         // Limits can be read in /proc/PID/limits instead.
         name: "limits of others",
-        reason: "limits of another process have the kernel kill it, the first one of the sandbox included",
+        reason: "limits of another process have the kernel kill it, the first one of the sandbox \
+            included",
         syscalls: &[both("prlimit64", 302, 261)],
-        rule: Rule::OwnProcess,
+        rule: FamilyRule::OwnProcess,
     },
-    Family {
+    SyscallFamily {
         // Programs that ask for huge pages take ENOMEM for a host that has reserved none.
         name: "huge pages of memory",
         reason: HUGE_PAGES,
         syscalls: &[both("mmap", 9, 222)],
-        rule: Rule::HugePages { argument: 3, flag: libc::MAP_HUGETLB as u32 },
+        rule: FamilyRule::HugePages { argument: 3, flag: libc::MAP_HUGETLB as u32 },
     },
-    Family {
+    SyscallFamily {
         name: "huge pages of files",
         reason: HUGE_PAGES,
         syscalls: &[both("memfd_create", 319, 279)],
-        rule: Rule::HugePages { argument: 1, flag: libc::MFD_HUGETLB },
+        rule: FamilyRule::HugePages { argument: 1, flag: libc::MFD_HUGETLB },
     },
-    Family {
+    SyscallFamily {
         name: "huge pages of segments",
         reason: HUGE_PAGES,
         syscalls: &[both("shmget", 29, 194)],
-        rule: Rule::HugePages { argument: 2, flag: libc::SHM_HUGETLB as u32 },
+        rule: FamilyRule::HugePages { argument: 2, flag: libc::SHM_HUGETLB as u32 },
     },
 ];
 

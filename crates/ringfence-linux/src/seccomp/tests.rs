@@ -2,32 +2,35 @@ use std::process::Command;
 
 use libc::{EAFNOSUPPORT, ENOSYS, EPERM, EPROTONOSUPPORT, c_int, sock_filter};
 
-use super::assemble::{Assembler, Test, Verdict};
-use super::interpret::{Call, Outcome, interpret};
-use super::{Architecture, Filter, Profile, Rule, Sockets, compile, families};
+use super::assemble::{Assembler, Comparison, Verdict};
+use super::interpret::{FilterOutcome, SyscallData, interpret};
+use super::{
+    AllowedSockets, Architecture, FamilyRule, FilterProfile, SeccompFilter, compile, families,
+};
 use crate::sys::seccomp::attempt;
 
-const GARBAGE: u64 = 0xdead_beef_0000_0000;
+const HIGH_WORD_GARBAGE: u64 = 0xdead_beef_0000_0000;
 const ARCHITECTURES: [(&str, Architecture); 2] =
     [("x86_64", Architecture::X86_64), ("aarch64", Architecture::AARCH64)];
 
 /// Calls `check` with the filter of each architecture.
-fn each_filter(sockets: Sockets, check: impl Fn(&Subject)) {
+fn each_filter(sockets: AllowedSockets, check: impl Fn(&FilterUnderTest)) {
     for (name, architecture) in ARCHITECTURES {
-        let program = compile::compile(&architecture, Profile { sockets });
-        check(&Subject { name, architecture, program });
+        let program = compile::compile(&architecture, FilterProfile { sockets });
+        check(&FilterUnderTest { name, architecture, program });
     }
 }
 
-struct Subject {
+struct FilterUnderTest {
     name: &'static str,
     architecture: Architecture,
     program: Vec<sock_filter>,
 }
 
-impl Subject {
-    fn run(&self, number: u32, arguments: &[u64]) -> Outcome {
-        let mut call = Call { number, architecture: self.architecture.audit, ..Call::default() };
+impl FilterUnderTest {
+    fn run(&self, number: u32, arguments: &[u64]) -> FilterOutcome {
+        let mut call =
+            SyscallData { number, architecture: self.architecture.audit, ..SyscallData::default() };
         call.arguments[..arguments.len()].copy_from_slice(arguments);
         interpret(&self.program, call)
     }
@@ -47,7 +50,7 @@ impl Subject {
     #[track_caller]
     fn expect(&self, syscall: &str, arguments: &[u32], verdict: Result<(), c_int>) {
         let number = self.number(syscall);
-        for garbage in [0, GARBAGE] {
+        for garbage in [0, HIGH_WORD_GARBAGE] {
             let words: Vec<u64> = arguments.iter().map(|&word| u64::from(word) | garbage).collect();
             let outcome = self.run(number, &words);
             assert_eq!(outcome.verdict, verdict, "{syscall}({arguments:x?}) on {}", self.name);
@@ -57,9 +60,9 @@ impl Subject {
 
 #[test]
 fn every_refused_call_fails_with_the_errno_of_its_family() {
-    each_filter(Sockets::Private, |subject| {
+    each_filter(AllowedSockets::Private, |subject| {
         for family in families() {
-            let Rule::Refuse(errno) = family.rule else { continue };
+            let FamilyRule::Refuse(errno) = family.rule else { continue };
             for syscall in family.syscalls {
                 let Some(number) = subject.architecture.number(syscall) else { continue };
                 let outcome = subject.run(number, &[]);
@@ -71,7 +74,7 @@ fn every_refused_call_fails_with_the_errno_of_its_family() {
 
 #[test]
 fn every_known_call_outside_the_table_is_allowed_and_every_unknown_one_does_not_exist() {
-    each_filter(Sockets::Private, |subject| {
+    each_filter(AllowedSockets::Private, |subject| {
         let named: Vec<u32> = families()
             .iter()
             .flat_map(|family| family.syscalls)
@@ -169,10 +172,10 @@ fn other_entry_points_do_not_exist() {
     const I386: u32 = 0x4000_0003;
     const ARM: u32 = 0x4000_0028;
     const X32: u32 = 0x4000_0000;
-    each_filter(Sockets::Open, |subject| {
+    each_filter(AllowedSockets::Open, |subject| {
         for number in 0..600 {
             for architecture in [I386, ARM, 0] {
-                let call = Call { number, architecture, ..Call::default() };
+                let call = SyscallData { number, architecture, ..SyscallData::default() };
                 assert_eq!(interpret(&subject.program, call).verdict, Err(ENOSYS));
             }
             assert_eq!(subject.run(number | X32, &[]).verdict, Err(ENOSYS));
@@ -192,7 +195,7 @@ fn no_namespace_can_be_made() {
         libc::CLONE_NEWPID,
         libc::CLONE_NEWNET,
     ];
-    each_filter(Sockets::Private, |subject| {
+    each_filter(AllowedSockets::Private, |subject| {
         for flag in flags.map(|flag| flag as u32) {
             subject.expect("unshare", &[flag], Err(EPERM));
             subject.expect("unshare", &[flag | libc::CLONE_FS as u32], Err(EPERM));
@@ -210,7 +213,7 @@ fn no_namespace_can_be_made() {
 
 #[test]
 fn an_attribute_is_no_longer_than_a_block() {
-    each_filter(Sockets::Private, |subject| {
+    each_filter(AllowedSockets::Private, |subject| {
         for call in ["setxattr", "lsetxattr", "fsetxattr"] {
             for length in [0, 1, 4095] {
                 subject.expect(call, &[0, 0, 0, length], Ok(()));
@@ -225,7 +228,7 @@ fn an_attribute_is_no_longer_than_a_block() {
 
 #[test]
 fn a_process_sets_its_own_limits_alone() {
-    each_filter(Sockets::Private, |filter| {
+    each_filter(AllowedSockets::Private, |filter| {
         filter.expect("prlimit64", &[0, 7, 1, 0], Ok(()));
         filter.expect("prlimit64", &[1, 0, 1, 0], Err(EPERM));
         filter.expect("prlimit64", &[4711, 0, 0, 1], Err(EPERM));
@@ -234,7 +237,7 @@ fn a_process_sets_its_own_limits_alone() {
 
 #[test]
 fn huge_pages_cannot_be_asked_for() {
-    each_filter(Sockets::Private, |filter| {
+    each_filter(AllowedSockets::Private, |filter| {
         let (private, huge) = (libc::MAP_PRIVATE as u32, libc::MAP_HUGETLB as u32);
         // The size of a huge page lies in bits of its own, and asks for nothing by itself.
         let sized = libc::MAP_HUGE_2MB as u32;
@@ -263,7 +266,7 @@ fn huge_pages_cannot_be_asked_for() {
 
 #[test]
 fn a_terminal_takes_no_input_from_a_program() {
-    each_filter(Sockets::Private, |subject| {
+    each_filter(AllowedSockets::Private, |subject| {
         subject.expect("ioctl", &[0, 0x5412], Err(EPERM));
         subject.expect("ioctl", &[0, 0x541c], Err(EPERM));
         for request in [0x5401, 0x5411, 0x5413, 0x541b, 0x541d] {
@@ -274,7 +277,7 @@ fn a_terminal_takes_no_input_from_a_program() {
 
 #[test]
 fn a_personality_can_only_be_read_reset_or_made_predictable() {
-    each_filter(Sockets::Private, |subject| {
+    each_filter(AllowedSockets::Private, |subject| {
         for harmless in [0, u32::MAX, 0x0004_0000] {
             subject.expect("personality", &[harmless], Ok(()));
         }
@@ -287,7 +290,7 @@ fn a_personality_can_only_be_read_reset_or_made_predictable() {
 #[test]
 fn only_sockets_of_common_families_types_and_protocols_are_made() {
     const CLOEXEC: u32 = libc::SOCK_CLOEXEC as u32;
-    for sockets in [Sockets::Private, Sockets::Open] {
+    for sockets in [AllowedSockets::Private, AllowedSockets::Open] {
         each_filter(sockets, |subject| {
             for allowed in [
                 [1, 1, 0],
@@ -334,7 +337,7 @@ fn only_sockets_of_common_families_types_and_protocols_are_made() {
 
 #[test]
 fn without_a_network_namespace_only_connected_pairs_are_left() {
-    each_filter(Sockets::None, |subject| {
+    each_filter(AllowedSockets::None, |subject| {
         for family in 0..64 {
             for kind in 0..16 {
                 subject.expect("socket", &[family, kind, 0], Err(EPERM));
@@ -350,8 +353,8 @@ fn without_a_network_namespace_only_connected_pairs_are_left() {
 }
 
 #[test]
-fn the_tree_is_shallow_and_small() {
-    each_filter(Sockets::Private, |subject| {
+fn the_search_tree_of_a_filter_is_shallow_and_small() {
+    each_filter(AllowedSockets::Private, |subject| {
         let deepest = (0..500).map(|number| subject.run(number, &[]).steps).max();
         assert!(deepest <= Some(20), "{deepest:?} instructions at worst on {}", subject.name);
         // The cost of an installation: the kernel runs the filter for each number.
@@ -382,21 +385,21 @@ fn targets_beyond_the_reach_of_a_conditional_jump_are_reached() {
         let middle = from.midpoint(to);
         let high = tree(assembler, middle, to);
         let low = tree(assembler, from, middle);
-        assembler.branch(Test::AtLeast(middle), high, low)
+        assembler.branch(Comparison::AtLeast(middle), high, low)
     }
     let mut assembler = Assembler::default();
     let entry = tree(&mut assembler, 0, 2000);
     let entry = assembler.load(0, entry);
     let program = assembler.finish(entry);
     for number in 0..2000 {
-        let outcome = interpret(&program, Call { number, ..Call::default() });
+        let outcome = interpret(&program, SyscallData { number, ..SyscallData::default() });
         assert_eq!(outcome.verdict, Err((number % 1000) as c_int + 1));
     }
 }
 
 #[test]
-fn the_bytes_are_those_of_the_kernel_structure() {
-    let filter = Filter::build(Profile { sockets: Sockets::Private });
+fn the_bytes_of_a_filter_match_the_kernel_structure() {
+    let filter = SeccompFilter::build(FilterProfile { sockets: AllowedSockets::Private });
     let bytes = filter.to_bytes();
     assert_eq!(bytes.len(), size_of_val(filter.program()));
     for (chunk, instruction) in bytes.chunks(8).zip(filter.program()) {
@@ -408,21 +411,21 @@ fn the_bytes_are_those_of_the_kernel_structure() {
 
 /// Variable that is set in the process that the next tests start. That process is this test program
 /// again, and installs a filter.
-const INSIDE: &str = "RINGFENCE_TEST_INSIDE_FILTER";
+const INSIDE_VARIABLE: &str = "RINGFENCE_TEST_INSIDE_FILTER";
 
 /// Runs a test of this module again in a process of its own, which installs the filter in the
 /// test's thread.
 #[track_caller]
-fn behind_the_filter(test: &str, sockets: Sockets, body: impl FnOnce()) {
-    if std::env::var_os(INSIDE).is_some() {
+fn behind_the_filter(test: &str, sockets: AllowedSockets, body: impl FnOnce()) {
+    if std::env::var_os(INSIDE_VARIABLE).is_some() {
         rustix::thread::set_no_new_privs(true).unwrap();
-        Filter::build(Profile { sockets }).install().unwrap();
+        SeccompFilter::build(FilterProfile { sockets }).install().unwrap();
         return body();
     }
     let module = module_path!().split_once("::").expect("a module of this crate").1;
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", &format!("{module}::{test}"), "--nocapture"])
-        .env(INSIDE, "1")
+        .env(INSIDE_VARIABLE, "1")
         .output()
         .unwrap();
     let report = String::from_utf8_lossy(&output.stdout);
@@ -434,34 +437,47 @@ fn behind_the_filter(test: &str, sockets: Sockets, body: impl FnOnce()) {
 fn the_kernel_enforces_what_the_interpreter_says() {
     const PER_LINUX32: usize = 8;
     // The control case: without the filter the call succeeds.
-    if std::env::var_os(INSIDE).is_none() {
+    if std::env::var_os(INSIDE_VARIABLE).is_none() {
         assert!(attempt(libc::SYS_personality, [PER_LINUX32, 0, 0, 0]).is_ok());
         assert!(attempt(libc::SYS_personality, [0; 4]).is_ok());
     }
-    behind_the_filter("the_kernel_enforces_what_the_interpreter_says", Sockets::Private, || {
-        assert_eq!(attempt(libc::SYS_personality, [PER_LINUX32, 0, 0, 0]), Err(EPERM));
-        assert_eq!(attempt(libc::SYS_unshare, [libc::CLONE_NEWUSER as usize, 0, 0, 0]), Err(EPERM));
-        assert_eq!(attempt(libc::SYS_unshare, [libc::CLONE_FS as usize, 0, 0, 0]), Ok(0));
-        assert_eq!(attempt(libc::SYS_keyctl, [0, 0, 0, 0]), Err(EPERM));
-        assert_eq!(attempt(libc::SYS_io_uring_setup, [0, 0, 0, 0]), Err(EPERM));
-        assert_eq!(attempt(libc::SYS_clone3, [0; 4]), Err(ENOSYS));
-        assert_eq!(attempt(libc::SYS_socket, [libc::AF_ALG as usize, 5, 0, 0]), Err(EAFNOSUPPORT));
-        assert_eq!(attempt(libc::SYS_socket, [libc::AF_INET as usize, 3, 1, 0]), Err(EPERM));
-        assert_eq!(
-            attempt(libc::SYS_socket, [libc::AF_UNIX as usize | GARBAGE as usize, 1, 0, 0])
+    behind_the_filter(
+        "the_kernel_enforces_what_the_interpreter_says",
+        AllowedSockets::Private,
+        || {
+            assert_eq!(attempt(libc::SYS_personality, [PER_LINUX32, 0, 0, 0]), Err(EPERM));
+            assert_eq!(
+                attempt(libc::SYS_unshare, [libc::CLONE_NEWUSER as usize, 0, 0, 0]),
+                Err(EPERM)
+            );
+            assert_eq!(attempt(libc::SYS_unshare, [libc::CLONE_FS as usize, 0, 0, 0]), Ok(0));
+            assert_eq!(attempt(libc::SYS_keyctl, [0, 0, 0, 0]), Err(EPERM));
+            assert_eq!(attempt(libc::SYS_io_uring_setup, [0, 0, 0, 0]), Err(EPERM));
+            assert_eq!(attempt(libc::SYS_clone3, [0; 4]), Err(ENOSYS));
+            assert_eq!(
+                attempt(libc::SYS_socket, [libc::AF_ALG as usize, 5, 0, 0]),
+                Err(EAFNOSUPPORT)
+            );
+            assert_eq!(attempt(libc::SYS_socket, [libc::AF_INET as usize, 3, 1, 0]), Err(EPERM));
+            assert_eq!(
+                attempt(
+                    libc::SYS_socket,
+                    [libc::AF_UNIX as usize | HIGH_WORD_GARBAGE as usize, 1, 0, 0]
+                )
                 .map(drop),
-            Ok(())
-        );
-        assert_eq!(attempt(0x4000_0000 | libc::SYS_getpid, [0; 4]), Err(ENOSYS));
-        assert_eq!(attempt(1000, [0; 4]), Err(ENOSYS));
-    });
+                Ok(())
+            );
+            assert_eq!(attempt(0x4000_0000 | libc::SYS_getpid, [0; 4]), Err(ENOSYS));
+            assert_eq!(attempt(1000, [0; 4]), Err(ENOSYS));
+        },
+    );
 }
 
 #[test]
 fn threads_processes_and_nested_filters_work_behind_the_filter() {
     behind_the_filter(
         "threads_processes_and_nested_filters_work_behind_the_filter",
-        Sockets::None,
+        AllowedSockets::None,
         || {
             assert_eq!(std::thread::spawn(|| 6 * 7).join().unwrap(), 42);
             let output =
@@ -469,7 +485,9 @@ fn threads_processes_and_nested_filters_work_behind_the_filter() {
             assert_eq!(output.stdout, b"inside\n");
             assert!(std::os::unix::net::UnixStream::pair().is_ok());
             assert!(std::os::unix::net::UnixDatagram::unbound().is_err());
-            Filter::build(Profile { sockets: Sockets::None }).install().unwrap();
+            SeccompFilter::build(FilterProfile { sockets: AllowedSockets::None })
+                .install()
+                .unwrap();
             assert!(std::net::TcpListener::bind("127.0.0.1:0").is_err());
         },
     );
@@ -479,7 +497,11 @@ fn threads_processes_and_nested_filters_work_behind_the_filter() {
 #[test]
 fn the_entry_point_of_32_bit_programs_is_closed() {
     use crate::sys::seccomp::getpid_of_32_bit;
-    behind_the_filter("the_entry_point_of_32_bit_programs_is_closed", Sockets::Private, || {
-        assert_eq!(getpid_of_32_bit(), -ENOSYS);
-    });
+    behind_the_filter(
+        "the_entry_point_of_32_bit_programs_is_closed",
+        AllowedSockets::Private,
+        || {
+            assert_eq!(getpid_of_32_bit(), -ENOSYS);
+        },
+    );
 }

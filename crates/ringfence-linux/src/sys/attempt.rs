@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-use crate::seccomp::{Rule, Syscall};
+use crate::seccomp::{FamilyRule, Syscall};
 
 fn checked(result: i64) -> io::Result<i64> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -15,10 +15,11 @@ fn checked(result: i64) -> io::Result<i64> {
 ///
 /// Fails with `Unsupported` unless `rule` refuses the call outright. The other rules look at the
 /// arguments of the call, so they have attempts of their own.
-pub fn with_wrong_arguments(syscall: &Syscall, rule: Rule) -> io::Result<i64> {
+pub fn with_wrong_arguments(syscall: &Syscall, rule: FamilyRule) -> io::Result<i64> {
     // vhangup(2) takes no argument that could be wrong, and would hang up a real terminal.
     let is_without_arguments = syscall.name == "vhangup";
-    let (Some(number), Rule::Refuse(_), false) = (syscall.number(), rule, is_without_arguments)
+    let (Some(number), FamilyRule::Refuse(_), false) =
+        (syscall.number(), rule, is_without_arguments)
     else {
         return Err(io::Error::from(io::ErrorKind::Unsupported));
     };
@@ -36,7 +37,14 @@ pub fn getpid_of_32_bit() -> io::Result<i64> {
     // SAFETY: `int 0x80` with getpid's number touches no memory. The kernel preserves all registers
     // but rax, and old versions clear r8 to r11, which are declared as clobbered.
     unsafe {
-        std::arch::asm!("int 0x80", inout("eax") result, out("r8") _, out("r9") _, out("r10") _, out("r11") _);
+        std::arch::asm!(
+            "int 0x80",
+            inout("eax") result,
+            out("r8") _,
+            out("r9") _,
+            out("r10") _,
+            out("r11") _,
+        );
     }
     if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result.into()) }
 }
@@ -62,8 +70,8 @@ pub fn getpid_of_x32() -> io::Result<i64> {
 }
 
 /// Creates and closes a socket for IPsec key management, socket(2) with `NETLINK_XFRM`.
-pub fn key_management(width: Width) -> io::Result<()> {
-    let (family, protocol) = (width.of(libc::AF_NETLINK as u64), libc::NETLINK_XFRM);
+pub fn open_xfrm_socket(width: ArgumentWidth) -> io::Result<()> {
+    let (family, protocol) = (width.apply_to(libc::AF_NETLINK as u64), libc::NETLINK_XFRM);
     // SAFETY: socket takes integers only.
     let made =
         checked(unsafe { libc::syscall(libc::SYS_socket, family, libc::SOCK_RAW, protocol) })?;
@@ -73,8 +81,8 @@ pub fn key_management(width: Width) -> io::Result<()> {
 }
 
 /// Enters a new user namespace, unshare(2).
-pub fn unshare_user(width: Width) -> io::Result<()> {
-    let flags = width.of(libc::CLONE_NEWUSER as u64);
+pub fn unshare_user(width: ArgumentWidth) -> io::Result<()> {
+    let flags = width.apply_to(libc::CLONE_NEWUSER as u64);
     // SAFETY: unshare reads no memory; CLONE_NEWUSER changes credentials only.
     checked(unsafe { libc::syscall(libc::SYS_unshare, flags) }).map(drop)
 }
@@ -114,14 +122,14 @@ fn reap(child: i64) -> io::Result<()> {
 }
 
 /// Changes the execution domain so that readable memory is executable, personality(2).
-pub fn executable_data() -> io::Result<()> {
+pub fn make_data_executable() -> io::Result<()> {
     // SAFETY: personality takes an integer and changes later mappings only.
     checked(unsafe { libc::personality(libc::READ_IMPLIES_EXEC as libc::c_ulong) }.into()).map(drop)
 }
 
 /// Form of a number that is passed to a system call. Most calls use only the lower 32 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Width {
+pub enum ArgumentWidth {
     /// The number itself.
     Plain,
     /// The number with a bit set in the upper half. Most system calls ignore that bit, but a
@@ -129,26 +137,26 @@ pub enum Width {
     Widened,
 }
 
-impl Width {
-    fn of(self, number: u64) -> u64 {
+impl ArgumentWidth {
+    fn apply_to(self, number: u64) -> u64 {
         match self {
-            Width::Plain => number,
-            Width::Widened => number | 1 << 32,
+            ArgumentWidth::Plain => number,
+            ArgumentWidth::Widened => number | 1 << 32,
         }
     }
 }
 
 /// Inserts a character into the input of a terminal, `TIOCSTI`, ioctl_tty(2).
-pub fn type_into(terminal: BorrowedFd<'_>, width: Width) -> io::Result<()> {
+pub fn type_into(terminal: BorrowedFd<'_>, width: ArgumentWidth) -> io::Result<()> {
     let character: libc::c_char = b'x' as libc::c_char;
-    let (fd, request) = (terminal.as_raw_fd(), width.of(libc::TIOCSTI));
+    let (fd, request) = (terminal.as_raw_fd(), width.apply_to(libc::TIOCSTI));
     // SAFETY: TIOCSTI reads one byte, which is alive.
     checked(unsafe { libc::syscall(libc::SYS_ioctl, fd, request, &raw const character) }).map(drop)
 }
 
 /// Asks a terminal for its shift state, `TIOCLINUX`, ioctl_console(2). The same call can paste the
 /// selection.
-pub fn console(terminal: BorrowedFd<'_>) -> io::Result<()> {
+pub fn query_console(terminal: BorrowedFd<'_>) -> io::Result<()> {
     let mut subcode: libc::c_char = 6; // TIOCL_GETSHIFTSTATE
     // SAFETY: TIOCLINUX reads the subcode, and with this subcode writes one byte back over it.
     checked(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCLINUX, &raw mut subcode) }.into())
@@ -157,7 +165,7 @@ pub fn console(terminal: BorrowedFd<'_>) -> io::Result<()> {
 
 /// Attaches to a process as its tracer without stopping it, ptrace(2) `PTRACE_SEIZE`. The
 /// attachment lasts until this process ends.
-pub fn trace(process: i32) -> io::Result<()> {
+pub fn trace_process(process: i32) -> io::Result<()> {
     // SAFETY: PTRACE_SEIZE takes a process id; address and options must be null (ptrace(2)).
     checked(unsafe { libc::ptrace(libc::PTRACE_SEIZE, process, 0usize, 0usize) }).map(drop)
 }
@@ -175,7 +183,7 @@ pub fn read_memory(process: i32) -> io::Result<i64> {
 }
 
 /// Moves this process into a real-time scheduling class, sched_setscheduler(2).
-pub fn real_time() -> io::Result<()> {
+pub fn enter_real_time_class() -> io::Result<()> {
     // SAFETY: sched_param is plain integers; all zeroes is valid.
     let mut parameter: libc::sched_param = unsafe { std::mem::zeroed() };
     parameter.sched_priority = 1;
@@ -186,14 +194,14 @@ pub fn real_time() -> io::Result<()> {
 
 /// A System V shared memory segment of one page, removed when dropped.
 #[derive(Debug)]
-pub struct Segment(i32);
+pub struct SharedSegment(i32);
 
-impl Segment {
+impl SharedSegment {
     /// Creates a segment that only its owner may use, shmget(2).
-    pub fn create() -> io::Result<Segment> {
+    pub fn create() -> io::Result<SharedSegment> {
         // SAFETY: shmget takes integers only.
         let made = unsafe { libc::shmget(libc::IPC_PRIVATE, 4096, libc::IPC_CREAT | 0o600) };
-        checked(made.into()).map(|_| Segment(made))
+        checked(made.into()).map(|_| SharedSegment(made))
     }
 
     /// Returns the identifier of the segment.
@@ -214,7 +222,7 @@ impl Segment {
     }
 }
 
-impl Drop for Segment {
+impl Drop for SharedSegment {
     fn drop(&mut self) {
         // SAFETY: IPC_RMID takes no buffer.
         unsafe { libc::shmctl(self.0, libc::IPC_RMID, std::ptr::null_mut()) };
@@ -223,14 +231,14 @@ impl Drop for Segment {
 
 /// A System V message queue, removed when dropped.
 #[derive(Debug)]
-pub struct Queue(i32);
+pub struct MessageQueue(i32);
 
-impl Queue {
+impl MessageQueue {
     /// Creates a queue that only its owner may use, msgget(2).
-    pub fn create() -> io::Result<Queue> {
+    pub fn create() -> io::Result<MessageQueue> {
         // SAFETY: msgget takes integers only.
         let made = unsafe { libc::msgget(libc::IPC_PRIVATE, libc::IPC_CREAT | 0o600) };
-        checked(made.into()).map(|_| Queue(made))
+        checked(made.into()).map(|_| MessageQueue(made))
     }
 
     /// Returns the identifier of the queue.
@@ -247,7 +255,7 @@ impl Queue {
     }
 }
 
-impl Drop for Queue {
+impl Drop for MessageQueue {
     fn drop(&mut self) {
         // SAFETY: IPC_RMID takes no buffer.
         unsafe { libc::msgctl(self.0, libc::IPC_RMID, std::ptr::null_mut()) };
@@ -256,11 +264,11 @@ impl Drop for Queue {
 
 /// A POSIX message queue with a name, unlinked when dropped.
 #[derive(Debug)]
-pub struct NamedQueue(CString);
+pub struct NamedMessageQueue(CString);
 
-impl NamedQueue {
+impl NamedMessageQueue {
     /// Creates a queue that only its owner may use, mq_open(3).
-    pub fn create(name: CString) -> io::Result<NamedQueue> {
+    pub fn create(name: CString) -> io::Result<NamedMessageQueue> {
         let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR | libc::O_CLOEXEC;
         let attributes = std::ptr::null_mut::<libc::mq_attr>();
         // SAFETY: the name is NUL-terminated; null attributes ask for the defaults.
@@ -269,7 +277,7 @@ impl NamedQueue {
         checked(queue.into())?;
         // SAFETY: the queue was opened just now, and nobody else closes it.
         unsafe { libc::mq_close(queue) };
-        Ok(NamedQueue(name))
+        Ok(NamedMessageQueue(name))
     }
 
     /// Opens and closes an existing queue.
@@ -283,7 +291,7 @@ impl NamedQueue {
     }
 }
 
-impl Drop for NamedQueue {
+impl Drop for NamedMessageQueue {
     fn drop(&mut self) {
         // SAFETY: the name is NUL-terminated.
         unsafe { libc::mq_unlink(self.0.as_ptr()) };
@@ -292,11 +300,11 @@ impl Drop for NamedQueue {
 
 /// A key in the user's own keyring, revoked when dropped.
 #[derive(Debug)]
-pub struct Key(i64);
+pub struct UserKey(i64);
 
-impl Key {
+impl UserKey {
     /// Adds a key of type `user`, add_key(2).
-    pub fn add(description: &CStr, secret: &[u8]) -> io::Result<Key> {
+    pub fn add(description: &CStr, secret: &[u8]) -> io::Result<UserKey> {
         let (kind, keyring) = (c"user".as_ptr(), libc::KEY_SPEC_USER_KEYRING);
         let (secret, length) = (secret.as_ptr(), secret.len());
         // SAFETY: both strings are NUL-terminated, and the kernel reads `length` bytes of the
@@ -304,7 +312,7 @@ impl Key {
         let added = unsafe {
             libc::syscall(libc::SYS_add_key, kind, description.as_ptr(), secret, length, keyring)
         };
-        checked(added).map(Key)
+        checked(added).map(UserKey)
     }
 
     /// Searches for a key by its description, keyctl(2) `KEYCTL_SEARCH`, and returns its serial
@@ -319,7 +327,7 @@ impl Key {
     }
 }
 
-impl Drop for Key {
+impl Drop for UserKey {
     fn drop(&mut self) {
         // SAFETY: KEYCTL_REVOKE takes a key's serial number and no pointer.
         unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_REVOKE, self.0) };
@@ -332,7 +340,7 @@ pub fn own_processor_time() -> Duration {
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to a live rusage; RUSAGE_SELF cannot fail with a valid pointer.
     unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
-    Duration::from_micros(super::process::Usage::from(&usage).cpu_micros)
+    Duration::from_micros(super::process::ResourceUsage::from(&usage).cpu_micros)
 }
 
 /// Returns the bytes of memory that the kernel holds in a socket's receive and send buffers.

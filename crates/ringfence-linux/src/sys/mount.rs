@@ -5,10 +5,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Restrictions of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Restrict {
+pub enum MountRestriction {
     /// Device files and set-user-id bits have no effect.
     DevicesAndPrivilege,
-    /// As [`Restrict::DevicesAndPrivilege`], and the mount is read-only.
+    /// As [`MountRestriction::DevicesAndPrivilege`], and the mount is read-only.
     Writing,
     /// Set-user-id bits have no effect, no file can be executed, and the mount is read-only. Device
     /// files still work.
@@ -16,25 +16,25 @@ pub enum Restrict {
 }
 
 /// Restricts one mount, mount_setattr(2). The call never lifts a restriction.
-pub fn restrict(mount: BorrowedFd<'_>, restrict: Restrict) -> io::Result<()> {
+pub fn restrict(mount: BorrowedFd<'_>, restrict: MountRestriction) -> io::Result<()> {
     set_attributes(mount, restrict, libc::AT_EMPTY_PATH)
 }
 
 /// Restricts a mount and every mount below it, mount_setattr(2). The call never lifts a
 /// restriction.
-pub fn restrict_tree(tree: BorrowedFd<'_>, restrict: Restrict) -> io::Result<()> {
+pub fn restrict_tree(tree: BorrowedFd<'_>, restrict: MountRestriction) -> io::Result<()> {
     set_attributes(tree, restrict, libc::AT_EMPTY_PATH | libc::AT_RECURSIVE)
 }
 
-fn set_attributes(mount: BorrowedFd<'_>, restrict: Restrict, flags: i32) -> io::Result<()> {
+fn set_attributes(mount: BorrowedFd<'_>, restrict: MountRestriction, flags: i32) -> io::Result<()> {
     let common = libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOSUID;
     let attributes = libc::mount_attr {
         attr_set: match restrict {
-            Restrict::DevicesAndPrivilege => common,
-            Restrict::Writing => common | libc::MOUNT_ATTR_RDONLY,
+            MountRestriction::DevicesAndPrivilege => common,
+            MountRestriction::Writing => common | libc::MOUNT_ATTR_RDONLY,
             // A read-only mount still permits writing to a device, because the data does not go to
             // the file system that holds the device file.
-            Restrict::Changing => {
+            MountRestriction::Changing => {
                 libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC
             }
         },

@@ -20,48 +20,48 @@ pub struct Tunnel {
 }
 
 /// Activates the loopback interface `lo`.
-pub fn loopback_up() -> io::Result<()> {
-    let mut request = named(b"lo");
+pub fn activate_loopback() -> io::Result<()> {
+    let mut request = interface_request(b"lo");
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
-    configure(&inet()?, libc::SIOCSIFFLAGS, &mut request)
+    configure(&inet_socket()?, libc::SIOCSIFFLAGS, &mut request)
 }
 
 /// Creates a tunnel with `device`, the Linux kernel's `networking/tuntap.rst`, and makes it the
 /// default route.
 ///
 /// The tunnel belongs to the network namespace in which the device is opened.
-pub fn tunnel(device: &Path, tunnel: &Tunnel) -> io::Result<OwnedFd> {
+pub fn create_tunnel(device: &Path, tunnel: &Tunnel) -> io::Result<OwnedFd> {
     const NAME: &[u8] = b"tun0";
     let device =
         rustix::fs::open(device, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
-    let mut request = named(NAME);
+    let mut request = interface_request(NAME);
     request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
     configure(&device, libc::TUNSETIFF, &mut request)?;
 
-    let socket = inet()?;
-    let mut request = named(NAME);
-    request.ifr_ifru.ifru_addr = generic(tunnel.address);
+    let socket = inet_socket()?;
+    let mut request = interface_request(NAME);
+    request.ifr_ifru.ifru_addr = socket_address(tunnel.address);
     configure(&socket, libc::SIOCSIFADDR, &mut request)?;
-    let mut request = named(NAME);
+    let mut request = interface_request(NAME);
     let mask = u32::MAX.checked_shl(32 - u32::from(tunnel.prefix)).unwrap_or(0);
-    request.ifr_ifru.ifru_netmask = generic(Ipv4Addr::from_bits(mask));
+    request.ifr_ifru.ifru_netmask = socket_address(Ipv4Addr::from_bits(mask));
     configure(&socket, libc::SIOCSIFNETMASK, &mut request)?;
-    let mut request = named(NAME);
+    let mut request = interface_request(NAME);
     request.ifr_ifru.ifru_mtu = tunnel.packet.into();
     configure(&socket, libc::SIOCSIFMTU, &mut request)?;
-    let mut request = named(NAME);
+    let mut request = interface_request(NAME);
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
     configure(&socket, libc::SIOCSIFFLAGS, &mut request)?;
     default_route(&socket, NAME)?;
     Ok(device)
 }
 
-fn inet() -> io::Result<OwnedFd> {
+fn inet_socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?)
 }
 
 /// Returns a request about the interface `name`, which must be shorter than `IFNAMSIZ`.
-fn named(name: &[u8]) -> libc::ifreq {
+fn interface_request(name: &[u8]) -> libc::ifreq {
     // SAFETY: ifreq is integers and a union of plain data; all zeroes is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (place, byte) in request.ifr_name.iter_mut().zip(name) {
@@ -71,7 +71,7 @@ fn named(name: &[u8]) -> libc::ifreq {
 }
 
 /// Returns an address in the form that requests about interfaces use.
-fn generic(address: Ipv4Addr) -> libc::sockaddr {
+fn socket_address(address: Ipv4Addr) -> libc::sockaddr {
     let [a, b, c, d] = address.octets();
     // sockaddr_in has the same 16 bytes: in `sa_data`, the port comes first (two bytes), then the
     // address (ip(7)).
@@ -94,10 +94,10 @@ fn default_route(socket: &OwnedFd, name: &[u8]) -> io::Result<()> {
     // SAFETY: rtentry is integers, plain addresses and one pointer that may be null; all zeroes is
     // valid.
     let mut route: libc::rtentry = unsafe { std::mem::zeroed() };
-    route.rt_dst = generic(Ipv4Addr::UNSPECIFIED);
-    route.rt_genmask = generic(Ipv4Addr::UNSPECIFIED);
+    route.rt_dst = socket_address(Ipv4Addr::UNSPECIFIED);
+    route.rt_genmask = socket_address(Ipv4Addr::UNSPECIFIED);
     route.rt_flags = libc::RTF_UP;
-    let mut device = named(name).ifr_name;
+    let mut device = interface_request(name).ifr_name;
     route.rt_dev = device.as_mut_ptr();
     // SAFETY: SIOCADDRT reads one rtentry; its device name is NUL-terminated and outlives the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCADDRT, &raw const route) };

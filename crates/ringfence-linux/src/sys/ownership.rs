@@ -10,8 +10,8 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 ///
 /// The files of one user and group appear to belong to another user and group. The files of all
 /// others appear to belong to the overflow user, `nobody`. `mount` must be a detached copy, and
-/// `namespace` must come from the function [`namespace`].
-pub fn translate(mount: BorrowedFd<'_>, namespace: BorrowedFd<'_>) -> io::Result<()> {
+/// `namespace` must come from [`create_id_map`].
+pub fn map_mount_ids(mount: BorrowedFd<'_>, namespace: BorrowedFd<'_>) -> io::Result<()> {
     let attributes = libc::mount_attr {
         attr_set: libc::MOUNT_ATTR_IDMAP,
         attr_clr: 0,
@@ -35,10 +35,10 @@ pub fn translate(mount: BorrowedFd<'_>, namespace: BorrowedFd<'_>) -> io::Result
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Creates a user namespace that serves only as an id map for [`translate`].
+/// Creates a user namespace that serves only as an id map for [`map_mount_ids`].
 ///
 /// Files of `from` appear to belong to `to`; each is a user id and a group id.
-pub fn namespace(from: (u32, u32), to: (u32, u32)) -> io::Result<OwnedFd> {
+pub fn create_id_map(from: (u32, u32), to: (u32, u32)) -> io::Result<OwnedFd> {
     let (process, pid) = in_new_user_namespace()?;
     let mapped = fs_err::write(format!("/proc/{pid}/uid_map"), format!("{} {} 1", from.0, to.0))
         .and_then(|()| {

@@ -15,7 +15,7 @@ const CLONE_INTO_CGROUP: u64 = 1 << 33;
 
 /// The two sides of a clone: the calling process and the new process.
 #[derive(Debug)]
-pub enum Side {
+pub enum CloneSide {
     /// The caller, with a descriptor for the new process and its id.
     Parent {
         /// Pidfd, which becomes readable when the new process ends.
@@ -32,8 +32,8 @@ pub enum Side {
 /// `flags` are `CLONE_NEW*` flags. `cgroup` is the directory of the cgroup v2 in which the child is
 /// created. Fails if this process has more than one thread, because the child has only the calling
 /// thread and locks that the other threads held would stay locked forever.
-pub fn clone3(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Side> {
-    single_threaded()?;
+pub fn clone3(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<CloneSide> {
+    require_single_thread()?;
     let mut pidfd: libc::c_int = -1;
     // SAFETY: clone_args is plain integers; all zeroes is a valid value (clone3(2)).
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
@@ -51,20 +51,20 @@ pub fn clone3(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Side> {
     let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size) };
     match pid {
         -1 => Err(io::Error::last_os_error()),
-        0 => Ok(Side::Child),
+        0 => Ok(CloneSide::Child),
         pid => {
             // SAFETY: on success the kernel stored a new descriptor that nobody else owns
             // (CLONE_PIDFD).
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-            Ok(Side::Parent { pidfd, pid: pid as i32 })
+            Ok(CloneSide::Parent { pidfd, pid: pid as i32 })
         }
     }
 }
 
 /// Forks with clone(2), like [`clone3`] without namespaces and cgroup. Unlike `clone3`, this works
 /// under a seccomp filter that refuses clone3(2).
-pub fn fork() -> io::Result<Side> {
-    single_threaded()?;
+pub fn fork() -> io::Result<CloneSide> {
+    require_single_thread()?;
     let mut pidfd: libc::c_int = -1;
     let flags = libc::CLONE_PIDFD | libc::SIGCHLD;
     // SAFETY: with a null stack the child runs on its own copy of this one, as after fork(2); the
@@ -74,12 +74,12 @@ pub fn fork() -> io::Result<Side> {
         unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, &raw mut pidfd, 0usize, 0usize) };
     match pid {
         -1 => Err(io::Error::last_os_error()),
-        0 => Ok(Side::Child),
+        0 => Ok(CloneSide::Child),
         pid => {
             // SAFETY: on success the kernel stored a new descriptor that nobody else owns
             // (CLONE_PIDFD).
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-            Ok(Side::Parent { pidfd, pid: pid as i32 })
+            Ok(CloneSide::Parent { pidfd, pid: pid as i32 })
         }
     }
 }
@@ -92,7 +92,7 @@ pub fn fork() -> io::Result<Side> {
 /// The seccomp filter of a sandbox refuses clone3(2), because it cannot see the flags of that call,
 /// but it permits this call.
 pub fn vfork(child: &mut dyn FnMut() -> i32) -> io::Result<rustix::process::Pid> {
-    const STACK: usize = 256 * 1024;
+    const STACK_BYTES: usize = 256 * 1024;
     extern "C" fn enter(child: *mut libc::c_void) -> libc::c_int {
         let child = child.cast::<&mut dyn FnMut() -> i32>();
         // SAFETY: the pointer is to the reference below. The reference outlives the call, because
@@ -101,8 +101,8 @@ pub fn vfork(child: &mut dyn FnMut() -> i32) -> io::Result<rustix::process::Pid>
         let child = unsafe { &mut *child };
         child()
     }
-    single_threaded()?;
-    let mut stack = vec![0u8; STACK];
+    require_single_thread()?;
+    let mut stack = vec![0u8; STACK_BYTES];
     let mut child = child;
     let argument = (&raw mut child).cast();
     let top = stack.as_mut_ptr_range().end;
@@ -119,11 +119,11 @@ pub fn vfork(child: &mut dyn FnMut() -> i32) -> io::Result<rustix::process::Pid>
 }
 
 /// Fails unless the calling process has exactly one thread.
-fn single_threaded() -> io::Result<()> {
+fn require_single_thread() -> io::Result<()> {
     // A joined thread is still counted for a short time: pthread_join(3) returns when the thread
     // announces its end, and the kernel removes the thread after that.
-    const LOOKS: u32 = 100;
-    const MOMENT: Duration = Duration::from_micros(100);
+    const MAX_CHECKS: u32 = 100;
+    const CHECK_INTERVAL: Duration = Duration::from_micros(100);
     let mut looks = 0;
     loop {
         // The link count of a directory is 2 plus its subdirectories, and each thread has one
@@ -131,14 +131,14 @@ fn single_threaded() -> io::Result<()> {
         let threads = rustix::fs::stat("/proc/self/task")?.st_nlink.saturating_sub(2);
         match threads {
             1 => return Ok(()),
-            count if looks == LOOKS => {
+            count if looks == MAX_CHECKS => {
                 return Err(io::Error::other(format!(
                     "cannot fork a process that has {count} threads"
                 )));
             }
             _ => looks += 1,
         }
-        std::thread::sleep(MOMENT);
+        std::thread::sleep(CHECK_INTERVAL);
     }
 }
 
@@ -198,7 +198,7 @@ pub fn close_range(first: u32, last: u32) -> io::Result<()> {
 /// Waits for one child without blocking, wait4(2).
 ///
 /// Returns `None` if no child has changed state. Fails with `ECHILD` if there is no child.
-pub fn wait_any() -> io::Result<Option<Waited>> {
+pub fn wait_any() -> io::Result<Option<WaitedChild>> {
     let mut status = 0;
     // SAFETY: rusage is plain integers; all zeroes is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -208,34 +208,34 @@ pub fn wait_any() -> io::Result<Option<Waited>> {
     match pid {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(None),
-        pid => Ok(Some(Waited { pid, status, usage: Usage::from(&usage) })),
+        pid => Ok(Some(WaitedChild { pid, status, usage: ResourceUsage::from(&usage) })),
     }
 }
 
 /// A child that changed state.
 #[derive(Debug, Clone, Copy)]
-pub struct Waited {
+pub struct WaitedChild {
     /// Process id of the child.
     pub pid: i32,
     /// Wait status of the child, as wait(2) encodes it.
     pub status: i32,
     /// Resources that the child and its waited-for children used.
-    pub usage: Usage,
+    pub usage: ResourceUsage,
 }
 
 /// Resources that a process and its waited-for children used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Usage {
+pub struct ResourceUsage {
     /// Processor time, in microseconds.
     pub cpu_micros: u64,
     /// Largest resident set, in bytes.
     pub max_rss: u64,
 }
 
-impl From<&libc::rusage> for Usage {
+impl From<&libc::rusage> for ResourceUsage {
     fn from(usage: &libc::rusage) -> Self {
         let micros = |time: libc::timeval| (time.tv_sec as u64) * 1_000_000 + time.tv_usec as u64;
-        Usage {
+        ResourceUsage {
             cpu_micros: micros(usage.ru_utime) + micros(usage.ru_stime),
             max_rss: usage.ru_maxrss as u64 * 1024,
         }
@@ -245,7 +245,7 @@ impl From<&libc::rusage> for Usage {
 /// Kills every process that this process may signal, except itself, kill(2) with -1.
 ///
 /// For the first process of a pid namespace, these are all other processes of the namespace.
-pub fn kill_everyone() -> io::Result<()> {
+pub fn kill_all_others() -> io::Result<()> {
     // Any other process would also kill processes that are not its own.
     if rustix::process::getpid() != rustix::process::Pid::INIT {
         return Err(io::Error::other("only the first process of a pid namespace may end it"));
@@ -265,12 +265,12 @@ pub fn own_group() -> Option<rustix::process::Pid> {
 }
 
 /// Returns the resources that all waited-for children of this process used together, getrusage(2).
-pub fn children_usage() -> Usage {
+pub fn children_usage() -> ResourceUsage {
     // SAFETY: rusage is plain integers; all zeroes is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to a live rusage; RUSAGE_CHILDREN cannot fail with a valid pointer.
     unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
-    Usage::from(&usage)
+    ResourceUsage::from(&usage)
 }
 
 /// Returns the processor time that all threads of another process have used so far,
@@ -300,7 +300,7 @@ pub fn exit_now(code: i32) -> ! {
 }
 
 /// Duplicates a descriptor to a given number, dup2(2). The duplicate stays open across exec.
-pub fn place(fd: &OwnedFd, number: i32) -> io::Result<()> {
+pub fn duplicate_to(fd: &OwnedFd, number: i32) -> io::Result<()> {
     // SAFETY: dup2 takes integers only, and closes the previous descriptor of that number. The only
     // caller is a child about to exec, whose own descriptors are all above the numbers that it
     // assigns.
@@ -321,7 +321,7 @@ pub fn duplicate(number: i32) -> io::Result<OwnedFd> {
 }
 
 /// Returns freed memory of this process to the system, as far as its allocator can.
-pub fn give_memory_back() {
+pub fn release_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim(3) takes any number, and takes the locks that it needs.
     unsafe {

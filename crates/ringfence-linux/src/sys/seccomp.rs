@@ -39,7 +39,14 @@ pub(crate) fn getpid_of_32_bit() -> i32 {
     // SAFETY: `int 0x80` with getpid's number touches no memory. The kernel preserves all registers
     // but rax, and old versions clear r8 to r11, which are declared as clobbered.
     unsafe {
-        std::arch::asm!("int 0x80", inout("eax") result, out("r8") _, out("r9") _, out("r10") _, out("r11") _);
+        std::arch::asm!(
+            "int 0x80",
+            inout("eax") result,
+            out("r8") _,
+            out("r9") _,
+            out("r10") _,
+            out("r11") _,
+        );
     }
     result
 }

@@ -5,15 +5,15 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 /// A set of signals.
 #[derive(Clone, Copy)]
-pub struct Mask(libc::sigset_t);
+pub struct SignalMask(libc::sigset_t);
 
-impl std::fmt::Debug for Mask {
+impl std::fmt::Debug for SignalMask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Mask")
     }
 }
 
-impl Mask {
+impl SignalMask {
     /// Returns a mask without signals.
     pub fn empty() -> Self {
         // SAFETY: sigset_t is plain integers; all zeroes is valid, and sigemptyset initialises it
@@ -21,20 +21,20 @@ impl Mask {
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
         // SAFETY: the pointer is to a live sigset_t.
         unsafe { libc::sigemptyset(&raw mut set) };
-        Mask(set)
+        SignalMask(set)
     }
 
     /// Returns a mask with every signal.
     pub fn full() -> Self {
-        let mut mask = Mask::empty();
+        let mut mask = SignalMask::empty();
         // SAFETY: the pointer is to a live sigset_t.
         unsafe { libc::sigfillset(&raw mut mask.0) };
         mask
     }
 
     /// Returns a mask with the given signals.
-    pub fn of(signals: &[i32]) -> Self {
-        let mut mask = Mask::empty();
+    pub fn with_signals(signals: &[i32]) -> Self {
+        let mut mask = SignalMask::empty();
         for signal in signals {
             // SAFETY: the pointer is to a live sigset_t; an invalid number is refused with EINVAL.
             unsafe { libc::sigaddset(&raw mut mask.0, *signal) };
@@ -43,17 +43,17 @@ impl Mask {
     }
 
     /// Replaces the mask of the calling thread by this mask. Returns the previous mask.
-    pub fn set(&self) -> io::Result<Mask> {
+    pub fn set(&self) -> io::Result<SignalMask> {
         self.change(libc::SIG_SETMASK)
     }
 
     /// Adds these signals to the mask of the calling thread. Returns the previous mask.
-    pub fn block(&self) -> io::Result<Mask> {
+    pub fn block(&self) -> io::Result<SignalMask> {
         self.change(libc::SIG_BLOCK)
     }
 
-    fn change(&self, how: i32) -> io::Result<Mask> {
-        let mut before = Mask::empty();
+    fn change(&self, how: i32) -> io::Result<SignalMask> {
+        let mut before = SignalMask::empty();
         // SAFETY: both pointers are to live sigset_t values; pthread_sigmask keeps neither.
         match unsafe { libc::pthread_sigmask(how, &raw const self.0, &raw mut before.0) } {
             0 => Ok(before),
@@ -77,7 +77,7 @@ impl Mask {
 }
 
 /// Reads all signals that are pending on a signalfd, and returns their numbers.
-pub fn pending(signals: &OwnedFd) -> Vec<i32> {
+pub fn read_pending(signals: &OwnedFd) -> Vec<i32> {
     let mut numbers = Vec::new();
     let mut buffer = [0u8; size_of::<libc::signalfd_siginfo>()];
     // ssi_signo is the first field and has four bytes (signalfd(2)).

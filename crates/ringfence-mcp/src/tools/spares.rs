@@ -1,4 +1,4 @@
-//! Spare interpreter that waits in the sandbox of a client for the code of the next call.
+//! SpareInterpreter interpreter that waits in the sandbox of a client for the code of the next call.
 //!
 //! The interpreter runs in the sandbox itself, so code finds the same files and servers as without
 //! a spare. A spare is started after code has run, so that a client that runs no code has no spare.
@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ringfence::{CodeError, Spare, chain};
+use ringfence::{CodeError, SpareInterpreter, chain};
 
 use crate::client::ClientSandbox;
 
@@ -25,7 +25,7 @@ struct WaitingSpare {
     language: String,
     /// Number of disturbances when the spare was started.
     disturbances: u64,
-    spare: Spare,
+    spare: SpareInterpreter,
 }
 
 /// Guard for an activity that may install files that a waiting interpreter would not find. A spare
@@ -55,7 +55,7 @@ impl Spares {
 
     /// Takes the spare out and returns it if it runs `language` and no disturbance came since its
     /// start.
-    fn take(&self, language: &str) -> Option<Spare> {
+    fn take(&self, language: &str) -> Option<SpareInterpreter> {
         let waiting = self.replace(None)?;
         let is_good = waiting.language == language && waiting.disturbances == self.disturbances();
         is_good.then_some(waiting.spare)
@@ -76,7 +76,7 @@ impl Spares {
 impl ClientSandbox {
     /// Returns the spare for a language, unless a process of the client runs that could have
     /// changed the sandbox.
-    pub(crate) fn spare(&self, language: &str) -> Option<Spare> {
+    pub(crate) fn spare(&self, language: &str) -> Option<SpareInterpreter> {
         self.spares.take(language).filter(|_| self.processes.running().is_empty())
     }
 

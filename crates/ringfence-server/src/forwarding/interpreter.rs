@@ -11,8 +11,8 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use jiff::Timestamp;
 use ringfence::Fault;
-use ringfence::contexts::wire::{CreateRequest, ExecuteRequest, Line, Listed};
-use ringfence::contexts::{Cell, ContextError, Contexts, DEFAULT_LANGUAGE, Event};
+use ringfence::contexts::wire::{CreateRequest, ExecuteRequest, ExecutionLine, ListedContext};
+use ringfence::contexts::{Cell, CellEvent, ContextError, Contexts, DEFAULT_LANGUAGE};
 use ringfence_proto::header;
 use ringfence_proto::signature::agree;
 use ringfence_service::exchange::RequestBody;
@@ -97,10 +97,11 @@ async fn route(managed: &ManagedSandbox, request: Request<RequestBody>) -> Resul
             let created = async move {
                 sandbox.contexts().create(&language, cwd.as_deref()).await.map_err(refusal)
             };
-            Ok(json(StatusCode::OK, &Listed::from(&run_to_completion(created).await?)))
+            Ok(json(StatusCode::OK, &ListedContext::from(&run_to_completion(created).await?)))
         }
         (&Method::GET, ["contexts"]) => {
-            let listed: Vec<Listed> = contexts.list().iter().map(Listed::from).collect();
+            let listed: Vec<ListedContext> =
+                contexts.list().iter().map(ListedContext::from).collect();
             Ok(json(StatusCode::OK, &listed))
         }
         (&Method::DELETE, ["contexts", id]) => {
@@ -159,11 +160,11 @@ fn lines(cell: Cell, begun: ExecutionHandle, span: ExecSpan) -> Reply {
     let pieces = stream::unfold((cell, begun, span), |(mut cell, begun, span)| async {
         let next = cell.next().await?;
         match &next {
-            Ok(Event::Error(raised)) => {
+            Ok(CellEvent::Error(raised)) => {
                 begun.ended(false, raised.name.as_str());
                 span.fail("the code raised an error");
             }
-            Ok(Event::Ended(_)) => {
+            Ok(CellEvent::Ended(_)) => {
                 // After an error, these calls change nothing, because the first end counts.
                 begun.ended(true, "done");
                 span.succeed();
@@ -175,10 +176,10 @@ fn lines(cell: Cell, begun: ExecutionHandle, span: ExecSpan) -> Reply {
             Ok(_) => {}
         }
         let lines = match next {
-            Ok(event) => Line::of(event, Timestamp::now()),
-            Err(error) => Line::of_failure(&error).into(),
+            Ok(event) => ExecutionLine::from_event(event, Timestamp::now()),
+            Err(error) => ExecutionLine::from_failure(&error).into(),
         };
-        let text: String = lines.iter().map(Line::text).collect();
+        let text: String = lines.iter().map(ExecutionLine::text).collect();
         Some((Bytes::from(text), (cell, begun, span)))
     });
     let mut reply = bare(StatusCode::OK);

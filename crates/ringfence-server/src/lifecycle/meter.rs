@@ -162,7 +162,7 @@ impl Server {
             if is_fewer {
                 // The memory of ended sandboxes lies between memory in use, and the allocator
                 // returns it only on request.
-                tokio::task::spawn_blocking(ringfence::give_memory_back);
+                tokio::task::spawn_blocking(ringfence::release_memory);
             }
             self.hold_back().await;
             looks += 1;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use ringfence::policy::{Network, Size};
-use ringfence::{Choice, Fault, Host, PolicyFile, Settings, chain};
+use ringfence::{BackendChoice, Fault, Host, PolicyFile, Settings, chain};
 use ringfence_core::settings::Config;
 use serde::Deserialize;
 
@@ -37,8 +37,8 @@ pub struct ServerConfig {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TemplateConfig {
-    /// Choice of the backend that enforces the policy.
-    backend: Option<Choice>,
+    /// BackendChoice of the backend that enforces the policy.
+    backend: Option<BackendChoice>,
     /// Image for containers of this template.
     pub image: Option<String>,
     /// Policy file; a relative path starts at the directory of the settings file.
@@ -172,7 +172,7 @@ mod tests {
         let templates = ServerConfig::read(&path).unwrap().templates();
         let host = Host::new(Default::default(), place.path().into());
         let settings = |name: &str| templates[name].settings(host.clone()).unwrap();
-        assert_eq!(settings("base").policy.backend, Some(Choice::Only(Backend::Podman)));
+        assert_eq!(settings("base").policy.backend, Some(BackendChoice::Only(Backend::Podman)));
         assert_eq!(settings("base").container.image.as_deref(), Some("debian:stable"));
         assert_eq!(settings("mine").policy.limits.memory, Some(Size::mebibytes(64)));
         assert_eq!(settings("code-interpreter-v1").policy, Policy::default());

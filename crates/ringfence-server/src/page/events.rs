@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::StatusCode;
 use hyper::body::Frame;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use ringfence::egress::{Entry, Event, Follower};
+use ringfence::egress::{Event, Follower, LogEntry};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
@@ -56,7 +56,7 @@ impl OwnerCalls<'_> {
             Refusal::busy("too many clients watch this sandbox", KEEPALIVE_POLLS.into())
         })?;
         let over = over(&managed, Arc::clone(self.server));
-        let follower = Follower::of(self.server.registry.host(), id);
+        let follower = Follower::for_sandbox(self.server.registry.host(), id);
         let watch = EventStream::new(managed, follower, Box::pin(over), room);
         let pieces = stream::unfold(watch, |mut watch| async {
             let text = watch.next().await?;
@@ -170,7 +170,7 @@ impl EventStream {
     }
 }
 
-fn denied(entry: Entry) -> Option<DenialEvent> {
+fn denied(entry: LogEntry) -> Option<DenialEvent> {
     let at = entry.time;
     match entry.event {
         Event::Denied(denial) => {

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use ringfence_linux::sys::signal::Mask;
+use ringfence_linux::sys::signal::SignalMask;
 use ringfence_proto::process::PtySize;
 use rustix::process::Signal;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
@@ -44,7 +44,7 @@ impl<'a> Raw<'a> {
     fn set(&self, mode: &Termios) {
         // Without blocking SIGTTOU, changing the terminal from the background would stop this
         // process, termios(3).
-        if let Ok(before) = Mask::of(&[Signal::TTOU.as_raw()]).block() {
+        if let Ok(before) = SignalMask::with_signals(&[Signal::TTOU.as_raw()]).block() {
             let _ = tcsetattr(self.terminal, OptionalActions::Now, mode); // terminal may be gone
             let _ = before.set(); // this was the thread's mask a moment ago
         }

@@ -5,7 +5,7 @@ use std::io;
 
 use futures_util::future::BoxFuture;
 use ringfence_core::settings::detect_container;
-use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Plan, Support};
+use ringfence_core::{Backend as Name, Capabilities, Clause, Plan, Support, UnstatedClauses};
 use ringfence_linux::Confinement;
 
 use super::limits::{self, CgroupAccess};
@@ -47,7 +47,7 @@ impl Backend for Bare {
                 || Support::absent(why(), "choose a backend that isolates: `--backend auto`");
             support.entry(clause).or_insert_with(absent);
         }
-        Ok(Capabilities { backend: self.name, summary, defaults: Defaults::Waived, support })
+        Ok(Capabilities { backend: self.name, summary, defaults: UnstatedClauses::Waived, support })
     }
 
     fn isolates(&self) -> bool {

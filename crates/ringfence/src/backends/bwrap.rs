@@ -10,17 +10,19 @@ use std::path::{Path, PathBuf};
 
 use futures_util::future::BoxFuture;
 use ringfence_core::policy::Network;
-use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Plan, Policy, Support};
-use ringfence_linux::gate::{self, Kind};
-use ringfence_linux::inside::{self, Inside, NamespaceRoot, Way};
+use ringfence_core::{
+    Backend as Name, Capabilities, Clause, Plan, Policy, Support, UnstatedClauses,
+};
+use ringfence_linux::gate::{self, GateKind};
+use ringfence_linux::inside::{self, GateDescriptors, InsideSteps, NamespaceRoot};
 use ringfence_linux::landlock::{Rules, abi};
-use ringfence_linux::launcher::in_memory;
-use ringfence_linux::seccomp::{Filter, Profile, Sockets};
-use ringfence_linux::streams::TERMINALS;
+use ringfence_linux::launcher::create_memory_file;
+use ringfence_linux::seccomp::{AllowedSockets, FilterProfile, SeccompFilter};
+use ringfence_linux::streams::TERMINAL_NAMES;
 use ringfence_linux::view::inode_limit;
 use ringfence_linux::{
-    Access, Confinement, Entry, Files, Launch, Launcher, Report, SHARED_MEMORY_SIZE, Survivors,
-    Terminal, View, control,
+    Access, Confinement, ControlReport, Entry, Launch, LaunchFiles, Launcher, SHARED_MEMORY_SIZE,
+    Survivors, TerminalMode, View, control,
 };
 use rustix::fs::{Access as Permission, Mode, OFlags};
 use rustix::net::RecvFlags;
@@ -72,7 +74,12 @@ impl Backend for Bwrap {
         let with_landlock =
             if landlock > 0 { format!("Landlock ABI {landlock}, ") } else { String::new() };
         let summary = format!("bubblewrap at {}, {with_landlock}seccomp", program.display());
-        Ok(Capabilities { backend: Name::Bwrap, summary, defaults: Defaults::Required, support })
+        Ok(Capabilities {
+            backend: Name::Bwrap,
+            summary,
+            defaults: UnstatedClauses::Required,
+            support,
+        })
     }
 
     fn start<'a>(
@@ -179,7 +186,7 @@ impl ProcessLaunch for Bwrap {
             arguments.entry(entry, &view).map_err(failed("bubblewrap's arguments"))?;
         }
         let mounts_inside = !division.inside.is_empty();
-        let has_tunnel = egress::gate(&site.plan.policy) == Some(Kind::Transparent);
+        let has_tunnel = egress::gate(&site.plan.policy) == Some(GateKind::Transparent);
         let described =
             arguments.described(&program, &sight.variables, &division.inside, &view, command);
         let described = described.map_err(failed("bubblewrap's arguments"))?;
@@ -197,8 +204,8 @@ impl ProcessLaunch for Bwrap {
             .then(|| arguments.tunnel())
             .transpose()
             .map_err(failed("the tunnel's device"))?;
-        let way = holder.map(|holder| Way { holder: arguments.pass(holder), tunnel });
-        let inside = Inside {
+        let way = holder.map(|holder| GateDescriptors { holder: arguments.pass(holder), tunnel });
+        let inside = InsideSteps {
             mounts: division.inside,
             expected,
             streams: site.streams.files(),
@@ -271,7 +278,7 @@ impl Arguments {
         let size = SHARED_MEMORY_SIZE.to_string();
         self.push(["--dev", "/dev", "--perms", "1777", "--size", &size, "--tmpfs", SHARED_MEMORY]);
         // Bubblewrap itself mounts the terminal of standard output, under the first name.
-        for (name, terminal) in TERMINALS[1..].iter().zip(terminals) {
+        for (name, terminal) in TERMINAL_NAMES[1..].iter().zip(terminals) {
             let inside = Path::new("/dev").join(name);
             self.push([OsStr::new("--dev-bind"), terminal.as_os_str(), inside.as_os_str()]);
         }
@@ -286,7 +293,7 @@ impl Arguments {
 
     /// Adds a descriptor from which bubblewrap reads `contents`, and returns its number as a word.
     fn data(&mut self, contents: &[u8]) -> io::Result<OsString> {
-        Ok(self.pass(in_memory(contents)?).to_string().into())
+        Ok(self.pass(create_memory_file(contents)?).to_string().into())
     }
 
     /// Adds a descriptor and returns its number.
@@ -330,7 +337,8 @@ impl Arguments {
         self.push(["--cap-add", "CAP_NET_ADMIN"]);
         // Open with O_PATH only: a tunnel belongs to the network namespace in which its device was
         // really opened, and that must be the sandbox's.
-        let device = rustix::fs::open(gate::DEVICE, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let device =
+            rustix::fs::open(gate::TUNNEL_DEVICE, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         Ok(self.pass(device))
     }
 
@@ -390,10 +398,10 @@ impl Arguments {
         mut self,
         program: &Path,
         launcher: &Launcher,
-        inside: &Inside,
+        inside: &InsideSteps,
     ) -> io::Result<(Command, Vec<(i32, OwnedFd)>)> {
         let ours = self.pass(launcher.program()?);
-        let description = self.pass(inside.in_memory()?).to_string();
+        let description = self.pass(inside.write_to_memory()?).to_string();
         let list = self.data(&joined(&self.words.clone()))?;
         let command = Command::new(program).argument("--args").argument(list).argument("--");
         let command = command
@@ -467,7 +475,7 @@ impl Arguments {
     /// Adds the last mounts: `/proc`, and a root that is read-only from then on.
     fn close(&mut self) -> io::Result<()> {
         self.push(["--proc", "/proc"]);
-        for entry in View::of_proc().iter().filter(|entry| entry.path().exists()) {
+        for entry in View::proc_entries().iter().filter(|entry| entry.path().exists()) {
             self.entry(entry, &View::default())?;
         }
         self.push(["--remount-ro", "/"]);
@@ -476,7 +484,9 @@ impl Arguments {
 
     /// Adds the seccomp filter as a descriptor.
     fn filter(&mut self) -> io::Result<()> {
-        let filter = self.data(&Filter::build(Profile { sockets: Sockets::Private }).to_bytes())?;
+        let filter = self.data(
+            &SeccompFilter::build(FilterProfile { sockets: AllowedSockets::Private }).to_bytes(),
+        )?;
         self.push([OsString::from("--seccomp"), filter]);
         Ok(())
     }
@@ -674,7 +684,7 @@ fn preflight(
         }
     };
     let inner = Command::new("/bin/sh").arguments(["-c".to_owned(), format!("exit {WORKED}")]);
-    let inside = Inside {
+    let inside = InsideSteps {
         mounts,
         expected: Vec::new(),
         streams: Vec::new(),
@@ -690,21 +700,22 @@ fn preflight(
     let launch = Launch {
         exec: exec(&trial, [], "/".into()).map_err(|error| unavailable(error.to_string()))?,
         confinement: Confinement::Delegated,
-        terminal: Terminal::Detached,
+        terminal: TerminalMode::Detached,
         time: None,
         survivors: Survivors::End,
         private: None,
     };
     let [stdin, stdout, _] = null_streams().map_err(failed)?.map(Some);
-    let files = Files { stdio: [stdin, stdout, Some(writer)], terminal: None, gate: None, passed };
+    let files =
+        LaunchFiles { stdio: [stdin, stdout, Some(writer)], terminal: None, gate: None, passed };
     let started =
         launcher.start(&launch, files, None).map_err(|error| unavailable(crate::chain(&error)))?;
     let mut report = control::receive(&started.control, RecvFlags::empty()).map_err(failed)?;
-    if let Some(Report::Started { .. }) = report {
+    if let Some(ControlReport::Started { .. }) = report {
         report = control::receive(&started.control, RecvFlags::empty()).map_err(failed)?;
     }
     match report {
-        Some(Report::Ended(ending)) if ending.exit_code == Some(WORKED) => Ok(()),
+        Some(ControlReport::Ended(ending)) if ending.exit_code == Some(WORKED) => Ok(()),
         report => {
             let mut said = vec![0; 4096];
             let length = rustix::io::read(&reader, &mut said[..]).unwrap_or(0);

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use ringfence_core::{Clause, Plan, Support};
 use ringfence_linux::cgroup::{
-    self, CgroupError, CgroupSupport, Group, Holder, Limit, UncountedMemory, Version, Wanted, probe,
+    self, Cgroup, CgroupError, CgroupLimit, CgroupSupport, CgroupVersion, LimitHolder,
+    UncountedMemory, WantedLimits, probe,
 };
 
 use super::{GroupNeed, Preparation, Question};
@@ -84,8 +85,8 @@ pub(super) fn cleanup_of_a_tree(question: &Question<'_>, access: CgroupAccess) -
 
 /// Returns the support of a clause that a cgroup enforces. `is_given` tells whether the command may
 /// write cgroup files.
-fn from_cgroup(clause: Clause, found: Result<Holder, CgroupError>, is_given: bool) -> Support {
-    let Holder { version, can_be_left, uncounted } = match found {
+fn from_cgroup(clause: Clause, found: Result<LimitHolder, CgroupError>, is_given: bool) -> Support {
+    let LimitHolder { version, can_be_left, uncounted } = match found {
         Ok(holder) => holder,
         Err(error) => return Support::absent(crate::chain(&error), error.hint()),
     };
@@ -106,15 +107,15 @@ fn from_cgroup(clause: Clause, found: Result<Holder, CgroupError>, is_given: boo
 /// Returns one sentence for each kind of memory that a memory limit does not count. `version` is
 /// the version of the memory controller.
 pub(crate) fn missing_from_memory(
-    version: Version,
+    version: CgroupVersion,
     uncounted: UncountedMemory,
 ) -> Vec<&'static str> {
     let sockets = match version {
-        Version::V1 if uncounted.sockets => {
+        CgroupVersion::V1 if uncounted.sockets => {
             Some("cgroup v1 counts no buffers of sockets, and nothing else limits them")
         }
-        Version::V1 => Some(UNCOUNTED_BY_V1),
-        Version::V2 => None,
+        CgroupVersion::V1 => Some(UNCOUNTED_BY_V1),
+        CgroupVersion::V2 => None,
     };
     let swap = uncounted.swap.then_some("what is swapped out is not counted");
     sockets.into_iter().chain(swap).collect()
@@ -124,23 +125,25 @@ pub(crate) fn missing_from_memory(
 pub(crate) fn create_group(
     plan: &Plan,
     preparation: &Preparation,
-) -> Result<Option<Group>, CgroupError> {
+) -> Result<Option<Cgroup>, CgroupError> {
     let wanted = wanted(plan, preparation);
-    let create =
-        |wanted: Wanted| (wanted != Wanted::default()).then(|| Group::create(&wanted)).transpose();
+    let create = |wanted: WantedLimits| {
+        (wanted != WantedLimits::default()).then(|| Cgroup::create(&wanted)).transpose()
+    };
     match (create(wanted), preparation.group) {
-        (Err(CgroupError::Unavailable { limit: Limit::TreeKill, .. }), GroupNeed::IfPossible) => {
-            create(Wanted { tree_kill: false, ..wanted })
-        }
+        (
+            Err(CgroupError::Unavailable { limit: CgroupLimit::TreeKill, .. }),
+            GroupNeed::IfPossible,
+        ) => create(WantedLimits { tree_kill: false, ..wanted }),
         (created, _) => created,
     }
 }
 
 /// Returns the limits that a cgroup must enforce, including limits that hold only in part.
-fn wanted(plan: &Plan, preparation: &Preparation) -> Wanted {
+fn wanted(plan: &Plan, preparation: &Preparation) -> WantedLimits {
     let limits = &plan.policy.limits;
     let is_set = |clause| plan.held.get(&clause).is_some_and(|support| !support.is_absent());
-    Wanted {
+    WantedLimits {
         memory: limits.memory.filter(|_| is_set(Clause::Memory)).map(|size| size.bytes()),
         cpus: limits.cpus.filter(|_| is_set(Clause::Cpus)),
         processes: limits
@@ -155,33 +158,33 @@ fn wanted(plan: &Plan, preparation: &Preparation) -> Wanted {
 mod tests {
     use super::*;
 
-    fn holder(version: Version) -> Holder {
-        Holder { version, can_be_left: true, uncounted: UncountedMemory::default() }
+    fn holder(version: CgroupVersion) -> LimitHolder {
+        LimitHolder { version, can_be_left: true, uncounted: UncountedMemory::default() }
     }
 
     #[test]
     fn a_group_that_the_command_can_leave_holds_nothing_in_full() {
         for clause in [Clause::Cpus, Clause::ProcessCount, Clause::Cleanup] {
             assert_eq!(
-                from_cgroup(clause, Ok(holder(Version::V2)), true),
+                from_cgroup(clause, Ok(holder(CgroupVersion::V2)), true),
                 Support::weaker(CAN_BE_LEFT)
             );
-            assert!(from_cgroup(clause, Ok(holder(Version::V2)), false).is_enforced());
-            let kept = Holder { can_be_left: false, ..holder(Version::V2) };
+            assert!(from_cgroup(clause, Ok(holder(CgroupVersion::V2)), false).is_enforced());
+            let kept = LimitHolder { can_be_left: false, ..holder(CgroupVersion::V2) };
             assert!(from_cgroup(clause, Ok(kept), true).is_enforced());
         }
     }
 
     #[test]
     fn memory_is_held_in_full_by_version_2_alone() {
-        assert!(from_cgroup(Clause::Memory, Ok(holder(Version::V2)), false).is_enforced());
+        assert!(from_cgroup(Clause::Memory, Ok(holder(CgroupVersion::V2)), false).is_enforced());
         assert_eq!(
-            from_cgroup(Clause::Memory, Ok(holder(Version::V1)), false),
+            from_cgroup(Clause::Memory, Ok(holder(CgroupVersion::V1)), false),
             Support::weaker(UNCOUNTED_BY_V1)
         );
-        let swapping = Holder {
+        let swapping = LimitHolder {
             uncounted: UncountedMemory { sockets: false, swap: true },
-            ..holder(Version::V2)
+            ..holder(CgroupVersion::V2)
         };
         assert!(!from_cgroup(Clause::Memory, Ok(swapping), false).is_enforced());
         assert!(from_cgroup(Clause::Cpus, Ok(swapping), false).is_enforced());

@@ -24,7 +24,7 @@ use futures_util::future::BoxFuture;
 use ringfence_core::{Backend as Name, Capabilities, Clause, Fault, Plan, Policy};
 use ringfence_linux::{Confinement, Exec, Launcher};
 
-use crate::egress::{GateHolder, Sealed};
+use crate::egress::{GateHolder, LoadedCredentials};
 use crate::engine::Core;
 use crate::granted::Grants;
 use crate::ready::Context;
@@ -182,7 +182,7 @@ pub(crate) struct Site<'a> {
     pub(crate) shown: &'a [PathBuf],
     /// Credentials that the egress proxy shows to hosts outside, for which the proxy is trusted
     /// inside.
-    pub(crate) sealed: Option<&'a Sealed>,
+    pub(crate) sealed: Option<&'a LoadedCredentials>,
     /// Standard streams of the caller, as far as they are files outside.
     pub(crate) streams: &'a CallerStreams,
 }

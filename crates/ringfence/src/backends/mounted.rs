@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ringfence_linux::inside::{Expectation, Identity};
+use ringfence_linux::inside::{FileIdentity, MountExpectation};
 use ringfence_linux::{Entry, View};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 
@@ -48,25 +48,25 @@ fn destination(entry: &Entry) -> &Path {
 
 /// Returns what must be found inside once a view is built. Refuses a source that was replaced by a
 /// symbolic link.
-pub(super) fn expectations(view: &View) -> io::Result<Vec<Expectation>> {
+pub(super) fn expectations(view: &View) -> io::Result<Vec<MountExpectation>> {
     let mut expected = Vec::new();
     for entry in &view.entries {
         match entry {
             Entry::Bind { source, destination, .. } => {
                 // The destination may lie behind a symbolic link of the view, as with a merged
                 // `/usr`.
-                expected.push(Expectation::Bound {
+                expected.push(MountExpectation::Bound {
                     path: destination.clone(),
                     identity: identity(source)?,
                 });
             }
             Entry::Pin { path } | Entry::Protect { path } => {
-                expected.push(Expectation::Mounted {
+                expected.push(MountExpectation::Mounted {
                     path: path.clone(),
                     identity: identity(&on_host(view, path))?,
                 });
             }
-            Entry::Hide { path } => expected.push(Expectation::Hidden { path: path.clone() }),
+            Entry::Hide { path } => expected.push(MountExpectation::Hidden { path: path.clone() }),
             Entry::Directory { .. }
             | Entry::Symlink { .. }
             | Entry::File { .. }
@@ -76,7 +76,7 @@ pub(super) fn expectations(view: &View) -> io::Result<Vec<Expectation>> {
     Ok(expected)
 }
 
-fn identity(path: &Path) -> io::Result<Identity> {
+fn identity(path: &Path) -> io::Result<FileIdentity> {
     let opened = openat2(
         CWD,
         path,
@@ -86,7 +86,7 @@ fn identity(path: &Path) -> io::Result<Identity> {
     );
     let failed =
         |error: io::Error| io::Error::new(error.kind(), format!("`{}`: {error}", path.display()));
-    Identity::of(&opened.map_err(|error| failed(error.into()))?).map_err(failed)
+    FileIdentity::from_file(&opened.map_err(|error| failed(error.into()))?).map_err(failed)
 }
 
 /// Returns the host path of a path inside, by the deepest mount above it.

@@ -7,13 +7,15 @@ use std::path::{Path, PathBuf};
 
 use futures_util::future::BoxFuture;
 use ringfence_core::policy::Network;
-use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Plan, Policy, Support};
-use ringfence_linux::gate::{self, Kind};
+use ringfence_core::{
+    Backend as Name, Capabilities, Clause, Plan, Policy, Support, UnstatedClauses,
+};
+use ringfence_linux::gate::{self, GateKind};
 use ringfence_linux::landlock::{ABI_WITH_SCOPES, Rules, abi};
-use ringfence_linux::seccomp::Sockets;
+use ringfence_linux::seccomp::AllowedSockets;
 use ringfence_linux::{
-    Access, Confinement, Entry, Exec, Files, Launch, Launcher, Network as Reach, Report, Survivors,
-    Terminal, View, control,
+    Access, Confinement, ControlReport, Entry, Exec, Launch, LaunchFiles, Launcher, SandboxNetwork,
+    Survivors, TerminalMode, View, control,
 };
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -56,7 +58,12 @@ impl Backend for Native {
                 format!("Landlock ABI {abi} and seccomp alone: {because}")
             }
         };
-        Ok(Capabilities { backend: Name::Native, summary, defaults: Defaults::Required, support })
+        Ok(Capabilities {
+            backend: Name::Native,
+            summary,
+            defaults: UnstatedClauses::Required,
+            support,
+        })
     }
 
     fn start<'a>(
@@ -82,9 +89,9 @@ impl ProcessLaunch for Native {
         if !self.shares_paths(site.plan) {
             let (gate, holder) = egress::await_gate(&site.plan.policy)?.unzip();
             let network = match (is_open, egress::gate(&site.plan.policy)) {
-                (true, _) => Reach::Host,
-                (false, Some(kind)) => Reach::Gated(kind),
-                (false, None) => Reach::Private,
+                (true, _) => SandboxNetwork::Host,
+                (false, Some(kind)) => SandboxNetwork::Gated(kind),
+                (false, None) => SandboxNetwork::Private,
             };
             let directory = site
                 .workspace
@@ -120,7 +127,7 @@ impl ProcessLaunch for Native {
             exec: exec(command, variables, directory)?,
             confinement: Confinement::Landlock {
                 rules: in_place(&sight.view, private.path()),
-                sockets: if is_open { Sockets::Open } else { Sockets::None },
+                sockets: if is_open { AllowedSockets::Open } else { AllowedSockets::None },
             },
             passed: Vec::new(),
             gate: None,
@@ -241,7 +248,7 @@ pub(super) fn way_to_namespaces(program: &Path) -> String {
 fn try_namespaces(
     launcher: &Launcher,
     landlock_abi: u32,
-    gate: Option<Kind>,
+    gate: Option<GateKind>,
 ) -> Result<(), TrialError> {
     let step = |step: &str| {
         let step = step.to_owned();
@@ -250,20 +257,23 @@ fn try_namespaces(
     let view =
         View { entries: vec![Entry::Scratch { path: "/tmp".into(), size: 1 << 20, mode: 0o1777 }] };
     let program: CString = c"/nothing".into();
-    let network = gate.map_or(Reach::Private, Reach::Gated);
+    let network = gate.map_or(SandboxNetwork::Private, SandboxNetwork::Gated);
     // Any descriptor serves as the gate, because nobody looks at it.
-    let (_holder, gate) =
-        gate.map(|_| control::pair()).transpose().map_err(step("make a pair of sockets"))?.unzip();
+    let (_holder, gate) = gate
+        .map(|_| control::socket_pair())
+        .transpose()
+        .map_err(step("make a pair of sockets"))?
+        .unzip();
     let trial = Launch {
         exec: Exec { argv: vec![program.clone()], program, env: Vec::new(), directory: "/".into() },
         confinement: Confinement::Namespaces { view, network, landlock_abi, streams: Vec::new() },
-        terminal: Terminal::Detached,
+        terminal: TerminalMode::Detached,
         time: None,
         survivors: Survivors::End,
         private: None,
     };
     let stdio = null_streams().map_err(step("open `/dev/null`"))?.map(Some);
-    let files = Files { stdio, gate, ..Files::default() };
+    let files = LaunchFiles { stdio, gate, ..LaunchFiles::default() };
     let started = launcher.start(&trial, files, None).map_err(|error| match error {
         ringfence_linux::LaunchError::Clone { source }
         | ringfence_linux::LaunchError::Ask { source } => {
@@ -271,12 +281,12 @@ fn try_namespaces(
         }
     })?;
     match control::receive(&started.control, RecvFlags::empty()) {
-        Ok(Some(Report::ExecFailed { errno }))
+        Ok(Some(ControlReport::ExecFailed { errno }))
             if io::Error::from_raw_os_error(errno).kind() == io::ErrorKind::NotFound =>
         {
             Ok(())
         }
-        Ok(Some(Report::SetupFailed { step, errno })) => {
+        Ok(Some(ControlReport::SetupFailed { step, errno })) => {
             Err(TrialError::Step { step, source: io::Error::from_raw_os_error(errno) })
         }
         _ => Err(TrialError::Silent),
@@ -369,10 +379,10 @@ pub(super) fn ipc(landlock: u32, policy: &Policy) -> Support {
 /// Returns the result of [`egress_support`], and tries to make a tunnel if one is needed.
 fn tried_egress(landlock: u32, question: &Question<'_>) -> Support {
     let support = egress_support(question.policy);
-    if egress::gate(question.policy) != Some(Kind::Transparent) || !support.is_enforced() {
+    if egress::gate(question.policy) != Some(GateKind::Transparent) || !support.is_enforced() {
         return support;
     }
-    match try_namespaces(question.launcher, landlock, Some(Kind::Transparent)) {
+    match try_namespaces(question.launcher, landlock, Some(GateKind::Transparent)) {
         Ok(()) => support,
         Err(failure) => Support::absent(
             format!("`transparent` needs a tunnel: {failure}"),
@@ -383,15 +393,15 @@ fn tried_egress(landlock: u32, question: &Question<'_>) -> Support {
 
 /// Returns the support for restricting a sandbox with a network namespace to the allowed hosts.
 pub(super) fn egress_support(policy: &Policy) -> Support {
-    if egress::gate(policy) != Some(Kind::Transparent) {
+    if egress::gate(policy) != Some(GateKind::Transparent) {
         return Support::enforced("network namespace+egress proxy");
     }
-    match rustix::fs::open(gate::DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+    match rustix::fs::open(gate::TUNNEL_DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
         Ok(_) => Support::enforced("network namespace+egress proxy+tunnel"),
         Err(error) => Support::absent(
             format!(
                 "`transparent` needs a tunnel, and `{}` cannot be opened: {error}",
-                gate::DEVICE
+                gate::TUNNEL_DEVICE
             ),
             match error {
                 Errno::ACCESS | Errno::PERM => {

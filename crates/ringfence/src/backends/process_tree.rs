@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use ringfence_linux::cgroup::Group;
+use ringfence_linux::cgroup::Cgroup;
 use ringfence_linux::pause::ProcessTree;
-use ringfence_linux::{Files, Order, Report, Terminal, control};
+use ringfence_linux::{ControlOrder, ControlReport, LaunchFiles, TerminalMode, control};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::RecvFlags;
 use rustix::pipe::PipeFlags;
@@ -107,7 +107,8 @@ async fn start_guest(
     let (files, said) = streams(listener, owner).map_err(failed("make the guest's streams"))?;
     // The first process gets no deadline, because a lease can be renewed, and the sandbox ends
     // with its keeper anyway.
-    let underway = core.launch(Ready { context, preparation }, files, Terminal::Detached, None)?;
+    let underway =
+        core.launch(Ready { context, preparation }, files, TerminalMode::Detached, None)?;
     tokio::spawn(keep_log(said, log));
     let instance =
         ProcessInstance::new(underway, leash).map_err(|source| RunError::Watch { source })?;
@@ -118,12 +119,12 @@ async fn start_guest(
 /// Makes the guest's descriptors: no input, a pipe for its output, the listening socket, and its
 /// end of the leash. The guest does not get the log itself: a process that can look at the guest's
 /// descriptors could open the log again through them, proc(5), and truncate it or fill the disk.
-fn streams(listener: OwnedFd, owner: OwnedFd) -> io::Result<(Files, pipe::Receiver)> {
+fn streams(listener: OwnedFd, owner: OwnedFd) -> io::Result<(LaunchFiles, pipe::Receiver)> {
     let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let (said, output) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let copy = output.try_clone()?;
     let stdio = [Some(null), Some(output), Some(copy)];
-    let files = Files {
+    let files = LaunchFiles {
         stdio,
         terminal: None,
         gate: None,
@@ -158,11 +159,11 @@ impl ProcessInstance {
         loop {
             let mut ready = control.readable().await.map_err(lost)?;
             return match control::receive(&underway.started.control, RecvFlags::DONTWAIT) {
-                Ok(Some(Report::Started { .. })) => Ok(()),
-                Ok(Some(Report::SetupFailed { step, errno })) => {
+                Ok(Some(ControlReport::Started { .. })) => Ok(()),
+                Ok(Some(ControlReport::SetupFailed { step, errno })) => {
                     Err(RunError::Setup { step, source: io::Error::from_raw_os_error(errno) })
                 }
-                Ok(Some(Report::ExecFailed { errno })) => Err(RunError::NotExecutable {
+                Ok(Some(ControlReport::ExecFailed { errno })) => Err(RunError::NotExecutable {
                     program: "ringfence-guest".to_owned(),
                     source: io::Error::from_raw_os_error(errno),
                 }),
@@ -183,15 +184,15 @@ fn end(underway: &Underway) {
     if let Some(group) = underway.group.as_ref().filter(|_| underway.ends_by_group) {
         let _ = group.kill(); // the first process also kills what it can
     }
-    let _ = control::send(&underway.started.control, &Order::End); // the sandbox may have ended
+    let _ = control::send(&underway.started.control, &ControlOrder::End); // the sandbox may have ended
 }
 
 impl Instance for ProcessInstance {
     fn host_view(&self) -> Option<HostView> {
         let underway = self.underway.as_ref()?;
         Some(HostView {
-            oom_counters: underway.group.iter().flat_map(Group::oom_counters).collect(),
-            tree: ProcessTree::of(underway.started.launched.pid),
+            oom_counters: underway.group.iter().flat_map(Cgroup::oom_counters).collect(),
+            tree: ProcessTree::from_pid(underway.started.launched.pid),
         })
     }
 
@@ -238,7 +239,7 @@ impl TreePause {
     fn tree(&self) -> Result<ProcessTree, PauseError> {
         let unseen = || PauseError::Unseen { name: self.name.clone() };
         let tree = self.tree.ok_or_else(unseen)?;
-        match tree.is_there() {
+        match tree.is_alive() {
             Ok(true) => Ok(tree),
             Ok(false) => Err(unseen()),
             Err(source) => Err(PauseError::Unread { name: self.name.clone(), source }),
@@ -265,7 +266,7 @@ impl PauseControl for TreePause {
     fn stopped_processes(&self) -> BoxFuture<'_, Result<Vec<i32>, PauseError>> {
         Box::pin(async {
             let tree = self.tree()?;
-            self.on_other_thread(move || tree.stopped()).await
+            self.on_other_thread(move || tree.list_stopped()).await
         })
     }
 
@@ -279,7 +280,7 @@ impl PauseControl for TreePause {
     fn resume(&self, stopped_before: Vec<i32>) -> BoxFuture<'_, Result<(), PauseError>> {
         Box::pin(async {
             let tree = self.tree()?;
-            self.on_other_thread(move || tree.go_on(&stopped_before)).await
+            self.on_other_thread(move || tree.resume(&stopped_before)).await
         })
     }
 }

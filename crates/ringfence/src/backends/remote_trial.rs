@@ -16,8 +16,8 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use hyper::header::HeaderValue;
 use ringfence_core::policy::Network;
-use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Support};
-use ringfence_linux::{Files, Terminal};
+use ringfence_core::{Backend as Name, Capabilities, Clause, Support, UnstatedClauses};
+use ringfence_linux::{LaunchFiles, TerminalMode};
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::PipeFlags;
 use serde::{Deserialize, Serialize};
@@ -107,7 +107,7 @@ impl Backend for RemoteTrial {
         Ok(Capabilities {
             backend: Name::E2b,
             summary: "another machine".to_owned(),
-            defaults: Defaults::Required,
+            defaults: UnstatedClauses::Required,
             support: support.into(),
         })
     }
@@ -155,7 +155,7 @@ async fn start(request: BackendStart<'_>) -> Result<StartedSandbox, RunError> {
     let (owner, leash) =
         rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
     let files = files(owner).map_err(failed)?;
-    let tree = core.launch(Ready { context, preparation }, files, Terminal::Detached, None)?;
+    let tree = core.launch(Ready { context, preparation }, files, TerminalMode::Detached, None)?;
     let tree = ProcessInstance::new(tree, leash).map_err(failed)?;
     tree.started().await?;
     let instance = Box::new(RemoteInstance { tree: Box::new(tree), _disk: disk });
@@ -171,10 +171,10 @@ fn guest_command(guest: &Path, endpoint: &Endpoint, token_file: &Path) -> Comman
         .argument(token_file)
 }
 
-fn files(owner: OwnedFd) -> io::Result<Files> {
+fn files(owner: OwnedFd) -> io::Result<LaunchFiles> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let stdio = [Some(null.try_clone()?), Some(null.try_clone()?), Some(null)];
-    Ok(Files { stdio, passed: vec![(OWNER, owner)], ..Files::default() })
+    Ok(LaunchFiles { stdio, passed: vec![(OWNER, owner)], ..LaunchFiles::default() })
 }
 
 fn write_endpoint(directory: &Path, endpoint: &Endpoint) -> io::Result<()> {

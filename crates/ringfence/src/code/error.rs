@@ -37,7 +37,8 @@ pub enum CodeError {
     /// A project's file sets the command of the language, and the backend would run that command on
     /// the host.
     #[error(
-        "cannot run {language} on backend `{backend}`: the project's own file says by what command, and that would run on the host"
+        "cannot run {language} on backend `{backend}`: the project's own file says by what \
+         command, and that would run on the host"
     )]
     FromProject {
         /// Name of the language.
@@ -103,8 +104,8 @@ impl CodeError {
                 vec![match known.contains(&name) {
                     true => format!("did you mean `{name}`? names of languages are in lower case"),
                     false => format!(
-                        "to add it to your own config.toml: [code.languages.{}] with command = [\"PROGRAM\"] and suffix = \
-                         \".X\"",
+                        "to add it to your own config.toml: [code.languages.{}] with command = \
+                         [\"PROGRAM\"] and suffix = \".X\"",
                         name.escape_debug()
                     ),
                 }]
@@ -116,12 +117,14 @@ impl CodeError {
                 "install it where the sandbox sees it, or name an image that has it: --image"
                     .to_owned(),
                 format!(
-                    "or name another program in your own config.toml: [code.languages.{language}] command = [...]"
+                    "or name another program in your own config.toml: [code.languages.{language}] \
+                     command = [...]"
                 ),
             ],
             CodeError::FromProject { language, .. } => {
                 vec![format!(
-                    "choose a backend that isolates, or move [code.languages.{language}] to your own config.toml"
+                    "choose a backend that isolates, or move [code.languages.{language}] to your \
+                     own config.toml"
                 )]
             }
             CodeError::NotPython { .. } => vec!["run it with `Engine::execute_code`".to_owned()],
@@ -151,7 +154,7 @@ impl CodeError {
 }
 
 /// Converts an error about the missing program of a language into [`CodeError::NoProgram`].
-pub(super) fn of(error: impl Into<CodeError>, script: &Script) -> CodeError {
+pub(super) fn for_script(error: impl Into<CodeError>, script: &Script) -> CodeError {
     let error = error.into();
     match error.missing_program() {
         Some(program) if program == script.language.command().0 => {

@@ -7,17 +7,17 @@ use ringfence_core::ExecutionResult;
 use tokio::runtime::Handle;
 
 use super::script::Script;
-use super::stage::WORK;
+use super::stage::WORK_DIRECTORY;
 use super::{CodeError, error, time};
 use crate::session::{Ended, Exec, Session};
 use crate::{Sandbox, SessionError};
 
 /// Directory for temporary files, below the execution's own directory.
-const TEMPORARY: &str = "tmp";
+const TEMPORARY_DIRECTORY: &str = "tmp";
 /// Number of attempts to remove a directory; between two attempts, the processes that still use it
-/// get `MOMENT` to end.
-const TRIES: u32 = 5;
-const MOMENT: Duration = Duration::from_millis(100);
+/// get `REMOVAL_INTERVAL` to end.
+const MAX_REMOVAL_ATTEMPTS: u32 = 5;
+const REMOVAL_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Sandbox {
     /// Runs code and returns its result. Dropping the future ends the code and every process that
@@ -43,15 +43,15 @@ impl Sandbox {
         if lint.blocks {
             return Ok(lint.refuse(self.observe().result(Ended::never_begun())));
         }
-        let place = Place::make(self).await?;
+        let place = ExecutionDirectory::make(self).await?;
         let outcome = self.execute_in(&place, &script, timeout).await;
         place.remove().await;
-        Ok(lint.tell(outcome.map_err(|error| error::of(error, &script))?))
+        Ok(lint.tell(outcome.map_err(|error| error::for_script(error, &script))?))
     }
 
     async fn execute_in(
         &self,
-        place: &Place,
+        place: &ExecutionDirectory,
         script: &Script,
         timeout: Option<Duration>,
     ) -> Result<ExecutionResult, SessionError> {
@@ -69,16 +69,16 @@ impl Sandbox {
 
 /// Directory of one execution, inside the sandbox.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ExecutionDirectory {
     session: Session,
     path: String,
     runtime: Handle,
     is_there: bool,
 }
 
-impl Place {
+impl ExecutionDirectory {
     /// Makes the directory at the first path that the sandbox can write.
-    pub(super) async fn make(sandbox: &Sandbox) -> Result<Place, SessionError> {
+    pub(super) async fn make(sandbox: &Sandbox) -> Result<ExecutionDirectory, SessionError> {
         let session = sandbox.session();
         let name = format!("code-{}", crate::run::identity());
         let mut candidates = Vec::new();
@@ -95,19 +95,22 @@ impl Place {
         candidates.push(format!(".{name}"));
         let mut last = None;
         for path in candidates {
-            match session.files().make_directory(&format!("{path}/{WORK}")).await {
+            match session.files().make_directory(&format!("{path}/{WORK_DIRECTORY}")).await {
                 Ok(work) => {
                     // Keep the path that the guest returned, because only the guest knows where the
                     // home is.
-                    let path =
-                        work.path.strip_suffix(&format!("/{WORK}")).unwrap_or(&path).to_owned();
-                    let place = Place {
+                    let path = work
+                        .path
+                        .strip_suffix(&format!("/{WORK_DIRECTORY}"))
+                        .unwrap_or(&path)
+                        .to_owned();
+                    let place = ExecutionDirectory {
                         session: session.clone(),
                         path,
                         runtime: Handle::current(),
                         is_there: true,
                     };
-                    session.files().make_directory(&place.below(TEMPORARY)).await?;
+                    session.files().make_directory(&place.below(TEMPORARY_DIRECTORY)).await?;
                     return Ok(place);
                 }
                 Err(error @ SessionError::Refused { .. }) => last = Some(error),
@@ -128,8 +131,8 @@ impl Place {
         Exec::new(program)
             .arguments(arguments)
             .argument(self.file(script))
-            .directory(self.below(WORK))
-            .variable("TMPDIR", self.below(TEMPORARY))
+            .directory(self.below(WORK_DIRECTORY))
+            .variable("TMPDIR", self.below(TEMPORARY_DIRECTORY))
             .leaving_nothing()
     }
 
@@ -143,7 +146,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ExecutionDirectory {
     fn drop(&mut self) {
         if self.is_there {
             let (session, path) = (self.session.clone(), std::mem::take(&mut self.path));
@@ -156,7 +159,7 @@ impl Drop for Place {
 /// Removes a directory. The removal is repeated, because a process that is being ended may still
 /// write there.
 async fn remove(session: &Session, path: &str) {
-    for _ in 0..TRIES {
+    for _ in 0..MAX_REMOVAL_ATTEMPTS {
         match session.files().remove(path).await {
             Ok(()) => return,
             Err(error) => tracing::debug!(
@@ -164,7 +167,7 @@ async fn remove(session: &Session, path: &str) {
                 "an execution's directory is not removed yet"
             ),
         }
-        tokio::time::sleep(MOMENT).await;
+        tokio::time::sleep(REMOVAL_INTERVAL).await;
     }
     tracing::warn!(path, "an execution's directory was not removed; it goes with the sandbox");
 }

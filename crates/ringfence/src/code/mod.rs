@@ -27,8 +27,8 @@ use crate::{Attached, DEFAULT_TIME, Engine, Interruption, Running};
 
 pub use error::CodeError;
 pub(crate) use script::Script;
-pub use spare::Spare;
-use stage::{Stage, Staged};
+pub use spare::SpareInterpreter;
+use stage::{CodeStage, StagedCode};
 pub use warm::Interpreters;
 
 impl Engine {
@@ -51,10 +51,10 @@ impl Engine {
         let (core, policy) = (Arc::clone(&self.core), with_time(policy, timeout));
         let staged = tokio::task::spawn_blocking(move || core.stage(&script, &policy));
         let stage = match staged.await.expect("a stage is made or refused")? {
-            Staged::Ready(stage) => *stage,
-            Staged::Blocked(result) => return Ok(*result),
+            StagedCode::Ready(stage) => *stage,
+            StagedCode::Blocked(result) => return Ok(*result),
         };
-        let Stage { policy, command, directory, teller, .. } = stage;
+        let CodeStage { policy, command, directory, teller, .. } = stage;
         let running = Running::spawn_keeping(Arc::clone(&self.core), policy, command, directory);
         teller.tell(running.wait().await)
     }
@@ -71,13 +71,13 @@ impl Engine {
     ) -> Result<ExecutionResult, CodeError> {
         let script = Script::new(&self.core.settings.code, code, language)?;
         match self.core.stage(&script, &with_time(policy, timeout))? {
-            Staged::Ready(stage) => stage.teller.tell(self.run_captured(
+            StagedCode::Ready(stage) => stage.teller.tell(self.run_captured(
                 &stage.policy,
                 &stage.command,
                 Vec::new(),
                 interruption,
             )),
-            Staged::Blocked(result) => Ok(*result),
+            StagedCode::Blocked(result) => Ok(*result),
         }
     }
 
@@ -93,8 +93,8 @@ impl Engine {
     ) -> Result<Attached, CodeError> {
         let script = Script::new(&self.core.settings.code, code, language)?;
         let stage = match self.core.stage(&script, &with_time(policy, timeout))? {
-            Staged::Ready(stage) => stage,
-            Staged::Blocked(result) => {
+            StagedCode::Ready(stage) => stage,
+            StagedCode::Blocked(result) => {
                 return Ok(Attached { status: ExitStatus::NotExecutable, result: *result });
             }
         };
@@ -102,7 +102,7 @@ impl Engine {
             Ok(Attached { status, result }) => {
                 Ok(Attached { status, result: stage.teller.tell(Ok(result))? })
             }
-            Err(error) => Err(error::of(error, &script)),
+            Err(error) => Err(error::for_script(error, &script)),
         }
     }
 }
@@ -119,17 +119,17 @@ fn time(asked: Option<Duration>, policy: Option<Duration>) -> Duration {
 
 impl Core {
     /// Makes the directory and the command for a script, and checks whether the script may run.
-    fn stage(&self, script: &Script, policy: &Policy) -> Result<Staged, CodeError> {
+    fn stage(&self, script: &Script, policy: &Policy) -> Result<StagedCode, CodeError> {
         let lint = script.lint();
-        let stage = Stage::new(&self.settings, policy, script, lint)?;
+        let stage = CodeStage::new(&self.settings, policy, script, lint)?;
         if !stage.teller.lint.blocks && !script.is_projects {
-            return Ok(Staged::Ready(stage.into()));
+            return Ok(StagedCode::Ready(stage.into()));
         }
         let context = self.settle(&stage.policy, &self.settings.container)?;
         script.check(context.plan.backend)?;
         Ok(match stage.teller.lint.blocks {
-            true => Staged::Blocked(stage.teller.refuse(&context).into()),
-            false => Staged::Ready(stage.into()),
+            true => StagedCode::Blocked(stage.teller.refuse(&context).into()),
+            false => StagedCode::Ready(stage.into()),
         })
     }
 }

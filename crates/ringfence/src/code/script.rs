@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
-use ringfence_core::result::{BlockedImport, NotRun};
-use ringfence_core::settings::{BlockImports, Code as CodeSettings, Language, Module};
+use ringfence_core::result::{BlockedImport, NotRunReason};
+use ringfence_core::settings::{BlockImports, CodeSettings, Language, PythonModule};
 use ringfence_core::{Backend, ExecutionResult};
 
 use super::CodeError;
-use super::imports::{self, Examined};
+use super::imports::{self, ExaminedCode};
 use crate::backends;
 
 /// Longest code that is run, in bytes.
-const LONGEST: usize = 16 << 20;
+const MAX_CODE_BYTES: usize = 16 << 20;
 /// Note in the result of every execution that the lint examined.
-const NOTE: &str = "blocked_imports is lint: it sees what is written plainly, and isolates nothing";
+const LINT_NOTE: &str =
+    "blocked_imports is lint: it sees what is written plainly, and isolates nothing";
 
 /// Code with the settings of its language.
 #[derive(Debug, Clone)]
@@ -25,7 +26,7 @@ pub(crate) struct Script {
     /// True if only a project's file sets the command of the language.
     pub(crate) is_projects: bool,
     block_imports: BlockImports,
-    listed: Vec<Module>,
+    listed: Vec<PythonModule>,
 }
 
 impl Script {
@@ -38,8 +39,8 @@ impl Script {
             let known = settings.languages.keys().cloned().collect();
             return Err(CodeError::UnknownLanguage { language: language.to_owned(), known });
         };
-        if text.len() > LONGEST {
-            return Err(CodeError::TooLong { limit: LONGEST });
+        if text.len() > MAX_CODE_BYTES {
+            return Err(CodeError::TooLong { limit: MAX_CODE_BYTES });
         }
         Ok(Script {
             name: name.clone(),
@@ -57,26 +58,27 @@ impl Script {
     }
 
     /// Returns true if the lint examines this code.
-    pub(super) fn is_looked_at(&self) -> bool {
+    pub(super) fn is_linted(&self) -> bool {
         self.block_imports != BlockImports::Off && self.language.is_python()
     }
 
     /// Runs the lint. The result is empty if the lint does not examine this code.
-    pub(crate) fn lint(&self) -> Lint {
-        if !self.is_looked_at() {
-            return Lint::default();
+    pub(crate) fn lint(&self) -> LintResult {
+        if !self.is_linted() {
+            return LintResult::default();
         }
-        let Examined { found, error } = imports::find(&self.text, &self.listed);
+        let ExaminedCode { found, error } = imports::find(&self.text, &self.listed);
         let blocks = self.block_imports == BlockImports::Block && !found.is_empty();
         let note = match error {
-            None => NOTE.to_owned(),
+            None => LINT_NOTE.to_owned(),
             Some((line, column)) => {
                 format!(
-                    "{NOTE}; near the syntax error at line {line}, column {column} it may have missed some"
+                    "{LINT_NOTE}; near the syntax error at line {line}, column {column} it may \
+                     have missed some"
                 )
             }
         };
-        Lint { found, blocks, note: Some(note) }
+        LintResult { found, blocks, note: Some(note) }
     }
 
     /// Refuses a command that a project's file sets, if the backend would run it on the host.
@@ -91,14 +93,14 @@ impl Script {
 
 /// Findings of the lint, and the decision whether they block the code.
 #[derive(Debug, Default)]
-pub(crate) struct Lint {
+pub(crate) struct LintResult {
     found: Vec<BlockedImport>,
     pub(crate) blocks: bool,
     /// Note for the result; `None` if the lint did not examine the code.
     note: Option<String>,
 }
 
-impl Lint {
+impl LintResult {
     /// Adds the findings to a result.
     pub(crate) fn tell(self, mut result: ExecutionResult) -> ExecutionResult {
         result.meta.note = self.note;
@@ -109,13 +111,13 @@ impl Lint {
     /// Returns the message that says why the code was not run.
     pub(crate) fn words(&self) -> String {
         let lines: String = self.found.iter().map(|found| format!("  {found}\n")).collect();
-        format!("the code was not run, for the lint of imports found:\n{lines}  {NOTE}\n")
+        format!("the code was not run, for the lint of imports found:\n{lines}  {LINT_NOTE}\n")
     }
 
     /// Turns a result into one that says that the code was not run.
     pub(crate) fn refuse(self, mut result: ExecutionResult) -> ExecutionResult {
         result.stderr = self.words();
-        result.meta.not_run = Some(NotRun::BlockedImports);
+        result.meta.not_run = Some(NotRunReason::BlockedImports);
         self.tell(ExecutionResult { ok: false, exit_code: None, signal: None, ..result })
     }
 }

@@ -5,19 +5,19 @@ use std::time::{Duration, Instant};
 use ringfence_core::ExecutionResult;
 use tokio::time::timeout;
 
-use super::inside::Place;
+use super::inside::ExecutionDirectory;
 use super::script::Script;
-use super::warm::INTERPRETER;
+use super::warm::INTERPRETER_SCRIPT;
 use super::{CodeError, error};
 use crate::session::{Captured, Execution, Input};
 use crate::{Sandbox, SessionError, Stream, untrusted};
 
 /// Longest time that the interpreter may take to import its modules.
-const PATIENCE: Duration = Duration::from_secs(60);
+const IMPORT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest message with which the interpreter reports that it is ready, in bytes.
-const LONGEST: usize = 16 * 1024;
+const MAX_READY_BYTES: usize = 16 * 1024;
 /// Longest excerpt of the interpreter's output in an error, in characters.
-const TOLD: usize = 500;
+const MAX_EXCERPT_CHARS: usize = 500;
 
 /// An interpreter in a sandbox that stays, started before there is code for it. It runs one piece
 /// of code. If it is dropped before, its process is ended.
@@ -26,31 +26,35 @@ const TOLD: usize = 500;
 /// It finds the modules that were installed when it was started. Drop it after an installation,
 /// because it may not find the new modules.
 #[derive(Debug)]
-pub struct Spare {
+pub struct SpareInterpreter {
     sandbox: Sandbox,
-    /// Script that the process runs until there is code: [`INTERPRETER`], in the code's language.
+    /// Script that the process runs until there is code: [`INTERPRETER_SCRIPT`], in the code's
+    /// language.
     interpreter: Script,
     execution: Execution,
     not_imported: Vec<String>,
     /// Directory of the execution; dropped after the process that uses it is ended.
-    place: Place,
+    place: ExecutionDirectory,
 }
 
 impl Sandbox {
     /// Starts an interpreter of `language`, which must be a Python language, and waits until it is
     /// ready for code. The interpreter first imports the modules of
     /// [`crate::CodeSettings::preload`].
-    pub async fn spare_interpreter(&self, language: &str) -> Result<Spare, CodeError> {
-        let interpreter = Script::new(self.code(), INTERPRETER, language)?;
+    pub async fn spare_interpreter(&self, language: &str) -> Result<SpareInterpreter, CodeError> {
+        let interpreter = Script::new(self.code(), INTERPRETER_SCRIPT, language)?;
         if !interpreter.language.is_python() {
             return Err(CodeError::NotPython { language: language.to_owned() });
         }
         interpreter.check(self.manifest().backend)?;
-        let place = Place::make(self).await?;
-        self.files().write(&place.file(&interpreter), INTERPRETER.as_bytes().to_vec()).await?;
+        let place = ExecutionDirectory::make(self).await?;
+        self.files()
+            .write(&place.file(&interpreter), INTERPRETER_SCRIPT.as_bytes().to_vec())
+            .await?;
         let exec = place.exec(&interpreter).input(Input::Piped);
-        let execution = self.exec(&exec).await.map_err(|error| error::of(error, &interpreter))?;
-        let mut spare = Spare {
+        let execution =
+            self.exec(&exec).await.map_err(|error| error::for_script(error, &interpreter))?;
+        let mut spare = SpareInterpreter {
             sandbox: self.clone(),
             interpreter,
             execution,
@@ -60,12 +64,12 @@ impl Sandbox {
         let late = || CodeError::NotWaiting {
             why: "it does not come to an end with its imports".to_owned(),
         };
-        timeout(PATIENCE, spare.greet()).await.unwrap_or_else(|_| Err(late()))?;
+        timeout(IMPORT_TIMEOUT, spare.greet()).await.unwrap_or_else(|_| Err(late()))?;
         Ok(spare)
     }
 }
 
-impl Spare {
+impl SpareInterpreter {
     /// Returns the modules that could not be imported beforehand, each with the reason. Code runs
     /// without them.
     pub fn not_imported(&self) -> &[String] {
@@ -80,7 +84,7 @@ impl Spare {
         code: &str,
         timeout: Option<Duration>,
     ) -> Result<ExecutionResult, CodeError> {
-        let Spare { sandbox, interpreter, execution, place, .. } = self;
+        let SpareInterpreter { sandbox, interpreter, execution, place, .. } = self;
         let script = Script::new(sandbox.code(), code, &interpreter.name)?;
         let looked_at = script.clone();
         let lint = tokio::task::spawn_blocking(move || looked_at.lint())
@@ -101,7 +105,7 @@ impl Spare {
             execution.capture_within(sandbox.most_output(), sandbox.time_for_code(timeout)).await;
         place.remove().await;
         let Captured { ended, stdout, stderr, dropped } =
-            captured.map_err(|error| error::of(error, &script))?;
+            captured.map_err(|error| error::for_script(error, &script))?;
         let duration = begun.elapsed().as_secs_f64();
         let mut result =
             ExecutionResult { stdout, stderr, dropped, duration, ..before.result(ended) };
@@ -121,7 +125,7 @@ impl Spare {
                 Some(chunk) => words.extend(chunk.bytes),
                 None => return Err(self.gone(told, &errors)),
             }
-            if words.len() + errors.len() > LONGEST + 1 {
+            if words.len() + errors.len() > MAX_READY_BYTES + 1 {
                 return Err(CodeError::NotWaiting { why: "it says too much".to_owned() });
             }
         }
@@ -147,7 +151,7 @@ impl Spare {
         };
         let said: String = untrusted::printable(String::from_utf8_lossy(errors).trim())
             .chars()
-            .take(TOLD)
+            .take(MAX_EXCERPT_CHARS)
             .collect();
         CodeError::NotWaiting {
             why: format!("it {how}; {said}").trim_end_matches(['.', ';', ' ']).to_owned(),

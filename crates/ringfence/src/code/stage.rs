@@ -4,29 +4,29 @@ use std::path::PathBuf;
 
 use fs_err::os::unix::fs::OpenOptionsExt;
 use ringfence_core::policy::Workspace;
-use ringfence_core::result::{Dropped, Meta};
+use ringfence_core::result::{DroppedBytes, RunMetadata};
 use ringfence_core::{ExecutionResult, Policy};
 
-use super::script::{Lint, Script};
+use super::script::{LintResult, Script};
 use super::{CodeError, error};
 use crate::backends::PrivateDirectory;
 use crate::ready::Context;
 use crate::{Command, RunError, Settings};
 
 /// Empty directory that code starts in, below the execution's own directory.
-pub(super) const WORK: &str = "work";
+pub(super) const WORK_DIRECTORY: &str = "work";
 
 /// Result of the preparation of code.
 #[derive(Debug)]
-pub(super) enum Staged {
-    Ready(Box<Stage>),
+pub(super) enum StagedCode {
+    Ready(Box<CodeStage>),
     /// The lint blocks the code; the result says why.
     Blocked(Box<ExecutionResult>),
 }
 
 /// Private directory with the code's file, and the command that runs the code there.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(super) struct CodeStage {
     /// Policy of the caller, with the directory added.
     pub(super) policy: Policy,
     pub(super) command: Command,
@@ -34,17 +34,17 @@ pub(super) struct Stage {
     pub(super) file: PathBuf,
     /// Directory that is removed with all files that the code wrote there.
     pub(super) directory: PrivateDirectory,
-    pub(super) teller: Teller,
+    pub(super) teller: ResultBuilder,
 }
 
-impl Stage {
+impl CodeStage {
     pub(super) fn new(
         settings: &Settings,
         policy: &Policy,
         script: &Script,
-        lint: Lint,
-    ) -> Result<Stage, CodeError> {
-        let teller = Teller::new(script.clone(), lint, policy.sha256());
+        lint: LintResult,
+    ) -> Result<CodeStage, CodeError> {
+        let teller = ResultBuilder::new(script.clone(), lint, policy.sha256());
         let failed = |source| CodeError::Stage { source };
         let directory = PrivateDirectory::create(settings.host.user_id).map_err(failed)?;
         // Resolve links first, because the same paths are used inside the sandbox.
@@ -64,14 +64,14 @@ impl Stage {
             policy = policy.read(&root);
             None
         } else {
-            let work = root.join(WORK);
+            let work = root.join(WORK_DIRECTORY);
             fs_err::create_dir(&work).map_err(failed)?;
             policy.filesystem.workspace =
                 Some(Workspace { source: root.clone(), destination: Some(root) });
             Some(work)
         };
         let command = command(script, file.clone(), start);
-        Ok(Stage { policy, command, file, directory, teller })
+        Ok(CodeStage { policy, command, file, directory, teller })
     }
 }
 
@@ -83,24 +83,24 @@ fn command(script: &Script, file: PathBuf, start: Option<PathBuf>) -> Command {
 
 /// Converts the result of a command into the result of an execution of code.
 #[derive(Debug)]
-pub(super) struct Teller {
+pub(super) struct ResultBuilder {
     script: Script,
-    pub(super) lint: Lint,
+    pub(super) lint: LintResult,
     /// Hash of the caller's policy. The policy that is enforced names the directory of one
     /// execution, so its own hash would differ each time.
     policy_sha256: String,
 }
 
-impl Teller {
-    pub(super) fn new(script: Script, lint: Lint, policy_sha256: String) -> Teller {
-        Teller { script, lint, policy_sha256 }
+impl ResultBuilder {
+    pub(super) fn new(script: Script, lint: LintResult, policy_sha256: String) -> ResultBuilder {
+        ResultBuilder { script, lint, policy_sha256 }
     }
 
     pub(super) fn tell(
         self,
         outcome: Result<ExecutionResult, RunError>,
     ) -> Result<ExecutionResult, CodeError> {
-        let mut result = outcome.map_err(|error| error::of(error, &self.script))?;
+        let mut result = outcome.map_err(|error| error::for_script(error, &self.script))?;
         result.meta.policy_sha256 = self.policy_sha256;
         Ok(self.lint.tell(result))
     }
@@ -117,9 +117,9 @@ impl Teller {
             oom_killed: false,
             stdout: String::new(),
             stderr: String::new(),
-            dropped: Dropped::default(),
+            dropped: DroppedBytes::default(),
             duration: 0.0,
-            meta: Meta { policy_sha256: self.policy_sha256, ..context.meta() },
+            meta: RunMetadata { policy_sha256: self.policy_sha256, ..context.meta() },
         };
         self.lint.refuse(result)
     }

@@ -11,41 +11,41 @@ use tokio::sync::{OwnedMutexGuard, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
 
 use super::ContextError;
-use super::event::{Event, Left, Message, Raised, Shown};
-use super::notes::Noted;
-use super::process::{Failure, Process, Said};
-use super::separate::Text;
+use super::event::{CellEvent, HarnessMessage, OmittedOutput, RaisedError, ShownValue};
+use super::notes::NotedContext;
+use super::process::{HarnessFailure, HarnessOutput, HarnessProcess};
+use super::separate::TextDecoder;
 use crate::session::ExecutionInput;
 use crate::{SessionError, Stream};
 
 /// The number of SIGINT, signal(7).
-pub(super) const INTERRUPT: i32 = 2;
+pub(super) const INTERRUPT_SIGNAL: i32 = 2;
 /// Longest time between the end of a cell on one stream and its end on the other. A process that
 /// takes no input must end within the same time.
-const END_PATIENCE: Duration = Duration::from_secs(10);
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause between two interrupts of a cell whose events nobody reads.
-pub(super) const INSISTENCE: Duration = Duration::from_secs(1);
-/// Longest time that a cell may take to end after an interrupt; `MOMENT` is the pause between two
-/// checks.
-const PATIENCE: Duration = Duration::from_secs(20);
-const MOMENT: Duration = Duration::from_secs(1);
+pub(super) const INTERRUPT_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest time that a cell may take to end after an interrupt; `POLL_INTERVAL` is the pause
+/// between two checks.
+const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(20);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Highest total size of the results of one cell, in bytes.
-const RESULTS: usize = 64 << 20;
+const MAX_RESULT_BYTES: usize = 64 << 20;
 
 /// The process of a context, from its start to its end.
 #[derive(Debug)]
-pub(super) struct Life {
+pub(super) struct ProcessLife {
     pub(super) input: ExecutionInput,
-    pub(super) phase: watch::Sender<Phase>,
+    pub(super) phase: watch::Sender<CellPhase>,
     /// State of the process; the cell that runs holds the lock.
-    pub(super) state: Arc<tokio::sync::Mutex<State>>,
+    pub(super) state: Arc<tokio::sync::Mutex<LifeState>>,
     /// Reason why this side ended the process while a cell ran.
     pub(super) why: OnceLock<String>,
 }
 
 /// Progress of the current cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum CellPhase {
     /// No cell runs.
     Idle,
     /// The cell is sent but has not begun. An interrupt would be lost.
@@ -54,22 +54,22 @@ pub(super) enum Phase {
 }
 
 #[derive(Debug)]
-pub(super) enum State {
-    Alive(Box<Process>),
+pub(super) enum LifeState {
+    Alive(Box<HarnessProcess>),
     /// The process has ended, in the way that the text describes.
     Gone(String),
 }
 
-impl Life {
-    pub(super) fn new(process: Process) -> Life {
-        let (input, phase) = (process.execution.input(), watch::Sender::new(Phase::Idle));
-        let state = Arc::new(tokio::sync::Mutex::new(State::Alive(Box::new(process))));
-        Life { input, phase, state, why: OnceLock::new() }
+impl ProcessLife {
+    pub(super) fn new(process: HarnessProcess) -> ProcessLife {
+        let (input, phase) = (process.execution.input(), watch::Sender::new(CellPhase::Idle));
+        let state = Arc::new(tokio::sync::Mutex::new(LifeState::Alive(Box::new(process))));
+        ProcessLife { input, phase, state, why: OnceLock::new() }
     }
 
     /// Returns true if the process is known to have ended.
     pub(super) fn is_over(&self) -> bool {
-        self.state.try_lock().is_ok_and(|state| matches!(*state, State::Gone(_)))
+        self.state.try_lock().is_ok_and(|state| matches!(*state, LifeState::Gone(_)))
     }
 }
 
@@ -83,23 +83,24 @@ pub(super) async fn in_time<T>(
 ) -> Result<T, String> {
     let late = async {
         let mut passed = Duration::ZERO;
-        while passed < first + PATIENCE {
-            sleep(MOMENT).await;
+        while passed < first + INTERRUPT_TIMEOUT {
+            sleep(POLL_INTERVAL).await;
             if input.health().await.is_ok() {
-                passed += MOMENT;
+                passed += POLL_INTERVAL;
             }
         }
     };
     tokio::select! {
         biased;
         ended = end => Ok(ended),
-        () = late => Err(format!("its cell did not end within {} s of an interrupt", PATIENCE.as_secs())),
+        () = late => Err(format!("its cell did not end within {} s of an \
+            interrupt", INTERRUPT_TIMEOUT.as_secs())),
     }
 }
 
 /// Limits of the output and the time of a cell.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Bounds {
+pub(super) struct CellLimits {
     /// Highest number of bytes that are kept of each stream.
     pub(super) output: u64,
     pub(super) time: Option<Duration>,
@@ -112,16 +113,16 @@ pub(super) struct Bounds {
 /// is ended.
 #[derive(Debug)]
 pub struct Cell {
-    turn: Option<Box<Turn>>,
+    turn: Option<Box<CellTurn>>,
     /// Events of a cell that is not run.
-    said: VecDeque<Event>,
+    said: VecDeque<CellEvent>,
     runtime: Handle,
 }
 
 /// All events of a cell, collected.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
-pub struct Outcome {
+pub struct CellOutcome {
     /// Number of cells that the context has run, including this one; 0 if the cell was not run.
     pub count: u64,
     /// Text that the cell wrote to its standard output.
@@ -129,47 +130,47 @@ pub struct Outcome {
     /// Text that the cell wrote to its standard error.
     pub stderr: String,
     /// Values that the cell showed, in order.
-    pub results: Vec<Shown>,
+    pub results: Vec<ShownValue>,
     /// Error that the cell failed with.
-    pub error: Option<Raised>,
+    pub error: Option<RaisedError>,
     /// Amount of output and results that was left out.
-    pub left: Left,
+    pub left: OmittedOutput,
 }
 
 impl Cell {
-    pub(super) fn new(turn: Turn) -> Cell {
+    pub(super) fn new(turn: CellTurn) -> Cell {
         Cell { turn: Some(Box::new(turn)), said: VecDeque::new(), runtime: Handle::current() }
     }
 
     /// Returns a cell that is not run and reports the error `raised`.
-    pub(super) fn refused(raised: Raised) -> Cell {
-        let said = [Event::Error(raised), Event::Ended(Left::default())].into();
+    pub(super) fn refused(raised: RaisedError) -> Cell {
+        let said = [CellEvent::Error(raised), CellEvent::Ended(OmittedOutput::default())].into();
         Cell { turn: None, said, runtime: Handle::current() }
     }
 
     /// Returns the next event. Returns `None` when the cell is over, or after an error, which means
     /// that the context has ended. Dropping the future loses no event. A cell whose events are not
     /// taken blocks when the buffers between it and the caller are full.
-    pub async fn next(&mut self) -> Option<Result<Event, ContextError>> {
+    pub async fn next(&mut self) -> Option<Result<CellEvent, ContextError>> {
         let Some(turn) = &mut self.turn else { return self.said.pop_front().map(Ok) };
         let event = turn.next().await;
-        if matches!(event, Ok(Event::Ended(_)) | Err(_)) {
+        if matches!(event, Ok(CellEvent::Ended(_)) | Err(_)) {
             self.turn = None;
         }
         Some(event)
     }
 
     /// Waits for the end of the cell and collects all its events.
-    pub async fn outcome(mut self) -> Result<Outcome, ContextError> {
-        let mut outcome = Outcome::default();
+    pub async fn outcome(mut self) -> Result<CellOutcome, ContextError> {
+        let mut outcome = CellOutcome::default();
         while let Some(event) = self.next().await {
             match event? {
-                Event::Begun { count } => outcome.count = count,
-                Event::Stdout(text) => outcome.stdout.push_str(&text),
-                Event::Stderr(text) => outcome.stderr.push_str(&text),
-                Event::Result(shown) => outcome.results.push(shown),
-                Event::Error(raised) => outcome.error = Some(raised),
-                Event::Ended(left) => outcome.left = left,
+                CellEvent::Begun { count } => outcome.count = count,
+                CellEvent::Stdout(text) => outcome.stdout.push_str(&text),
+                CellEvent::Stderr(text) => outcome.stderr.push_str(&text),
+                CellEvent::Result(shown) => outcome.results.push(shown),
+                CellEvent::Error(raised) => outcome.error = Some(raised),
+                CellEvent::Ended(left) => outcome.left = left,
             }
         }
         Ok(outcome)
@@ -186,19 +187,19 @@ impl Drop for Cell {
 }
 
 /// Exclusive use of a context's process by one cell.
-pub(super) struct Turn {
+pub(super) struct CellTurn {
     pub(super) id: String,
-    life: Arc<Life>,
-    state: OwnedMutexGuard<State>,
+    life: Arc<ProcessLife>,
+    state: OwnedMutexGuard<LifeState>,
     /// Note in which the cell must still be recorded as sent completely.
-    half_told: Option<Arc<Noted>>,
+    half_told: Option<Arc<NotedContext>>,
     /// Write of the request that is under way. It must be completed, because half of the code would
     /// leave the process waiting for the rest.
     telling: Option<BoxFuture<'static, Result<(), SessionError>>>,
     untold: Option<SessionError>,
     number: u64,
-    stdout: Output,
-    stderr: Output,
+    stdout: CellOutput,
+    stderr: CellOutput,
     results: usize,
     refused_results: u64,
     has_failed: bool,
@@ -210,16 +211,16 @@ pub(super) struct Turn {
 
 /// One output stream of a cell.
 #[derive(Debug)]
-struct Output {
-    text: Text,
+struct CellOutput {
+    text: TextDecoder,
     room: u64,
     left: u64,
     is_over: bool,
 }
 
-impl Output {
-    fn new(room: u64) -> Output {
-        Output { text: Text::default(), room, left: 0, is_over: false }
+impl CellOutput {
+    fn new(room: u64) -> CellOutput {
+        CellOutput { text: TextDecoder::default(), room, left: 0, is_over: false }
     }
 
     /// Takes bytes of the stream, and returns the text to report.
@@ -232,7 +233,7 @@ impl Output {
     }
 }
 
-impl std::fmt::Debug for Turn {
+impl std::fmt::Debug for CellTurn {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
             .debug_struct("Turn")
@@ -242,20 +243,20 @@ impl std::fmt::Debug for Turn {
     }
 }
 
-impl Turn {
+impl CellTurn {
     /// Waits until the process is free, and begins the turn. `request` returns the request for a
     /// cell with a given number.
     pub(super) async fn take(
         id: &str,
-        life: Arc<Life>,
-        bounds: Bounds,
-        noted: Option<&Arc<Noted>>,
+        life: Arc<ProcessLife>,
+        bounds: CellLimits,
+        noted: Option<&Arc<NotedContext>>,
         request: impl FnOnce(u64) -> String,
-    ) -> Result<Turn, ContextError> {
+    ) -> Result<CellTurn, ContextError> {
         let mut state = Arc::clone(&life.state).lock_owned().await;
         let process = match &mut *state {
-            State::Alive(process) => process,
-            State::Gone(how) => {
+            LifeState::Alive(process) => process,
+            LifeState::Gone(how) => {
                 return Err(ContextError::Ended { id: id.to_owned(), how: how.clone() });
             }
         };
@@ -267,8 +268,8 @@ impl Turn {
             noted.tells(&process.mark, number, is_long)?;
         }
         process.cells = number;
-        life.phase.send_replace(Phase::Told);
-        Ok(Turn {
+        life.phase.send_replace(CellPhase::Told);
+        Ok(CellTurn {
             id: id.to_owned(),
             life,
             state,
@@ -276,9 +277,9 @@ impl Turn {
             telling: Some(Box::pin(async move { input.write(request.as_bytes()).await })),
             untold: None,
             number,
-            stdout: Output::new(bounds.output),
-            stderr: Output::new(bounds.output),
-            results: RESULTS,
+            stdout: CellOutput::new(bounds.output),
+            stderr: CellOutput::new(bounds.output),
+            results: MAX_RESULT_BYTES,
             refused_results: 0,
             has_failed: false,
             last_words_by: None,
@@ -287,12 +288,12 @@ impl Turn {
         })
     }
 
-    async fn next(&mut self) -> Result<Event, ContextError> {
+    async fn next(&mut self) -> Result<CellEvent, ContextError> {
         loop {
             if self.stdout.is_over && self.stderr.is_over {
                 return Ok(self.rest());
             }
-            let State::Alive(process) = &mut *self.state else {
+            let LifeState::Alive(process) = &mut *self.state else {
                 return Err(ContextError::Ended {
                     id: self.id.clone(),
                     how: "its last cell failed".to_owned(),
@@ -334,8 +335,8 @@ impl Turn {
     fn is_told(&mut self, told: Result<(), SessionError>) {
         self.telling = None;
         self.untold = told.err();
-        self.last_words_by = self.untold.as_ref().map(|_| Instant::now() + END_PATIENCE);
-        if let (Some(noted), None, State::Alive(process)) =
+        self.last_words_by = self.untold.as_ref().map(|_| Instant::now() + END_TIMEOUT);
+        if let (Some(noted), None, LifeState::Alive(process)) =
             (&self.half_told, &self.untold, &*self.state)
         {
             // If this fails, the cell counts as half sent, and the context ends too early.
@@ -344,64 +345,67 @@ impl Turn {
     }
 
     /// Converts a message or output of the process into an event of the cell, if there is one.
-    fn hear(&mut self, said: Said) -> Result<Option<Event>, ContextError> {
+    fn hear(&mut self, said: HarnessOutput) -> Result<Option<CellEvent>, ContextError> {
         let told =
-            |text: String, event: fn(String) -> Event| (!text.is_empty()).then(|| event(text));
+            |text: String, event: fn(String) -> CellEvent| (!text.is_empty()).then(|| event(text));
         Ok(match said {
-            Said::Text(Stream::Stderr, bytes) => told(self.stderr.take(bytes), Event::Stderr),
-            Said::Text(Stream::Stdout | Stream::Terminal, bytes) => {
-                told(self.stdout.take(bytes), Event::Stdout)
+            HarnessOutput::Text(Stream::Stderr, bytes) => {
+                told(self.stderr.take(bytes), CellEvent::Stderr)
             }
-            Said::Unreadable => {
+            HarnessOutput::Text(Stream::Stdout | Stream::Terminal, bytes) => {
+                told(self.stdout.take(bytes), CellEvent::Stdout)
+            }
+            HarnessOutput::Unreadable => {
                 self.refused_results += 1;
                 None
             }
-            Said::Message(stream, message, length) => match message {
-                Message::Begun { cell } if cell == self.number => {
-                    self.life.phase.send_replace(Phase::Runs);
-                    Some(Event::Begun { count: cell })
+            HarnessOutput::Message(stream, message, length) => match message {
+                HarnessMessage::Begun { cell } if cell == self.number => {
+                    self.life.phase.send_replace(CellPhase::Runs);
+                    Some(CellEvent::Begun { count: cell })
                 }
-                Message::End { cell } if cell == self.number => {
+                HarnessMessage::End { cell } if cell == self.number => {
                     let output =
                         if stream == Stream::Stderr { &mut self.stderr } else { &mut self.stdout };
                     output.is_over = true;
-                    self.last_words_by.get_or_insert_with(|| Instant::now() + END_PATIENCE);
+                    self.last_words_by.get_or_insert_with(|| Instant::now() + END_TIMEOUT);
                     None
                 }
                 // The message is repeated, or belongs to an earlier cell.
-                Message::Begun { .. } | Message::End { .. } => None,
-                Message::Ready => {
-                    return Err(self.fail(Failure::Nonsense("it starts a second time".to_owned())));
+                HarnessMessage::Begun { .. } | HarnessMessage::End { .. } => None,
+                HarnessMessage::Ready => {
+                    return Err(
+                        self.fail(HarnessFailure::Nonsense("it starts a second time".to_owned()))
+                    );
                 }
-                Message::Result(_) if length > self.results => {
+                HarnessMessage::Result(_) if length > self.results => {
                     self.refused_results += 1;
                     None
                 }
-                Message::Result(shown) => {
+                HarnessMessage::Result(shown) => {
                     self.results -= length;
-                    Some(Event::Result(shown))
+                    Some(CellEvent::Result(shown))
                 }
                 // An error is never left out, because it is the outcome of the cell. A second error
                 // adds nothing.
-                Message::Error(raised) => {
-                    (!std::mem::replace(&mut self.has_failed, true)).then_some(Event::Error(raised))
-                }
+                HarnessMessage::Error(raised) => (!std::mem::replace(&mut self.has_failed, true))
+                    .then_some(CellEvent::Error(raised)),
             },
         })
     }
 
     /// Returns the remaining events, after both streams came to the cell's end.
-    fn rest(&mut self) -> Event {
+    fn rest(&mut self) -> CellEvent {
         let stdout = self.stdout.text.finish();
         if !stdout.is_empty() {
-            return Event::Stdout(stdout);
+            return CellEvent::Stdout(stdout);
         }
         let stderr = self.stderr.text.finish();
         if !stderr.is_empty() {
-            return Event::Stderr(stderr);
+            return CellEvent::Stderr(stderr);
         }
-        self.life.phase.send_replace(Phase::Idle);
-        Event::Ended(Left {
+        self.life.phase.send_replace(CellPhase::Idle);
+        CellEvent::Ended(OmittedOutput {
             stdout: self.stdout.left,
             stderr: self.stderr.left,
             results: self.refused_results,
@@ -409,18 +413,18 @@ impl Turn {
     }
 
     /// Ends the process, because its further messages cannot be relied on.
-    fn fail(&mut self, failure: Failure) -> ContextError {
+    fn fail(&mut self, failure: HarnessFailure) -> ContextError {
         let id = self.id.clone();
         let (how, error) = match failure {
-            Failure::Ended(how) => {
+            HarnessFailure::Ended(how) => {
                 let how = self.life.why.get().cloned().unwrap_or(how);
                 (how.clone(), ContextError::Ended { id, how })
             }
-            Failure::Nonsense(why) => (
+            HarnessFailure::Nonsense(why) => (
                 "its harness said what makes no sense".to_owned(),
                 ContextError::Nonsense { id, why },
             ),
-            Failure::Session(error) => ("it was lost sight of".to_owned(), error.into()),
+            HarnessFailure::Session(error) => ("it was lost sight of".to_owned(), error.into()),
         };
         self.end(how);
         error
@@ -428,22 +432,23 @@ impl Turn {
 
     fn late(&mut self) -> ContextError {
         match (self.untold.take(), self.time) {
-            (Some(error), _) => self.fail(Failure::Session(error)),
+            (Some(error), _) => self.fail(HarnessFailure::Session(error)),
             (None, Some(time))
                 if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) =>
             {
                 self.end("its cell took longer than the policy allows".to_owned());
                 ContextError::TimedOut { id: self.id.clone(), time }
             }
-            _ => self.fail(Failure::Nonsense("its streams do not end together".to_owned())),
+            _ => self.fail(HarnessFailure::Nonsense("its streams do not end together".to_owned())),
         }
     }
 
     fn end(&mut self, how: String) {
-        if let State::Alive(process) = std::mem::replace(&mut *self.state, State::Gone(how)) {
+        if let LifeState::Alive(process) = std::mem::replace(&mut *self.state, LifeState::Gone(how))
+        {
             process.end();
         }
-        self.life.phase.send_replace(Phase::Idle);
+        self.life.phase.send_replace(CellPhase::Idle);
     }
 
     /// Interrupts the cell, and ends the process if the cell does not end.
@@ -457,14 +462,18 @@ impl Turn {
     /// Interrupts the cell until it ends.
     async fn insist(&mut self) {
         let (input, phase) = (self.life.input.clone(), self.life.phase.subscribe());
-        let mut again = interval(INSISTENCE);
+        let mut again = interval(INTERRUPT_INTERVAL);
         again.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let runs = *phase.borrow() == Phase::Runs;
+            let runs = *phase.borrow() == CellPhase::Runs;
             tokio::select! {
-                event = self.next() => if matches!(event, Ok(Event::Ended(_)) | Err(_)) { return },
+                event = self.next() => {
+                    if matches!(event, Ok(CellEvent::Ended(_)) | Err(_)) {
+                        return;
+                    }
+                }
                 _ = again.tick(), if runs => {
-                    let _ = input.signal(INTERRUPT).await; // the cell may just have ended
+                    let _ = input.signal(INTERRUPT_SIGNAL).await; // the cell may just have ended
                 }
             }
         }

@@ -128,7 +128,8 @@ impl ContextError {
             ContextError::Ended { .. }
             | ContextError::TimedOut { .. }
             | ContextError::Nonsense { .. } => {
-                "restart it, as a cell that names no context does by itself; what its variables held is lost"
+                "restart it, as a cell that names no context does by itself; what its variables \
+                 held is lost"
             }
             ContextError::NotReady { .. } => "`ringfence logs NAME` may tell what it waits for",
             ContextError::Held { .. } => "end that process, or have it run the code",

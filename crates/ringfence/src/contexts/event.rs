@@ -8,7 +8,7 @@ use serde_json::Value;
 /// Event of a running cell.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub enum Event {
+pub enum CellEvent {
     /// The cell runs. This event is always first, unless the cell is not run at all.
     Begun {
         /// Number of cells that the context has run, including this one.
@@ -19,16 +19,16 @@ pub enum Event {
     /// The cell wrote to its standard error.
     Stderr(String),
     /// The cell showed a value.
-    Result(Shown),
+    Result(ShownValue),
     /// The cell failed, or was interrupted.
-    Error(Raised),
+    Error(RaisedError),
     /// The cell is over. This event is always last.
-    Ended(Left),
+    Ended(OmittedOutput),
 }
 
 /// A value, in every form in which it can be shown.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-pub struct Shown {
+pub struct ShownValue {
     /// True if the value is that of the cell's last expression, and false if the cell displayed it.
     pub is_main_result: bool,
     /// Forms of the value by media type: text, or base64 of bytes, or for JSON the value itself.
@@ -36,7 +36,7 @@ pub struct Shown {
     pub formats: BTreeMap<String, Value>,
 }
 
-impl Shown {
+impl ShownValue {
     /// Returns the value as plain text, if it has that form.
     pub fn text(&self) -> Option<&str> {
         self.formats.get("text/plain")?.as_str()
@@ -45,7 +45,7 @@ impl Shown {
 
 /// Error that a cell failed with.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-pub struct Raised {
+pub struct RaisedError {
     /// Kind of the error, such as `ValueError`.
     #[serde(default)]
     pub name: String,
@@ -60,7 +60,7 @@ pub struct Raised {
 /// Amount of a cell's output and results that was left out because it exceeded a limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Left {
+pub struct OmittedOutput {
     /// Bytes of standard output.
     pub stdout: u64,
     /// Bytes of standard error.
@@ -69,41 +69,41 @@ pub struct Left {
     pub results: u64,
 }
 
-impl Left {
+impl OmittedOutput {
     /// Returns true if nothing was left out.
     pub fn is_nothing(&self) -> bool {
-        *self == Left::default()
+        *self == OmittedOutput::default()
     }
 }
 
 /// Message of a harness.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(super) enum Message {
+pub(super) enum HarnessMessage {
     Ready,
     Begun { cell: u64 },
-    Result(Shown),
-    Error(Raised),
+    Result(ShownValue),
+    Error(RaisedError),
     End { cell: u64 },
 }
 
 /// Kind of a message whose other fields cannot be read.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Kind {
+pub(super) enum MessageKind {
     Result,
     #[serde(other)]
     Other,
 }
 
-impl Kind {
+impl MessageKind {
     /// Returns the kind of a message, if the message is valid JSON. No other field is examined.
-    pub(super) fn of(message: &[u8]) -> Option<Kind> {
+    pub(super) fn parse(message: &[u8]) -> Option<MessageKind> {
         #[derive(Deserialize)]
-        struct Message {
-            r#type: Kind,
+        struct TypedMessage {
+            r#type: MessageKind,
         }
-        serde_json::from_slice(message).map(|Message { r#type }| r#type).ok()
+        serde_json::from_slice(message).map(|TypedMessage { r#type }| r#type).ok()
     }
 }
 
@@ -112,18 +112,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_result_that_cannot_be_read_is_known_for_one() {
+    fn an_unreadable_message_is_recognised_as_a_result() {
         let nested = format!("{}1{}", "[".repeat(200), "]".repeat(200));
         for part in [nested.as_str(), "1e999", r#""\ud800""#] {
             let result =
                 format!(r#"{{"is_main_result":true,"formats":{{"x":{part}}},"type":"result"}}"#);
-            assert!(serde_json::from_str::<Message>(&result).is_err(), "{part}");
-            assert_eq!(Kind::of(result.as_bytes()), Some(Kind::Result), "{part}");
+            assert!(serde_json::from_str::<HarnessMessage>(&result).is_err(), "{part}");
+            assert_eq!(MessageKind::parse(result.as_bytes()), Some(MessageKind::Result), "{part}");
             let error = format!(r#"{{"type":"error","name":{part}}}"#);
-            assert_eq!(Kind::of(error.as_bytes()), Some(Kind::Other), "{part}");
+            assert_eq!(MessageKind::parse(error.as_bytes()), Some(MessageKind::Other), "{part}");
         }
         for nonsense in ["nope", r#"{"type":"result","#, r#"{"type":"result"} {}"#, "[]", "{}"] {
-            assert_eq!(Kind::of(nonsense.as_bytes()), None, "{nonsense}");
+            assert_eq!(MessageKind::parse(nonsense.as_bytes()), None, "{nonsense}");
         }
     }
 }

@@ -17,7 +17,7 @@ pub(super) enum Harness {
 
 impl Harness {
     /// Returns the harness for a language, if there is one.
-    pub(super) fn of(language: &Language) -> Option<Harness> {
+    pub(super) fn for_language(language: &Language) -> Option<Harness> {
         match language.suffix() {
             ".py" => Some(Harness::Python),
             ".sh" => Some(Harness::Bash),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_told_words() {
+    fn a_request_to_python_has_fields_that_end_in_nul() {
         let env = [("A".to_owned(), "b=c".to_owned())].into();
         assert_eq!(Harness::Python.request(3, "x\ny", &env), "3\0x\ny\0A=b=c\0\0");
     }

@@ -7,22 +7,22 @@ use ringfence_proto::code::Code;
 use ringfence_proto::process::ListedProcess;
 use tokio::sync::{OwnedMutexGuard, watch};
 
-use super::cell::{Life, Phase, State, in_time};
+use super::cell::{CellPhase, LifeState, ProcessLife, in_time};
 use super::harness::Harness;
-use super::notes::{Note, Noted, Notes, Trace};
-use super::process::{Failure, IDLE_PATIENCE, Process};
-use super::{ContextError, Contexts, Slot, Use, unless_gone};
+use super::notes::{ContextNote, ContextNotes, NotedContext, ProcessTrace};
+use super::process::{HarnessFailure, HarnessProcess, IDLE_TIMEOUT};
+use super::{ContextError, ContextSlot, ContextUse, Contexts, unless_gone};
 use crate::session::Session;
 use crate::{RoomError, SessionError};
 
 /// Prefix of the tags of context processes.
-const TAG: &str = "ringfence-context-";
+const PROCESS_TAG: &str = "ringfence-context-";
 /// Reason that is reported for a context whose process is not found again.
 const ENDED_ALONE: &str = "its process ended while nobody looked";
 
 /// Returns a tag that no other process has.
 pub(super) fn new_tag() -> String {
-    format!("{TAG}{}", crate::run::identity())
+    format!("{PROCESS_TAG}{}", crate::run::identity())
 }
 
 impl Contexts<'_> {
@@ -38,7 +38,7 @@ impl Contexts<'_> {
         Ok(())
     }
 
-    async fn take_over(&self) -> Result<Arc<Notes>, ContextError> {
+    async fn take_over(&self) -> Result<Arc<ContextNotes>, ContextError> {
         let (sandbox, name) = (self.sandbox, &self.sandbox.manifest().name);
         if !sandbox.is_up() {
             return Err(RoomError::Absent { name: name.clone() }.into());
@@ -46,7 +46,7 @@ impl Contexts<'_> {
         let failed =
             |source| RoomError::File { what: "read the contexts", name: name.clone(), source };
         let notes =
-            Notes::take(&sandbox.directory()).await.map_err(|error| match error.kind() {
+            ContextNotes::take(&sandbox.directory()).await.map_err(|error| match error.kind() {
                 io::ErrorKind::WouldBlock => ContextError::Held { name: name.clone() },
                 _ => failed(error).into(),
             })?;
@@ -69,7 +69,7 @@ impl Contexts<'_> {
 
     /// Makes a context of an earlier process one of this process. Callers that use the context wait
     /// until its process is found.
-    fn take_up(&self, note: Note, runs: bool, notes: &Arc<Notes>) {
+    fn take_up(&self, note: ContextNote, runs: bool, notes: &Arc<ContextNotes>) {
         let session = self.sandbox.session();
         let input = session.input(note.process.pid);
         let (recipe, room) =
@@ -89,16 +89,16 @@ impl Contexts<'_> {
                     return;
                 }
             };
-        let state = Arc::new(tokio::sync::Mutex::new(State::Gone(ENDED_ALONE.to_owned())));
-        let phase = watch::Sender::new(if runs { Phase::Told } else { Phase::Idle });
+        let state = Arc::new(tokio::sync::Mutex::new(LifeState::Gone(ENDED_ALONE.to_owned())));
+        let phase = watch::Sender::new(if runs { CellPhase::Told } else { CellPhase::Idle });
         let turn = Arc::clone(&state).try_lock_owned().expect("nobody else knows of it yet");
-        let used = if note.is_usual { Use::Usual } else { Use::Named };
+        let used = if note.is_usual { ContextUse::Usual } else { ContextUse::Named };
         let (id, directory, harness) = (note.id.clone(), note.directory.clone(), recipe.harness);
         let trace = note.process.clone();
-        let noted = Some(Arc::new(Noted::new(Arc::clone(notes), note)));
-        let life = Life { input, phase, state, why: OnceLock::new() };
+        let noted = Some(Arc::new(NotedContext::new(Arc::clone(notes), note)));
+        let life = ProcessLife { input, phase, state, why: OnceLock::new() };
         let slot = self.slot(id, recipe, directory.as_deref(), life, room);
-        let context = self.add(Slot { used, noted, ..slot });
+        let context = self.add(ContextSlot { used, noted, ..slot });
         if runs {
             // The task ends when `in_time` gives up, at the latest.
             tokio::spawn(find(session.clone(), harness, trace, context.life(), turn));
@@ -111,47 +111,50 @@ impl Contexts<'_> {
 async fn find(
     session: Session,
     harness: Harness,
-    trace: Trace,
-    life: Arc<Life>,
-    mut state: OwnedMutexGuard<State>,
+    trace: ProcessTrace,
+    life: Arc<ProcessLife>,
+    mut state: OwnedMutexGuard<LifeState>,
 ) {
     let found = match trace.is_half_told {
         true => Err("it was told half of a cell when the process that kept it ended".to_owned()),
-        false => match in_time(&life.input, IDLE_PATIENCE, Process::find(&session, harness, trace))
-            .await
-        {
-            Ok(Ok(process)) => Ok(process),
-            Ok(Err(Failure::Session(SessionError::Refused { code: Code::NotFound, .. }))) => {
-                Err(ENDED_ALONE.to_owned())
+        false => {
+            match in_time(&life.input, IDLE_TIMEOUT, HarnessProcess::find(&session, harness, trace))
+                .await
+            {
+                Ok(Ok(process)) => Ok(process),
+                Ok(Err(HarnessFailure::Session(SessionError::Refused {
+                    code: Code::NotFound,
+                    ..
+                }))) => Err(ENDED_ALONE.to_owned()),
+                Ok(Err(HarnessFailure::Ended(how))) => Err(how),
+                Ok(Err(HarnessFailure::Nonsense(why))) => {
+                    Err(format!("what its harness says makes no sense: {why}"))
+                }
+                Ok(Err(HarnessFailure::Session(error))) => {
+                    Err(format!("it was lost sight of: {}", crate::chain(&error)))
+                }
+                Err(how) => Err(how),
             }
-            Ok(Err(Failure::Ended(how))) => Err(how),
-            Ok(Err(Failure::Nonsense(why))) => {
-                Err(format!("what its harness says makes no sense: {why}"))
-            }
-            Ok(Err(Failure::Session(error))) => {
-                Err(format!("it was lost sight of: {}", crate::chain(&error)))
-            }
-            Err(how) => Err(how),
-        },
+        }
     };
     *state = match found {
-        Ok(process) => State::Alive(Box::new(process)),
+        Ok(process) => LifeState::Alive(Box::new(process)),
         Err(how) => {
             // The process may have ended, and it ends with its sandbox.
             let _ = life.input.kill().await;
-            State::Gone(how)
+            LifeState::Gone(how)
         }
     };
-    life.phase.send_replace(Phase::Idle);
+    life.phase.send_replace(CellPhase::Idle);
 }
 
 /// Returns true if a process of a sandbox was started as a context that outlives its starter.
 fn is_ours(process: &ListedProcess) -> bool {
-    process.tag.as_deref().is_some_and(|tag| tag.starts_with(TAG))
+    process.tag.as_deref().is_some_and(|tag| tag.starts_with(PROCESS_TAG))
 }
 
 /// Returns true if `process` is the process of the noted context. The process id is not enough,
 /// because another process may have it by now.
-fn is_its(process: &ListedProcess, note: &Note) -> bool {
+fn is_its(process: &ListedProcess, note: &ContextNote) -> bool {
     process.pid == note.process.pid && process.tag.as_deref() == Some(note.process.tag.as_str())
 }

@@ -28,46 +28,47 @@ use jiff::Timestamp;
 use ringfence_proto::code::Code;
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 
-pub use cell::{Cell, Outcome};
+pub use cell::{Cell, CellOutcome};
 pub use error::ContextError;
-pub use event::{Event, Left, Raised, Shown};
+pub use event::{CellEvent, OmittedOutput, RaisedError, ShownValue};
 
 use crate::code::Script;
 use crate::session::Session;
 use crate::{CodeSettings, Sandbox, SessionError};
-use cell::{Bounds, INTERRUPT, Life, Phase, State, Turn, in_time};
+use cell::{CellLimits, CellPhase, CellTurn, INTERRUPT_SIGNAL, LifeState, ProcessLife, in_time};
 use harness::Harness;
-use notes::{Note, Noted, Notes, Trace};
-use process::Recipe;
+use notes::{ContextNote, ContextNotes, NotedContext, ProcessTrace};
+use process::ContextRecipe;
 
 /// Language of a context for which the caller names none.
 pub const DEFAULT_LANGUAGE: &str = "python";
 /// Highest number of contexts of a sandbox.
-const MOST: usize = 64;
+const MAX_CONTEXTS: usize = 64;
 /// Longest time that an interrupt waits for a cell that is sent but has not begun.
-const BEGIN_PATIENCE: Duration = Duration::from_secs(5);
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Number of times that a shell is interrupted again, and the pause between two times (`REMINDER`).
-const MOST_REMINDERS: u32 = 10;
-const REMINDER: Duration = Duration::from_millis(200);
+/// Number of times that a shell is interrupted again, and the pause between two times
+/// (`REMINDER_INTERVAL`).
+const MAX_REMINDERS: u32 = 10;
+const REMINDER_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Contexts that this process has in a sandbox. They end with the last copy of its [`Sandbox`],
 /// unless they have notes.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct KeptContexts {
     /// Contexts in the order of their start.
-    contexts: Mutex<Vec<Context>>,
+    contexts: Mutex<Vec<CodeContext>>,
     /// Lock of the task that starts a usual context, so that a language gets only one.
     starting: tokio::sync::Mutex<()>,
     room: Arc<Semaphore>,
     /// Notes of the contexts, if these are to outlive this process.
-    notes: OnceCell<Arc<Notes>>,
+    notes: OnceCell<Arc<ContextNotes>>,
 }
 
-impl Default for Kept {
-    fn default() -> Kept {
-        let room = Arc::new(Semaphore::new(MOST));
-        Kept {
+impl Default for KeptContexts {
+    fn default() -> KeptContexts {
+        let room = Arc::new(Semaphore::new(MAX_CONTEXTS));
+        KeptContexts {
             contexts: Mutex::default(),
             starting: Default::default(),
             room,
@@ -76,8 +77,8 @@ impl Default for Kept {
     }
 }
 
-impl Kept {
-    fn all(&self) -> std::sync::MutexGuard<'_, Vec<Context>> {
+impl KeptContexts {
+    fn all(&self) -> std::sync::MutexGuard<'_, Vec<CodeContext>> {
         self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -102,17 +103,17 @@ impl Contexts<'_> {
         &self,
         language: &str,
         directory: Option<&str>,
-    ) -> Result<Context, ContextError> {
-        self.begin(language, directory, Use::Named, "").await
+    ) -> Result<CodeContext, ContextError> {
+        self.begin(language, directory, ContextUse::Named, "").await
     }
 
     async fn begin(
         &self,
         language: &str,
         directory: Option<&str>,
-        used: Use,
+        used: ContextUse,
         preload: &str,
-    ) -> Result<Context, ContextError> {
+    ) -> Result<CodeContext, ContextError> {
         let sandbox = self.sandbox;
         let recipe = self.recipe(language, directory)?;
         let room = self.room()?;
@@ -120,52 +121,62 @@ impl Contexts<'_> {
         let noted = sandbox.kept_contexts().notes.get().map(|notes| {
             let (id, language, directory) =
                 (id.clone(), language.to_owned(), directory.map(str::to_owned));
-            let (started, process) = (Timestamp::now(), Trace::default());
-            let note =
-                Note { id, language, directory, is_usual: used == Use::Usual, started, process };
-            Arc::new(Noted::new(Arc::clone(notes), note))
+            let (started, process) = (Timestamp::now(), ProcessTrace::default());
+            let note = ContextNote {
+                id,
+                language,
+                directory,
+                is_usual: used == ContextUse::Usual,
+                started,
+                process,
+            };
+            Arc::new(NotedContext::new(Arc::clone(notes), note))
         });
         let life = start(&recipe, sandbox.session(), preload, noted.as_deref()).await?;
-        Ok(self.add(Slot { used, noted, ..self.slot(id, recipe, directory, life, room) }))
+        Ok(self.add(ContextSlot { used, noted, ..self.slot(id, recipe, directory, life, room) }))
     }
 
     /// Returns the description from which the process of a context is started.
-    fn recipe(&self, language: &str, directory: Option<&str>) -> Result<Recipe, ContextError> {
+    fn recipe(
+        &self,
+        language: &str,
+        directory: Option<&str>,
+    ) -> Result<ContextRecipe, ContextError> {
         let sandbox = self.sandbox;
         let script = Script::new(sandbox.code(), "", language)?;
         script.check(sandbox.manifest().backend)?;
-        let Some(harness) = Harness::of(&script.language) else {
+        let Some(harness) = Harness::for_language(&script.language) else {
             let languages = sandbox.code().languages.iter();
-            let known = languages.filter(|(_, language)| Harness::of(language).is_some());
+            let known = languages.filter(|(_, language)| Harness::for_language(language).is_some());
             let known = known.map(|(name, _)| name.clone()).collect();
             return Err(ContextError::Stateless { language: language.to_owned(), known });
         };
-        Ok(Recipe::new(language, &script.language, harness, directory))
+        Ok(ContextRecipe::new(language, &script.language, harness, directory))
     }
 
     fn room(&self) -> Result<OwnedSemaphorePermit, ContextError> {
         let room = Arc::clone(&self.sandbox.kept_contexts().room).try_acquire_owned();
-        room.map_err(|_| ContextError::TooMany { limit: MOST })
+        room.map_err(|_| ContextError::TooMany { limit: MAX_CONTEXTS })
     }
 
     fn slot(
         &self,
         id: String,
-        recipe: Recipe,
+        recipe: ContextRecipe,
         directory: Option<&str>,
-        life: Life,
+        life: ProcessLife,
         room: OwnedSemaphorePermit,
-    ) -> Slot {
+    ) -> ContextSlot {
         let sandbox = self.sandbox;
         let usual = || sandbox.manifest().workspace_inside.to_string_lossy().into_owned();
-        Slot {
+        ContextSlot {
             id,
             directory: directory.map_or_else(usual, str::to_owned),
-            used: Use::Named,
+            used: ContextUse::Named,
             recipe,
             session: sandbox.session().clone(),
             code: sandbox.code().clone(),
-            bounds: Bounds {
+            bounds: CellLimits {
                 output: sandbox.most_output(),
                 time: sandbox.manifest().limits.time.map(|time| time.duration()),
             },
@@ -176,13 +187,13 @@ impl Contexts<'_> {
         }
     }
 
-    fn add(&self, slot: Slot) -> Context {
-        let context = Context(Arc::new(slot));
+    fn add(&self, slot: ContextSlot) -> CodeContext {
+        let context = CodeContext(Arc::new(slot));
         self.sandbox.kept_contexts().all().push(context.clone());
         context
     }
 
-    /// Runs a cell in the usual context of a language, as [`Context::execute`] does. If that
+    /// Runs a cell in the usual context of a language, as [`CodeContext::execute`] does. If that
     /// context ends while the cell waits for its turn, the context is restarted.
     pub async fn execute(
         &self,
@@ -202,7 +213,7 @@ impl Contexts<'_> {
 
     /// Returns the usual context of a language, which runs the cells that name no context. The
     /// context is started at the first call, and restarted if it has ended.
-    pub async fn usual(&self, language: &str) -> Result<Context, ContextError> {
+    pub async fn usual(&self, language: &str) -> Result<CodeContext, ContextError> {
         self.prepare(language, "").await
     }
 
@@ -210,11 +221,16 @@ impl Contexts<'_> {
     /// imports the modules in `preload` before the first cell. `preload` holds names with spaces
     /// between them; modules that are not installed are skipped. Code finds the modules in
     /// `sys.modules`, but not among its own names.
-    pub async fn prepare(&self, language: &str, preload: &str) -> Result<Context, ContextError> {
+    pub async fn prepare(
+        &self,
+        language: &str,
+        preload: &str,
+    ) -> Result<CodeContext, ContextError> {
         let kept = self.sandbox.kept_contexts();
         let _turn = kept.starting.lock().await;
-        let is_it =
-            |context: &&Context| context.0.used == Use::Usual && context.language() == language;
+        let is_it = |context: &&CodeContext| {
+            context.0.used == ContextUse::Usual && context.language() == language
+        };
         let found = kept.all().iter().find(is_it).cloned();
         if let Some(context) = found {
             match context.revive().await {
@@ -222,16 +238,16 @@ impl Contexts<'_> {
                 revived => return revived.map(|()| context),
             }
         }
-        self.begin(language, None, Use::Usual, preload).await
+        self.begin(language, None, ContextUse::Usual, preload).await
     }
 
     /// Returns all contexts in the order of their start.
-    pub fn list(&self) -> Vec<Context> {
+    pub fn list(&self) -> Vec<CodeContext> {
         self.sandbox.kept_contexts().all().clone()
     }
 
     /// Returns the context with this id.
-    pub fn get(&self, id: &str) -> Result<Context, ContextError> {
+    pub fn get(&self, id: &str) -> Result<CodeContext, ContextError> {
         let found =
             self.sandbox.kept_contexts().all().iter().find(|context| context.id() == id).cloned();
         found.ok_or_else(|| ContextError::Absent { id: id.to_owned() })
@@ -259,35 +275,35 @@ impl Contexts<'_> {
 /// An interpreter that keeps its state from one cell of code to the next. Clones refer to the same
 /// interpreter.
 #[derive(Debug, Clone)]
-pub struct Context(Arc<Slot>);
+pub struct CodeContext(Arc<ContextSlot>);
 
 #[derive(Debug)]
-struct Slot {
+struct ContextSlot {
     id: String,
     directory: String,
-    used: Use,
-    recipe: Recipe,
+    used: ContextUse,
+    recipe: ContextRecipe,
     session: Session,
     code: CodeSettings,
-    bounds: Bounds,
-    life: Mutex<Arc<Life>>,
+    bounds: CellLimits,
+    life: Mutex<Arc<ProcessLife>>,
     /// True if the context was removed. The lock is held by the task that starts the process again.
     is_removed: tokio::sync::Mutex<bool>,
     /// Note of the context, if the context is to outlive this process.
-    noted: Option<Arc<Noted>>,
+    noted: Option<Arc<NotedContext>>,
     _room: OwnedSemaphorePermit,
 }
 
 /// Set of cells that a context runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Use {
+enum ContextUse {
     /// Cells that name the context.
     Named,
     /// Cells that name the context, and cells of its language that name none.
     Usual,
 }
 
-impl Context {
+impl CodeContext {
     /// Returns the id of the context.
     pub fn id(&self) -> &str {
         &self.0.id
@@ -321,11 +337,12 @@ impl Context {
             .expect("the lint answers in any case");
         if lint.blocks {
             let (name, value) = ("BlockedImports".to_owned(), "the code was not run".to_owned());
-            return Ok(Cell::refused(Raised { name, value, traceback: lint.words() }));
+            return Ok(Cell::refused(RaisedError { name, value, traceback: lint.words() }));
         }
         let request = |number| slot.recipe.harness.request(number, code, env);
         Ok(Cell::new(
-            Turn::take(&slot.id, self.life(), slot.bounds, slot.noted.as_ref(), request).await?,
+            CellTurn::take(&slot.id, self.life(), slot.bounds, slot.noted.as_ref(), request)
+                .await?,
         ))
     }
 
@@ -334,23 +351,27 @@ impl Context {
     pub async fn interrupt(&self) -> Result<(), ContextError> {
         let life = self.life();
         let mut phase = life.phase.subscribe();
-        let begun = phase.wait_for(|phase| *phase != Phase::Told);
-        let runs = matches!(tokio::time::timeout(BEGIN_PATIENCE, begun).await, Ok(Ok(phase)) if *phase == Phase::Runs);
+        let begun = phase.wait_for(|phase| *phase != CellPhase::Told);
+        let runs = match tokio::time::timeout(BEGIN_TIMEOUT, begun).await {
+            Ok(Ok(phase)) => *phase == CellPhase::Runs,
+            _ => false,
+        };
         if !runs {
             return Ok(());
         }
-        unless_gone(life.input.signal(INTERRUPT).await)?;
+        unless_gone(life.input.signal(INTERRUPT_SIGNAL).await)?;
         // A shell that is just starting a program can miss the signal, as on a terminal. Therefore
         // send the signal again while the cell runs.
-        let reminders = if self.0.recipe.harness == Harness::Bash { MOST_REMINDERS } else { 0 };
+        let reminders = if self.0.recipe.harness == Harness::Bash { MAX_REMINDERS } else { 0 };
         // The task ends with the cell, or when `in_time` gives up.
         tokio::spawn(async move {
             let end = async {
                 for _ in 0..reminders {
-                    if tokio::time::timeout(REMINDER, phase.changed()).await.is_ok() {
+                    if tokio::time::timeout(REMINDER_INTERVAL, phase.changed()).await.is_ok() {
                         return;
                     }
-                    let _ = life.input.signal(INTERRUPT).await; // the cell may just have ended
+                    // The cell may just have ended.
+                    let _ = life.input.signal(INTERRUPT_SIGNAL).await;
                 }
                 let _ = phase.changed().await; // `life` owns the sender, so this cannot fail
             };
@@ -385,25 +406,25 @@ impl Context {
         Ok(())
     }
 
-    fn life(&self) -> Arc<Life> {
+    fn life(&self) -> Arc<ProcessLife> {
         Arc::clone(&self.0.life.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// Starts the process of a context, and writes its note if the context is to outlive this process.
 async fn start(
-    recipe: &Recipe,
+    recipe: &ContextRecipe,
     session: &Session,
     preload: &str,
-    noted: Option<&Noted>,
-) -> Result<Life, ContextError> {
+    noted: Option<&NotedContext>,
+) -> Result<ProcessLife, ContextError> {
     let Some(noted) = noted else {
-        return Ok(Life::new(recipe.start(session, preload, None).await?));
+        return Ok(ProcessLife::new(recipe.start(session, preload, None).await?));
     };
     let tag = keep::new_tag();
     let process = recipe.start(session, preload, Some(&tag)).await?;
     match noted.begins(&process, tag) {
-        Ok(()) => Ok(Life::new(process)),
+        Ok(()) => Ok(ProcessLife::new(process)),
         Err(error) => {
             process.end();
             Err(error.into())
@@ -411,7 +432,7 @@ async fn start(
     }
 }
 
-impl Life {
+impl ProcessLife {
     async fn kill(&self, why: &str) -> Result<(), ContextError> {
         if self.is_over() {
             return Ok(()); // another process may have its id by now
@@ -420,7 +441,7 @@ impl Life {
         unless_gone(self.input.kill().await)?;
         // A cell that runs holds the lock, and sees the end of the process by itself.
         if let Ok(mut state) = self.state.try_lock() {
-            *state = State::Gone(why.to_owned());
+            *state = LifeState::Gone(why.to_owned());
         }
         Ok(())
     }

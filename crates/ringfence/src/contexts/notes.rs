@@ -14,22 +14,22 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
-use super::process::Process;
+use super::process::HarnessProcess;
 
 /// Directory of the notes, below the room directory.
-const DIRECTORY: &str = "contexts";
+const NOTES_DIRECTORY: &str = "contexts";
 /// Suffix of a note's file name; a file without it was not written completely.
-const SUFFIX: &str = ".json";
+const NOTE_SUFFIX: &str = ".json";
 /// Highest number of bytes that are read of a note.
-const LONGEST: u64 = 64 << 10;
-/// Longest wait for a process that is just ending to release the lock; `MOMENT` is the pause
+const MAX_NOTE_BYTES: u64 = 64 << 10;
+/// Longest wait for a process that is just ending to release the lock; `POLL_INTERVAL` is the pause
 /// between two attempts.
-const PATIENCE: Duration = Duration::from_secs(2);
-const MOMENT: Duration = Duration::from_millis(10);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Notes of a sandbox, locked by the one process that has its contexts.
 #[derive(Debug)]
-pub(super) struct Notes {
+pub(super) struct ContextNotes {
     path: PathBuf,
     /// Locked directory. Files are written through this descriptor, because its path may lead to
     /// another sandbox's directory later.
@@ -38,7 +38,7 @@ pub(super) struct Notes {
 
 /// Record of a context.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Note {
+pub(super) struct ContextNote {
     pub(super) id: String,
     pub(super) language: String,
     /// Directory that the caller asked for.
@@ -46,12 +46,12 @@ pub(super) struct Note {
     /// True if the context is the usual one of its language, which runs cells that name no context.
     pub(super) is_usual: bool,
     pub(super) started: Timestamp,
-    pub(super) process: Trace,
+    pub(super) process: ProcessTrace,
 }
 
 /// Data by which the process of a context is found, and its progress.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Trace {
+pub(super) struct ProcessTrace {
     pub(super) pid: u32,
     /// Tag that the guest knows the process by, too, because process ids are reused.
     pub(super) tag: String,
@@ -62,50 +62,51 @@ pub(super) struct Trace {
     pub(super) is_half_told: bool,
 }
 
-impl Notes {
+impl ContextNotes {
     /// Locks the notes of the sandbox whose room directory is `room`. Returns an error of the kind
     /// `WouldBlock` if another process has them.
-    pub(super) async fn take(room: &Path) -> io::Result<Notes> {
-        let path = room.join(DIRECTORY);
+    pub(super) async fn take(room: &Path) -> io::Result<ContextNotes> {
+        let path = room.join(NOTES_DIRECTORY);
         match std::fs::DirBuilder::new().mode(0o700).create(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = open(&path, flags, Mode::empty())?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + LOCK_TIMEOUT;
         while let Err(error) = flock(&directory, FlockOperation::NonBlockingLockExclusive) {
             if error != Errno::WOULDBLOCK || Instant::now() > deadline {
                 return Err(error.into());
             }
-            sleep(MOMENT).await;
+            sleep(POLL_INTERVAL).await;
         }
-        Ok(Notes { path, directory })
+        Ok(ContextNotes { path, directory })
     }
 
     /// Returns all notes in the order of their start. A note that cannot be parsed is left out.
-    pub(super) fn all(&self) -> io::Result<Vec<Note>> {
+    pub(super) fn all(&self) -> io::Result<Vec<ContextNote>> {
         let mut notes = Vec::new();
         for entry in fs_err::read_dir(&self.path)? {
             let entry = entry?;
-            if !entry.file_name().to_str().is_some_and(|name| name.ends_with(SUFFIX)) {
+            if !entry.file_name().to_str().is_some_and(|name| name.ends_with(NOTE_SUFFIX)) {
                 continue;
             }
             let mut text = Vec::new();
-            fs_err::File::open(entry.path())?.take(LONGEST).read_to_end(&mut text)?;
+            fs_err::File::open(entry.path())?.take(MAX_NOTE_BYTES).read_to_end(&mut text)?;
             match serde_json::from_slice(&text) {
                 Ok(note) => notes.push(note),
                 Err(error) => {
-                    tracing::warn!(path = %entry.path().display(), %error, "a note of a context is of no use")
+                    tracing::warn!(path = %entry.path().display(), %error, "a note of a context is \
+                        of no use")
                 }
             }
         }
-        notes.sort_by_key(|note: &Note| note.started);
+        notes.sort_by_key(|note: &ContextNote| note.started);
         Ok(notes)
     }
 
     /// Writes a note completely or not at all.
-    fn write(&self, note: &Note) -> io::Result<()> {
+    fn write(&self, note: &ContextNote) -> io::Result<()> {
         let temporary = format!(".{}", note.id);
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -124,26 +125,26 @@ impl Notes {
 }
 
 fn file_of(id: &str) -> String {
-    format!("{id}{SUFFIX}")
+    format!("{id}{NOTE_SUFFIX}")
 }
 
 /// Note of a context of this process.
 #[derive(Debug)]
-pub(super) struct Noted {
-    notes: Arc<Notes>,
-    note: Mutex<Note>,
+pub(super) struct NotedContext {
+    notes: Arc<ContextNotes>,
+    note: Mutex<ContextNote>,
 }
 
-impl Noted {
-    pub(super) fn new(notes: Arc<Notes>, note: Note) -> Noted {
-        Noted { notes, note: Mutex::new(note) }
+impl NotedContext {
+    pub(super) fn new(notes: Arc<ContextNotes>, note: ContextNote) -> NotedContext {
+        NotedContext { notes, note: Mutex::new(note) }
     }
 
     /// Records the process that runs the context from now on.
-    pub(super) fn begins(&self, process: &Process, tag: String) -> io::Result<()> {
+    pub(super) fn begins(&self, process: &HarnessProcess, tag: String) -> io::Result<()> {
         let mut note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
         let (pid, mark) = (process.execution.pid(), process.mark.clone());
-        note.process = Trace { pid, tag, mark, cells: process.cells, is_half_told: false };
+        note.process = ProcessTrace { pid, tag, mark, cells: process.cells, is_half_told: false };
         self.notes.write(&note)
     }
 
@@ -169,8 +170,8 @@ impl Noted {
 mod tests {
     use super::*;
 
-    fn note(id: &str, second: i64) -> Note {
-        let process = Trace {
+    fn note(id: &str, second: i64) -> ContextNote {
+        let process = ProcessTrace {
             pid: 7,
             tag: "tag".to_owned(),
             mark: "mark".to_owned(),
@@ -179,25 +180,25 @@ mod tests {
         };
         let started = Timestamp::from_second(second).unwrap();
         let (id, language) = (id.to_owned(), "python".to_owned());
-        Note { id, language, directory: None, is_usual: true, started, process }
+        ContextNote { id, language, directory: None, is_usual: true, started, process }
     }
 
     #[tokio::test]
     async fn notes_are_found_by_the_next_process_and_by_one_at_a_time() {
         let room = tempfile::tempdir().unwrap();
-        let notes = Arc::new(Notes::take(room.path()).await.unwrap());
+        let notes = Arc::new(ContextNotes::take(room.path()).await.unwrap());
         let (first, second) = (note("b", 1), note("a", 2));
         notes.write(&second).unwrap();
         notes.write(&first).unwrap();
-        let noted = Noted::new(Arc::clone(&notes), first.clone());
+        let noted = NotedContext::new(Arc::clone(&notes), first.clone());
         noted.tells("mark", 3, true).unwrap();
         noted.tells("an earlier one's", 9, false).unwrap();
         fs_err::write(room.path().join("contexts/.c"), "{").unwrap();
         fs_err::write(room.path().join("contexts/d.json"), "{").unwrap();
-        let held = Notes::take(room.path()).await.unwrap_err();
+        let held = ContextNotes::take(room.path()).await.unwrap_err();
         assert_eq!(held.kind(), io::ErrorKind::WouldBlock);
         drop((noted, notes));
-        let notes = Notes::take(room.path()).await.unwrap();
+        let notes = ContextNotes::take(room.path()).await.unwrap();
         let mut found = notes.all().unwrap();
         assert_eq!((found[0].process.cells, found[0].process.is_half_told), (3, true));
         found[0].process = first.process.clone();

@@ -7,51 +7,51 @@ use ringfence_core::settings::Language;
 use tokio::time::{Instant, interval_at, timeout};
 
 use super::ContextError;
-use super::cell::{INSISTENCE, INTERRUPT};
-use super::event::{Kind, Message};
+use super::cell::{INTERRUPT_INTERVAL, INTERRUPT_SIGNAL};
+use super::event::{HarnessMessage, MessageKind};
 use super::harness::Harness;
-use super::notes::Trace;
-use super::separate::{Part, Separator};
+use super::notes::ProcessTrace;
+use super::separate::{StreamPart, StreamSeparator};
 use crate::session::{Ended, Exec, Execution, Session};
 use crate::{CodeError, SessionError, Stream};
 
 /// Longest time that an interpreter may take to get ready.
-const START_PATIENCE: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time in which a process that was found again must run an empty cell. After it, an earlier cell
 /// is assumed to run and is interrupted. The interrupt must not come earlier, because it would hit
 /// the children of an idle process.
-pub(super) const IDLE_PATIENCE: Duration = Duration::from_secs(3);
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest excerpt of the output of a process that does not get ready, in bytes.
-const LAST_WORDS: usize = 1024;
+const MAX_EXCERPT_BYTES: usize = 1024;
 
 /// Description from which the process of a context is started.
 #[derive(Debug, Clone)]
-pub(super) struct Recipe {
+pub(super) struct ContextRecipe {
     /// Name of the language.
     pub(super) name: String,
     pub(super) harness: Harness,
     exec: Exec,
 }
 
-impl Recipe {
+impl ContextRecipe {
     pub(super) fn new(
         name: &str,
         language: &Language,
         harness: Harness,
         directory: Option<&str>,
-    ) -> Recipe {
+    ) -> ContextRecipe {
         let exec = Exec { directory: directory.map(str::to_owned), ..harness.exec(language) };
-        Recipe { name: name.to_owned(), harness, exec }
+        ContextRecipe { name: name.to_owned(), harness, exec }
     }
 
     /// Starts the process with some modules imported, and waits until it takes cells. A process
-    /// with a tag can be found again, and outlives its [`Process`].
+    /// with a tag can be found again, and outlives its [`HarnessProcess`].
     pub(super) async fn start(
         &self,
         session: &Session,
         preload: &str,
         tag: Option<&str>,
-    ) -> Result<Process, ContextError> {
+    ) -> Result<HarnessProcess, ContextError> {
         let exec = Exec { tag: tag.map(str::to_owned), ..self.exec.clone() };
         let execution = session.exec(&exec).await.map_err(|error| match error {
             SessionError::NotFound { program } => {
@@ -59,8 +59,8 @@ impl Recipe {
             }
             error => error.into(),
         })?;
-        let mut process = Process::new(self.harness, execution, crate::run::identity());
-        let ready = timeout(START_PATIENCE, process.greet(preload)).await;
+        let mut process = HarnessProcess::new(self.harness, execution, crate::run::identity());
+        let ready = timeout(START_TIMEOUT, process.greet(preload)).await;
         let refused = |why: String| ContextError::NotReady { language: self.name.clone(), why };
         match ready {
             Ok(Ok(())) => {
@@ -69,17 +69,17 @@ impl Recipe {
                 }
                 Ok(process)
             }
-            Ok(Err(Failure::Ended(how))) => Err(refused(how)),
-            Ok(Err(Failure::Nonsense(why))) => Err(refused(why)),
-            Ok(Err(Failure::Session(error))) => Err(error.into()),
-            Err(_) => Err(refused(format!("it said nothing for {} s", START_PATIENCE.as_secs()))),
+            Ok(Err(HarnessFailure::Ended(how))) => Err(refused(how)),
+            Ok(Err(HarnessFailure::Nonsense(why))) => Err(refused(why)),
+            Ok(Err(HarnessFailure::Session(error))) => Err(error.into()),
+            Err(_) => Err(refused(format!("it said nothing for {} s", START_TIMEOUT.as_secs()))),
         }
     }
 }
 
 /// Reason why a process sends no more messages.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum HarnessFailure {
     Ended(String),
     Nonsense(String),
     Session(SessionError),
@@ -87,32 +87,32 @@ pub(super) enum Failure {
 
 /// A running harness.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct HarnessProcess {
     pub(super) harness: Harness,
     pub(super) execution: Execution,
     /// Prefix of the harness's messages. No other process has the same prefix.
     pub(super) mark: String,
-    stdout: Separator,
-    stderr: Separator,
+    stdout: StreamSeparator,
+    stderr: StreamSeparator,
     /// Number of cells that the process was sent.
     pub(super) cells: u64,
 }
 
 /// Next output or message of a process.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum HarnessOutput {
     Text(Stream, Vec<u8>),
     /// A message and its length in bytes.
-    Message(Stream, Message, usize),
+    Message(Stream, HarnessMessage, usize),
     /// A result that is valid JSON, but that is nested too deeply or holds a number that is too
     /// large to be read.
     Unreadable,
 }
 
-impl Process {
-    fn new(harness: Harness, execution: Execution, mark: String) -> Process {
-        let (stdout, stderr) = (Separator::new(&mark), Separator::new(&mark));
-        Process { harness, execution, mark, stdout, stderr, cells: 0 }
+impl HarnessProcess {
+    fn new(harness: Harness, execution: Execution, mark: String) -> HarnessProcess {
+        let (stdout, stderr) = (StreamSeparator::new(&mark), StreamSeparator::new(&mark));
+        HarnessProcess { harness, execution, mark, stdout, stderr, cells: 0 }
     }
 
     /// Finds a process that runs already, and waits until it takes cells. Until then, its output
@@ -122,15 +122,15 @@ impl Process {
     pub(super) async fn find(
         session: &Session,
         harness: Harness,
-        trace: Trace,
-    ) -> Result<Process, Failure> {
-        let execution = session.reconnect(trace.pid).await.map_err(Failure::Session)?;
-        let mut process = Process::new(harness, execution, trace.mark);
+        trace: ProcessTrace,
+    ) -> Result<HarnessProcess, HarnessFailure> {
+        let execution = session.reconnect(trace.pid).await.map_err(HarnessFailure::Session)?;
+        let mut process = HarnessProcess::new(harness, execution, trace.mark);
         process.cells = trace.cells;
         let (input, number) = (session.input(trace.pid), unused_number());
         let nothing = harness.request(number, "", &BTreeMap::new());
-        input.write(nothing.as_bytes()).await.map_err(Failure::Session)?;
-        let mut again = interval_at(Instant::now() + IDLE_PATIENCE, INSISTENCE);
+        input.write(nothing.as_bytes()).await.map_err(HarnessFailure::Session)?;
+        let mut again = interval_at(Instant::now() + IDLE_TIMEOUT, INTERRUPT_INTERVAL);
         let (mut stdout, mut stderr) = (false, false);
         while !(stdout && stderr) {
             tokio::select! {
@@ -138,15 +138,20 @@ impl Process {
                     let (stream, part) = part?;
                     // Of a message that began before this process listened, only the last part may
                     // arrive.
-                    let Part::Message(message) = part else { continue };
+                    let StreamPart::Message(message) = part else { continue };
                     match serde_json::from_slice(&message) {
-                        Ok(Message::End { cell }) if cell == number && stream == Stream::Stderr => stderr = true,
-                        Ok(Message::End { cell }) if cell == number => stdout = true,
+                        Ok(HarnessMessage::End { cell }) if cell == number => {
+                            if stream == Stream::Stderr {
+                                stderr = true;
+                            } else {
+                                stdout = true;
+                            }
+                        }
                         _ => {}
                     }
                 }
                 _ = again.tick() => {
-                    let _ = input.signal(INTERRUPT).await; // the process may just have ended
+                    let _ = input.signal(INTERRUPT_SIGNAL).await; // the process may just have ended
                 }
             }
         }
@@ -158,50 +163,56 @@ impl Process {
         self.execution.own();
     }
 
-    async fn greet(&mut self, preload: &str) -> Result<(), Failure> {
+    async fn greet(&mut self, preload: &str) -> Result<(), HarnessFailure> {
         let greeting = self.harness.greeting(&self.mark, preload);
         let told = self.execution.input().write(greeting.as_bytes()).await;
         let (mut stdout, mut stderr, mut words) = (false, false, Vec::new());
         while !(stdout && stderr) {
             match self.next().await {
-                Ok(Said::Message(Stream::Stderr, Message::Ready, _)) => stderr = true,
-                Ok(Said::Message(_, Message::Ready, _)) => stdout = true,
-                Ok(Said::Message(..) | Said::Unreadable) => {
-                    return Err(Failure::Nonsense("it begins before it is asked to".to_owned()));
+                Ok(HarnessOutput::Message(Stream::Stderr, HarnessMessage::Ready, _)) => {
+                    stderr = true
                 }
-                Ok(Said::Text(_, text)) => {
+                Ok(HarnessOutput::Message(_, HarnessMessage::Ready, _)) => stdout = true,
+                Ok(HarnessOutput::Message(..) | HarnessOutput::Unreadable) => {
+                    return Err(HarnessFailure::Nonsense(
+                        "it begins before it is asked to".to_owned(),
+                    ));
+                }
+                Ok(HarnessOutput::Text(_, text)) => {
                     words.extend(text);
-                    words.drain(..words.len().saturating_sub(LAST_WORDS));
+                    words.drain(..words.len().saturating_sub(MAX_EXCERPT_BYTES));
                 }
-                Err(Failure::Ended(how)) => {
+                Err(HarnessFailure::Ended(how)) => {
                     let words = crate::untrusted::printable(String::from_utf8_lossy(&words).trim());
-                    return Err(Failure::Ended(format!("{how}; its last words: {words}")));
+                    return Err(HarnessFailure::Ended(format!("{how}; its last words: {words}")));
                 }
                 Err(failure) => return Err(failure),
             }
         }
-        told.map_err(Failure::Session)
+        told.map_err(HarnessFailure::Session)
     }
 
     /// Returns the next output or message. Dropping the future loses nothing.
-    pub(super) async fn next(&mut self) -> Result<Said, Failure> {
+    pub(super) async fn next(&mut self) -> Result<HarnessOutput, HarnessFailure> {
         Ok(match self.part().await? {
-            (stream, Part::Text(text)) => Said::Text(stream, text),
-            (stream, Part::Message(message)) => match serde_json::from_slice(&message) {
-                Ok(parsed) => Said::Message(stream, parsed, message.len()),
-                Err(_) if Kind::of(&message) == Some(Kind::Result) => Said::Unreadable,
-                Err(error) => return Err(Failure::Nonsense(error.to_string())),
+            (stream, StreamPart::Text(text)) => HarnessOutput::Text(stream, text),
+            (stream, StreamPart::Message(message)) => match serde_json::from_slice(&message) {
+                Ok(parsed) => HarnessOutput::Message(stream, parsed, message.len()),
+                Err(_) if MessageKind::parse(&message) == Some(MessageKind::Result) => {
+                    HarnessOutput::Unreadable
+                }
+                Err(error) => return Err(HarnessFailure::Nonsense(error.to_string())),
             },
         })
     }
 
-    async fn part(&mut self) -> Result<(Stream, Part), Failure> {
+    async fn part(&mut self) -> Result<(Stream, StreamPart), HarnessFailure> {
         loop {
             for (stream, separator) in
                 [(Stream::Stdout, &mut self.stdout), (Stream::Stderr, &mut self.stderr)]
             {
                 if let Some(part) =
-                    separator.next().map_err(|why| Failure::Nonsense(why.to_owned()))?
+                    separator.next().map_err(|why| HarnessFailure::Nonsense(why.to_owned()))?
                 {
                     return Ok((stream, part));
                 }
@@ -211,12 +222,14 @@ impl Process {
                     Stream::Stderr => self.stderr.push(&chunk.bytes),
                     Stream::Stdout | Stream::Terminal => self.stdout.push(&chunk.bytes),
                 },
-                Some(Err(error)) => return Err(Failure::Session(error)),
+                Some(Err(error)) => return Err(HarnessFailure::Session(error)),
                 None => {
                     return Err(self
                         .execution
                         .ended()
-                        .map_or_else(Failure::Session, |ended| Failure::Ended(how(ended))));
+                        .map_or_else(HarnessFailure::Session, |ended| {
+                            HarnessFailure::Ended(how(ended))
+                        }));
                 }
             }
         }

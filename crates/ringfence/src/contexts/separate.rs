@@ -8,18 +8,18 @@ use bytes::{Buf, BytesMut};
 
 /// Longest message that is accepted of a harness, in bytes. The harness itself sends none that is
 /// longer than half of this.
-pub(super) const LONGEST_MESSAGE: usize = 32 << 20;
+pub(super) const MAX_MESSAGE_BYTES: usize = 32 << 20;
 /// Longest piece of a message: the number of bytes that a pipe takes at once, PIPE_BUF in pipe(7).
-const LONGEST_PIECE: usize = 4096;
+const MAX_PIECE_BYTES: usize = 4096;
 /// Byte that begins every piece, before the mark.
-const SEPARATOR: u8 = 0x1e;
+const PIECE_SEPARATOR: u8 = 0x1e;
 /// Length of a piece's head: one byte that says whether more pieces follow, and four digits for the
 /// piece's length.
-const HEAD: usize = 5;
+const PIECE_HEAD_BYTES: usize = 5;
 
 /// Next part of a harness's stream.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum StreamPart {
     /// Output of code.
     Text(Vec<u8>),
     /// Message of the harness.
@@ -28,7 +28,7 @@ pub(super) enum Part {
 
 /// One stream of a harness.
 #[derive(Debug)]
-pub(super) struct Separator {
+pub(super) struct StreamSeparator {
     /// Start of a piece, which output does not contain by chance.
     mark: Vec<u8>,
     rest: BytesMut,
@@ -37,17 +37,17 @@ pub(super) struct Separator {
 }
 
 /// Position of a mark.
-enum Found {
+enum MarkPosition {
     At(usize),
     /// The bytes from this position on may be the beginning of a mark.
     Begins(usize),
     Nowhere,
 }
 
-impl Separator {
-    pub(super) fn new(mark: &str) -> Separator {
-        let mark = [&[SEPARATOR], mark.as_bytes()].concat();
-        Separator { mark, rest: BytesMut::new(), message: Vec::new() }
+impl StreamSeparator {
+    pub(super) fn new(mark: &str) -> StreamSeparator {
+        let mark = [&[PIECE_SEPARATOR], mark.as_bytes()].concat();
+        StreamSeparator { mark, rest: BytesMut::new(), message: Vec::new() }
     }
 
     pub(super) fn push(&mut self, bytes: &[u8]) {
@@ -56,43 +56,43 @@ impl Separator {
 
     /// Returns the next part of the pushed bytes, if it is complete, or an error that says what is
     /// wrong with it.
-    pub(super) fn next(&mut self) -> Result<Option<Part>, &'static str> {
+    pub(super) fn next(&mut self) -> Result<Option<StreamPart>, &'static str> {
         loop {
             let length = match self.find() {
-                Found::At(0) => match self.piece()? {
+                MarkPosition::At(0) => match self.piece()? {
                     None => return Ok(None),
                     Some(false) => continue,
                     Some(true) => {
-                        return Ok(Some(Part::Message(std::mem::take(&mut self.message))));
+                        return Ok(Some(StreamPart::Message(std::mem::take(&mut self.message))));
                     }
                 },
-                Found::At(start) | Found::Begins(start) => start,
-                Found::Nowhere => self.rest.len(),
+                MarkPosition::At(start) | MarkPosition::Begins(start) => start,
+                MarkPosition::Nowhere => self.rest.len(),
             };
-            return Ok((length > 0).then(|| Part::Text(self.rest.split_to(length).to_vec())));
+            return Ok((length > 0).then(|| StreamPart::Text(self.rest.split_to(length).to_vec())));
         }
     }
 
-    fn find(&self) -> Found {
+    fn find(&self) -> MarkPosition {
         let bytes = &self.rest[..];
         let mut from = 0;
-        while let Some(offset) = bytes[from..].iter().position(|byte| *byte == SEPARATOR) {
+        while let Some(offset) = bytes[from..].iter().position(|byte| *byte == PIECE_SEPARATOR) {
             let start = from + offset;
             if bytes[start..].starts_with(&self.mark) {
-                return Found::At(start);
+                return MarkPosition::At(start);
             }
             if self.mark.starts_with(&bytes[start..]) {
-                return Found::Begins(start);
+                return MarkPosition::Begins(start);
             }
             from = start + 1;
         }
-        Found::Nowhere
+        MarkPosition::Nowhere
     }
 
     /// Takes the piece that `rest` begins with. Returns whether the piece was the last of its
     /// message, or `None` if the piece is incomplete.
     fn piece(&mut self) -> Result<Option<bool>, &'static str> {
-        let Some(head) = self.rest.get(self.mark.len()..self.mark.len() + HEAD) else {
+        let Some(head) = self.rest.get(self.mark.len()..self.mark.len() + PIECE_HEAD_BYTES) else {
             return Ok(None);
         };
         let is_last = match head[0] {
@@ -104,11 +104,11 @@ impl Separator {
             .ok()
             .and_then(|digits| usize::from_str_radix(digits, 16).ok());
         let length = digits
-            .filter(|length| *length <= LONGEST_PIECE)
+            .filter(|length| *length <= MAX_PIECE_BYTES)
             .ok_or("a piece of a message has no sound length")?;
-        let start = self.mark.len() + HEAD;
+        let start = self.mark.len() + PIECE_HEAD_BYTES;
         let Some(piece) = self.rest.get(start..start + length) else { return Ok(None) };
-        if self.message.len() + length > LONGEST_MESSAGE {
+        if self.message.len() + length > MAX_MESSAGE_BYTES {
             return Err("a message has no end");
         }
         self.message.extend_from_slice(piece);
@@ -120,11 +120,11 @@ impl Separator {
 /// Decoder of bytes that arrive in parts. Invalid bytes are replaced, but a character that is cut
 /// in two is put together again.
 #[derive(Debug, Default)]
-pub(super) struct Text {
+pub(super) struct TextDecoder {
     half: Vec<u8>,
 }
 
-impl Text {
+impl TextDecoder {
     /// Takes bytes, and returns the text that is complete.
     pub(super) fn push(&mut self, mut bytes: Vec<u8>) -> String {
         if !self.half.is_empty() {
@@ -168,14 +168,14 @@ mod tests {
 
     /// Returns all parts of a stream that arrives in chunks of `size` bytes. Adjacent texts are
     /// joined.
-    fn parts(stream: &str, size: usize) -> Result<Vec<Part>, &'static str> {
-        let mut separator = Separator::new(MARK);
-        let mut parts: Vec<Part> = Vec::new();
+    fn parts(stream: &str, size: usize) -> Result<Vec<StreamPart>, &'static str> {
+        let mut separator = StreamSeparator::new(MARK);
+        let mut parts: Vec<StreamPart> = Vec::new();
         for bytes in stream.as_bytes().chunks(size) {
             separator.push(bytes);
             while let Some(part) = separator.next()? {
                 match (parts.last_mut(), part) {
-                    (Some(Part::Text(text)), Part::Text(more)) => text.extend(more),
+                    (Some(StreamPart::Text(text)), StreamPart::Text(more)) => text.extend(more),
                     (_, part) => parts.push(part),
                 }
             }
@@ -191,8 +191,8 @@ mod tests {
             piece('+', "{\"x\""),
             piece('.', ":1}")
         );
-        let text = |text: &str| Part::Text(text.into());
-        let message = |text: &str| Part::Message(text.into());
+        let text = |text: &str| StreamPart::Text(text.into());
+        let message = |text: &str| StreamPart::Message(text.into());
         let expected =
             [text("a\x1e"), message("{}"), text("b\x1e0123"), message("{\"x\":1}"), text("c\n")];
         for size in 1..=stream.len() {
@@ -205,12 +205,12 @@ mod tests {
         let stream = format!("{}from another{}", piece('+', "{"), piece('.', "}"));
         assert_eq!(
             parts(&stream, 7).unwrap(),
-            [Part::Text("from another".into()), Part::Message("{}".into())]
+            [StreamPart::Text("from another".into()), StreamPart::Message("{}".into())]
         );
     }
 
     #[test]
-    fn a_piece_that_is_none_is_an_error() {
+    fn an_invalid_piece_of_a_message_is_an_error() {
         for (stream, why) in [
             (
                 format!("\x1e{MARK}?0000"),
@@ -221,9 +221,9 @@ mod tests {
         ] {
             assert_eq!(parts(&stream, 3), Err(why));
         }
-        let endless = piece('+', &"x".repeat(LONGEST_PIECE));
-        let mut separator = Separator::new(MARK);
-        let ended = (0..=LONGEST_MESSAGE / LONGEST_PIECE).find_map(|_| {
+        let endless = piece('+', &"x".repeat(MAX_PIECE_BYTES));
+        let mut separator = StreamSeparator::new(MARK);
+        let ended = (0..=MAX_MESSAGE_BYTES / MAX_PIECE_BYTES).find_map(|_| {
             separator.push(endless.as_bytes());
             separator.next().err()
         });
@@ -234,13 +234,13 @@ mod tests {
     fn a_character_that_is_cut_in_two_is_put_together() {
         let whole = "aé€😀z".as_bytes();
         for cut in 0..=whole.len() {
-            let mut text = Text::default();
+            let mut text = TextDecoder::default();
             let shown =
                 [text.push(whole[..cut].to_vec()), text.push(whole[cut..].to_vec()), text.finish()]
                     .concat();
             assert_eq!(shown, "aé€😀z", "cut at {cut}");
         }
-        let mut text = Text::default();
+        let mut text = TextDecoder::default();
         assert_eq!(
             [text.push(b"a\xff\xe2\x82".to_vec()), text.finish()].concat(),
             "a\u{fffd}\u{fffd}"

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Context, ContextError, Event, Left, Raised, Shown};
+use super::{CellEvent, CodeContext, ContextError, OmittedOutput, RaisedError, ShownValue};
 
 /// Body of `POST /execute`, which runs a cell.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -38,7 +38,7 @@ pub struct CreateRequest {
 
 /// A context as it is listed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Listed {
+pub struct ListedContext {
     /// Id of the context.
     pub id: String,
     /// Name of the context's language.
@@ -47,9 +47,9 @@ pub struct Listed {
     pub cwd: String,
 }
 
-impl From<&Context> for Listed {
-    fn from(context: &Context) -> Listed {
-        Listed {
+impl From<&CodeContext> for ListedContext {
+    fn from(context: &CodeContext) -> ListedContext {
+        ListedContext {
             id: context.id().to_owned(),
             language: context.language().to_owned(),
             cwd: context.directory().to_owned(),
@@ -60,7 +60,7 @@ impl From<&Context> for Listed {
 /// One line of the answer to `POST /execute`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum Line {
+pub enum ExecutionLine {
     /// The cell wrote to its standard output.
     Stdout {
         /// Text that the cell wrote.
@@ -106,7 +106,7 @@ pub struct ResultLine {
 }
 
 /// Media types, each with E2B's name for it.
-const FORMS: [(&str, &str); 12] = [
+const MEDIA_TYPES: [(&str, &str); 12] = [
     ("text/plain", "text"),
     ("text/html", "html"),
     ("text/markdown", "markdown"),
@@ -121,10 +121,10 @@ const FORMS: [(&str, &str); 12] = [
     ("e2b/chart", "chart"),
 ];
 
-impl From<Shown> for ResultLine {
-    fn from(Shown { is_main_result, formats: mut extra }: Shown) -> ResultLine {
+impl From<ShownValue> for ResultLine {
+    fn from(ShownValue { is_main_result, formats: mut extra }: ShownValue) -> ResultLine {
         let mut forms = BTreeMap::new();
-        for (kind, name) in FORMS {
+        for (kind, name) in MEDIA_TYPES {
             if let Some(value) = extra.remove(kind) {
                 forms.insert(name, if name == "text" { unquoted(value) } else { value });
             }
@@ -140,29 +140,37 @@ fn unquoted(value: Value) -> Value {
     inside('\'').or_else(|| inside('"')).map_or_else(|| value.clone(), Value::from)
 }
 
-impl Line {
+impl ExecutionLine {
     /// Returns the lines that report an event that happened at the time `at`.
-    pub fn of(event: Event, at: Timestamp) -> Vec<Line> {
+    pub fn from_event(event: CellEvent, at: Timestamp) -> Vec<ExecutionLine> {
         let timestamp = at.to_string();
         vec![match event {
-            Event::Begun { count } => Line::NumberOfExecutions { execution_count: count },
-            Event::Stdout(text) => Line::Stdout { text, timestamp },
-            Event::Stderr(text) => Line::Stderr { text, timestamp },
-            Event::Result(shown) => Line::Result(Box::new(shown.into())),
-            Event::Error(Raised { name, value, traceback }) => {
-                Line::Error { name, value, traceback }
+            CellEvent::Begun { count } => {
+                ExecutionLine::NumberOfExecutions { execution_count: count }
             }
-            Event::Ended(left) if left.is_nothing() => Line::EndOfExecution,
-            Event::Ended(left) => {
-                return vec![Line::Stderr { text: missing(left), timestamp }, Line::EndOfExecution];
+            CellEvent::Stdout(text) => ExecutionLine::Stdout { text, timestamp },
+            CellEvent::Stderr(text) => ExecutionLine::Stderr { text, timestamp },
+            CellEvent::Result(shown) => ExecutionLine::Result(Box::new(shown.into())),
+            CellEvent::Error(RaisedError { name, value, traceback }) => {
+                ExecutionLine::Error { name, value, traceback }
+            }
+            CellEvent::Ended(left) if left.is_nothing() => ExecutionLine::EndOfExecution,
+            CellEvent::Ended(left) => {
+                return vec![
+                    ExecutionLine::Stderr { text: missing(left), timestamp },
+                    ExecutionLine::EndOfExecution,
+                ];
             }
         }]
     }
 
     /// Returns the lines that report that the cell's context has ended.
-    pub fn of_failure(error: &ContextError) -> [Line; 2] {
+    pub fn from_failure(error: &ContextError) -> [ExecutionLine; 2] {
         let (name, value) = ("ContextError".to_owned(), crate::chain(error));
-        [Line::Error { name, value, traceback: error.hints().join("\n") }, Line::EndOfExecution]
+        [
+            ExecutionLine::Error { name, value, traceback: error.hints().join("\n") },
+            ExecutionLine::EndOfExecution,
+        ]
     }
 
     /// Returns the line as JSON, with a line feed at its end.
@@ -174,10 +182,11 @@ impl Line {
     }
 }
 
-fn missing(left: Left) -> String {
-    let Left { stdout, stderr, results } = left;
+fn missing(left: OmittedOutput) -> String {
+    let OmittedOutput { stdout, stderr, results } = left;
     format!(
-        "\nringfence: {stdout} bytes of output, {stderr} bytes of errors and {results} results were left out\n"
+        "\nringfence: {stdout} bytes of output, {stderr} bytes of errors and {results} results \
+         were left out\n"
     )
 }
 
@@ -188,48 +197,51 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(event: Event, expected: &str) {
-        let lines =
-            Line::of(event, Timestamp::UNIX_EPOCH).iter().map(Line::text).collect::<String>();
+    fn check(event: CellEvent, expected: &str) {
+        let lines = ExecutionLine::from_event(event, Timestamp::UNIX_EPOCH)
+            .iter()
+            .map(ExecutionLine::text)
+            .collect::<String>();
         assert_eq!(lines, expected);
     }
 
     #[test]
-    fn events_are_lines_that_clients_know() {
+    fn events_become_lines_that_clients_know() {
         check(
-            Event::Begun { count: 3 },
+            CellEvent::Begun { count: 3 },
             "{\"type\":\"number_of_executions\",\"execution_count\":3}\n",
         );
         check(
-            Event::Stdout("a\n".to_owned()),
+            CellEvent::Stdout("a\n".to_owned()),
             "{\"type\":\"stdout\",\"text\":\"a\\n\",\"timestamp\":\"1970-01-01T00:00:00Z\"}\n",
         );
         let raised =
-            Raised { name: "E".to_owned(), value: "v".to_owned(), traceback: "t".to_owned() };
+            RaisedError { name: "E".to_owned(), value: "v".to_owned(), traceback: "t".to_owned() };
         check(
-            Event::Error(raised),
+            CellEvent::Error(raised),
             "{\"type\":\"error\",\"name\":\"E\",\"value\":\"v\",\"traceback\":\"t\"}\n",
         );
-        check(Event::Ended(Left::default()), "{\"type\":\"end_of_execution\"}\n");
+        check(CellEvent::Ended(OmittedOutput::default()), "{\"type\":\"end_of_execution\"}\n");
         let formats = [
             ("text/plain".to_owned(), json!("'quoted'")),
             ("application/json".to_owned(), json!({"a": 1})),
             ("text/x-own".to_owned(), json!("own")),
         ];
         check(
-            Event::Result(Shown { is_main_result: true, formats: formats.into() }),
+            CellEvent::Result(ShownValue { is_main_result: true, formats: formats.into() }),
             "{\"type\":\"result\",\"is_main_result\":true,\"json\":{\"a\":1},\"text\":\"quoted\",\
              \"extra\":{\"text/x-own\":\"own\"}}\n",
         );
     }
 
     #[test]
-    fn what_was_left_out_is_said_before_the_end() {
-        let left = Left { stdout: 5, ..Left::default() };
-        let lines = Line::of(Event::Ended(left), Timestamp::UNIX_EPOCH);
-        assert!(
-            matches!(&lines[..], [Line::Stderr { text, .. }, Line::EndOfExecution] if text.contains("5 bytes"))
-        );
+    fn omitted_output_is_reported_before_the_end() {
+        let left = OmittedOutput { stdout: 5, ..OmittedOutput::default() };
+        let lines = ExecutionLine::from_event(CellEvent::Ended(left), Timestamp::UNIX_EPOCH);
+        let [ExecutionLine::Stderr { text, .. }, ExecutionLine::EndOfExecution] = &lines[..] else {
+            panic!("the omission is reported before the end: {lines:?}")
+        };
+        assert!(text.contains("5 bytes"));
     }
 
     #[test]

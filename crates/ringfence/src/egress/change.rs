@@ -24,17 +24,17 @@ use crate::session::{UnixConnector, listen_in};
 use crate::{Sandbox, untrusted};
 
 /// Name of the socket on which orders are received.
-const SOCKET: &str = "egress.sock";
+const ORDER_SOCKET: &str = "egress.sock";
 /// File with the rules that replaced those of the start.
-const FILE: &str = "egress.json";
+const RULES_FILE: &str = "egress.json";
 /// Temporary file in which the rules are written before they are complete.
-const TEMPORARY: &str = ".egress.json";
+const TEMPORARY_RULES_FILE: &str = ".egress.json";
 /// Longest order, in bytes. The file with the rules is read up to twice this length.
-const LONGEST: usize = 512 << 10;
+const MAX_ORDER_BYTES: usize = 512 << 10;
 /// Longest time that either side waits for the other.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after an accept(2) that failed, for example because the host has no descriptor left.
-const PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Reason why the egress rules of a sandbox could not be changed.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +45,8 @@ pub enum ChangeError {
     Room(#[from] RoomError),
     /// The sandbox has no gate: its network is open, or it has none.
     #[error(
-        "cannot change what the sandbox `{name}` may reach: its network is {network}, which has no gate"
+        "cannot change what the sandbox `{name}` may reach: its network is {network}, which has no \
+         gate"
     )]
     NoGate {
         /// Name of the sandbox.
@@ -71,7 +72,8 @@ pub enum ChangeError {
     },
     /// The lists are too long.
     #[error(
-        "cannot change what the sandbox `{name}` may reach: the lists have {length} bytes, and {LONGEST} at most"
+        "cannot change what the sandbox `{name}` may reach: the lists have {length} bytes, and \
+         {MAX_ORDER_BYTES} at most"
     )]
     TooLong {
         /// Name of the sandbox.
@@ -118,7 +120,8 @@ impl ChangeError {
             }
             ChangeError::ProxyContainer { name } => {
                 vec![format!(
-                    "make it anew with other hosts: ringfence up {name} --replace --proxy --allow HOST"
+                    "make it anew with other hosts: ringfence up {name} --replace --proxy --allow \
+                     HOST"
                 )]
             }
             ChangeError::Fixed { name, key } => {
@@ -130,7 +133,8 @@ impl ChangeError {
             ChangeError::Unreachable { name, .. } => vec![
                 "ask again".to_owned(),
                 format!(
-                    "or make it anew, if an earlier ringfence started it: ringfence up {name} --replace"
+                    "or make it anew, if an earlier ringfence started it: ringfence up {name} \
+                     --replace"
                 ),
             ],
             ChangeError::Refused { .. } => vec!["look at the disk: df -h".to_owned()],
@@ -140,7 +144,7 @@ impl ChangeError {
 
 /// Rules that replaced those that a sandbox was started with.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Changed {
+pub(crate) struct ChangedRules {
     network: Network,
     /// Hash of the sandbox's policy with these rules.
     policy_sha256: String,
@@ -148,7 +152,7 @@ pub(crate) struct Changed {
     differs: bool,
 }
 
-impl Changed {
+impl ChangedRules {
     /// Updates a manifest with these rules.
     pub(crate) fn tell(self, manifest: &mut Manifest) {
         manifest.policy.network = Some(self.network);
@@ -157,20 +161,20 @@ impl Changed {
     }
 
     fn write(&self, room: &Path) -> io::Result<()> {
-        fs_err::write(room.join(TEMPORARY), serde_json::to_vec(self)?)?;
-        fs_err::rename(room.join(TEMPORARY), room.join(FILE))
+        fs_err::write(room.join(TEMPORARY_RULES_FILE), serde_json::to_vec(self)?)?;
+        fs_err::rename(room.join(TEMPORARY_RULES_FILE), room.join(RULES_FILE))
     }
 }
 
 /// Reads the rules that replaced those of the start, for the sandbox whose room directory is
 /// `room`. Returns `None` if nobody changed them.
-pub(crate) fn changed(room: &Path) -> io::Result<Option<Changed>> {
-    let file = match fs_err::File::open(room.join(FILE)) {
+pub(crate) fn changed(room: &Path) -> io::Result<Option<ChangedRules>> {
+    let file = match fs_err::File::open(room.join(RULES_FILE)) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let text = untrusted::text(file.into(), 2 * LONGEST as u64)?;
+    let text = untrusted::text(file.into(), 2 * MAX_ORDER_BYTES as u64)?;
     Ok(Some(serde_json::from_str(&text)?))
 }
 
@@ -205,10 +209,10 @@ impl Sandbox {
             return Err(ChangeError::Fixed { name: name(), key });
         }
         let order = line(&Network::Allow(egress));
-        if order.len() > LONGEST {
+        if order.len() > MAX_ORDER_BYTES {
             return Err(ChangeError::TooLong { name: name(), length: order.len() });
         }
-        let answered = timeout(PATIENCE, ask(&self.directory(), &order)).await;
+        let answered = timeout(ORDER_TIMEOUT, ask(&self.directory(), &order)).await;
         let unreachable = |source| ChangeError::Unreachable { name: name(), source };
         let answer = answered
             .map_err(|_| unreachable(io::ErrorKind::TimedOut.into()))?
@@ -219,26 +223,26 @@ impl Sandbox {
 
 /// Sends an order to the process that holds the gate, and waits for the answer.
 async fn ask(room: &Path, order: &[u8]) -> io::Result<Result<(), String>> {
-    let mut stream = UnixConnector::for_socket(room, SOCKET)?.open().await?;
+    let mut stream = UnixConnector::for_socket(room, ORDER_SOCKET)?.open().await?;
     stream.write_all(order).await?;
     let mut answer = String::new();
-    BufReader::new(stream).take(LONGEST as u64).read_line(&mut answer).await?;
+    BufReader::new(stream).take(MAX_ORDER_BYTES as u64).read_line(&mut answer).await?;
     Ok(serde_json::from_str(&answer)?)
 }
 
 /// Listener on which the process that holds a sandbox's gate receives new rules.
 #[derive(Debug)]
-pub(super) struct Orders {
+pub(super) struct RuleListener {
     listener: OwnedFd,
     room: PathBuf,
     /// Plan that the sandbox was started with.
     plan: Plan,
 }
 
-impl Orders {
+impl RuleListener {
     /// Listens in the room directory of a sandbox that was started with `plan`.
-    pub(super) fn listen(room: PathBuf, plan: Plan) -> io::Result<Orders> {
-        Ok(Orders { listener: listen_in(&room, SOCKET.as_ref())?, room, plan })
+    pub(super) fn listen(room: PathBuf, plan: Plan) -> io::Result<RuleListener> {
+        Ok(RuleListener { listener: listen_in(&room, ORDER_SOCKET.as_ref())?, room, plan })
     }
 
     /// Carries out orders, one after the other, until the future is dropped.
@@ -250,9 +254,9 @@ impl Orders {
             match listener.accept().await {
                 Ok((stream, _)) => {
                     // A client that takes too long, or has gone, is not waited for.
-                    let _ = timeout(PATIENCE, self.answer(stream, proxy)).await;
+                    let _ = timeout(ORDER_TIMEOUT, self.answer(stream, proxy)).await;
                 }
-                Err(_) => sleep(PAUSE).await,
+                Err(_) => sleep(ACCEPT_RETRY_DELAY).await,
             }
         }
     }
@@ -260,7 +264,7 @@ impl Orders {
     async fn answer(&self, stream: UnixStream, proxy: &Proxy) -> io::Result<()> {
         let mut stream = BufReader::new(stream);
         let mut order = String::new();
-        (&mut stream).take(LONGEST as u64).read_line(&mut order).await?;
+        (&mut stream).take(MAX_ORDER_BYTES as u64).read_line(&mut order).await?;
         let done = self.change(&order, proxy).map_err(|error| crate::chain(&error));
         stream.write_all(&line(&done)).await
     }
@@ -279,7 +283,7 @@ impl Orders {
         policy.network = Some(network.clone());
         let differs = policy != self.plan.policy;
         let policy_sha256 = if differs { policy.sha256() } else { self.plan.policy_sha256.clone() };
-        Changed { network, policy_sha256, differs }.write(&self.room)?;
+        ChangedRules { network, policy_sha256, differs }.write(&self.room)?;
         proxy.set_rules(rules);
         tracing::info!("what a sandbox may reach was changed");
         Ok(())
@@ -316,7 +320,8 @@ mod tests {
             credentials: None,
         };
         let proxy = Proxy::new(Rules::default(), settings, |_| ());
-        let (orders, own) = (Orders::listen(room.into(), plan.clone()).unwrap(), proxy.clone());
+        let (orders, own) =
+            (RuleListener::listen(room.into(), plan.clone()).unwrap(), proxy.clone());
         tokio::spawn(async move { orders.obey(&own).await });
         (proxy, plan)
     }
@@ -347,7 +352,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_order_changes_nothing_and_whoever_says_nothing_is_not_waited_for() {
+    async fn an_invalid_order_changes_nothing_and_a_silent_client_times_out() {
         let room = tempfile::tempdir().unwrap();
         let (proxy, _) = holder(room.path());
         for (order, why) in
@@ -356,10 +361,10 @@ mod tests {
             let answer = ask(room.path(), order.as_bytes()).await.unwrap();
             assert!(answer.as_ref().is_err_and(|error| error.contains(why)), "{order}: {answer:?}");
         }
-        drop(UnixConnector::for_socket(room.path(), SOCKET).unwrap().open().await.unwrap());
+        drop(UnixConnector::for_socket(room.path(), ORDER_SOCKET).unwrap().open().await.unwrap());
         assert_eq!(changed(room.path()).unwrap(), None);
         // If the rules cannot be written to the room directory, they are not applied.
-        fs_err::create_dir(room.path().join(TEMPORARY)).unwrap();
+        fs_err::create_dir(room.path().join(TEMPORARY_RULES_FILE)).unwrap();
         let any = Network::only(["127.0.0.1:9".parse().unwrap()]);
         assert!(ask(room.path(), &line(&any)).await.unwrap().is_err());
         let target = Target::from_parts("127.0.0.1", 9).unwrap();

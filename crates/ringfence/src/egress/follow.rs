@@ -5,11 +5,11 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::log::{Entry, parts_of_sandbox};
+use super::log::{LogEntry, parts_of_sandbox};
 use crate::Host;
 
 /// Highest number of bytes of one part that are read at once.
-const LONGEST_READ: u64 = 16 << 20;
+const MAX_READ_BYTES: u64 = 16 << 20;
 
 /// Reader of the egress log of one sandbox, as it grows.
 #[derive(Debug)]
@@ -24,14 +24,14 @@ pub struct Follower {
 
 impl Follower {
     /// Returns a follower at the beginning of the log of a sandbox of `host`'s user.
-    pub fn of(host: &Host, sandbox: &str) -> Follower {
+    pub fn for_sandbox(host: &Host, sandbox: &str) -> Follower {
         let parts = parts_of_sandbox(host, sandbox).map(Vec::from).unwrap_or_default();
         Follower { parts, sandbox: sandbox.to_owned(), read: HashMap::new() }
     }
 
     /// Returns the entries that were written since the last call, oldest first. A line that cannot
     /// be parsed is left out.
-    pub fn read_on(&mut self) -> io::Result<Vec<Entry>> {
+    pub fn read_on(&mut self) -> io::Result<Vec<LogEntry>> {
         let mut entries = Vec::new();
         // Keep only the files that exist, because a later file may get the inode number of one that
         // is gone.
@@ -47,7 +47,11 @@ impl Follower {
 
     /// Appends the entries of the unread lines of a file. Returns the file's inode and the new
     /// offset. The function holds no more in memory than one line and the wanted entries.
-    fn append_from(&self, path: &Path, entries: &mut Vec<Entry>) -> io::Result<Option<(u64, u64)>> {
+    fn append_from(
+        &self,
+        path: &Path,
+        entries: &mut Vec<LogEntry>,
+    ) -> io::Result<Option<(u64, u64)>> {
         let mut file = match fs_err::File::open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -61,7 +65,7 @@ impl Follower {
             .filter(|end| *end <= found.len())
             .unwrap_or_default();
         file.seek(SeekFrom::Start(end))?;
-        let mut lines = BufReader::new(file.take(LONGEST_READ));
+        let mut lines = BufReader::new(file.take(MAX_READ_BYTES));
         let mut line = String::new();
         loop {
             line.clear();
@@ -79,7 +83,7 @@ impl Follower {
             end += length as u64;
             let entry = line
                 .contains(&self.sandbox)
-                .then(|| serde_json::from_str::<Entry>(&line).ok())
+                .then(|| serde_json::from_str::<LogEntry>(&line).ok())
                 .flatten();
             entries.extend(entry.filter(|entry| entry.sandbox.as_ref() == Some(&self.sandbox)));
         }
@@ -107,8 +111,13 @@ mod tests {
         };
         let event = Event::Denied(denial);
         let sandbox = Some(sandbox.to_owned());
-        let entry =
-            Entry { time: String::new(), sandbox, workspace: PathBuf::new(), event, number: None };
+        let entry = LogEntry {
+            time: String::new(),
+            sandbox,
+            workspace: PathBuf::new(),
+            event,
+            number: None,
+        };
         serde_json::to_string(&entry).unwrap() + "\n"
     }
 

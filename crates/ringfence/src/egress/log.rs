@@ -20,33 +20,33 @@ use ringfence_egress::{Event, Reason};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use super::{MOST_DENIALS, counted, told};
+use super::{MAX_LISTED_DENIALS, counted, told};
 use crate::Host;
 use crate::room::Rooms;
 
 /// File name of a log's current part.
-const NAME: &str = "egress.jsonl";
+const CURRENT_FILE: &str = "egress.jsonl";
 /// File name of a log's previous part.
-const OLD: &str = "egress.jsonl.1";
+const PREVIOUS_FILE: &str = "egress.jsonl.1";
 /// File name of the first part of a sandbox's log.
-const FIRST: &str = "egress.jsonl.first";
+const FIRST_FILE: &str = "egress.jsonl.first";
 /// Length at which a new part of a user's log is begun, in bytes.
-const LONGEST: u64 = 8 << 20;
+const MAX_PART_BYTES: u64 = 8 << 20;
 /// Length at which a new part of a sandbox's log is begun, in bytes.
-const LONGEST_OF_SANDBOX: u64 = 1 << 20;
+const MAX_SANDBOX_PART_BYTES: u64 = 1 << 20;
 /// Highest number of bytes that one run, or one sandbox that has ended, adds to its user's log.
-const LONGEST_SHARE: u64 = 1 << 20;
+const MAX_SHARE_BYTES: u64 = 1 << 20;
 /// Longest line, in bytes.
-const LONGEST_LINE: u64 = 8 << 10;
+const MAX_LINE_BYTES: u64 = 8 << 10;
 /// Longest text of a client in an event that would not fit into a line, in characters.
-const LONGEST_TEXT: usize = 300;
+const MAX_TEXT_CHARS: usize = 300;
 /// Highest number of bytes of a part that are read, from its end. A part can be longer than its
 /// limit, because processes that had it open wrote on.
-const LONGEST_READ: u64 = 64 << 20;
+const MAX_READ_BYTES: u64 = 64 << 20;
 
 /// One line of the log.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Entry {
+pub struct LogEntry {
     /// Time of the event, in RFC 3339.
     pub time: String,
     /// Name of the sandbox, if it is one that stays.
@@ -60,7 +60,7 @@ pub struct Entry {
     pub number: Option<u64>,
 }
 
-impl Entry {
+impl LogEntry {
     /// Returns the time of the event, if it can be parsed.
     pub fn time(&self) -> Option<std::time::SystemTime> {
         self.time.parse::<Timestamp>().ok().map(Into::into)
@@ -77,16 +77,16 @@ struct Omission {
 /// Events in the logs of a user.
 #[derive(Debug, Default)]
 #[non_exhaustive]
-pub struct Recorded {
+pub struct RecordedEvents {
     /// Events, oldest first.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<LogEntry>,
     /// Number of events that were not kept.
     pub omitted: u64,
 }
 
 /// Log of one sandbox's events.
 #[derive(Debug)]
-pub(crate) struct Log {
+pub(crate) struct EgressLog {
     sandbox: Option<String>,
     workspace: PathBuf,
     /// True if connections that are let out are logged, too.
@@ -100,21 +100,21 @@ enum LogSink {
     Own(OwnLog),
 }
 
-impl Log {
+impl EgressLog {
     /// Returns the log for one sandbox of a user: its own log if the sandbox stays, and otherwise a
     /// share of the user's log.
-    pub(crate) fn of(
+    pub(crate) fn for_sandbox(
         host: &Host,
         sandbox: Option<String>,
         workspace: &Path,
         observes: bool,
-    ) -> Log {
+    ) -> EgressLog {
         let directory = sandbox.as_deref().and_then(|name| directory_of(host, name));
         let sink = match (&sandbox, directory) {
             (Some(_), Some(directory)) => Some(LogSink::Own(OwnLog::new(&directory))),
             _ => host.state_directory().map(|state| LogSink::Shared(SharedLog::new(&state))),
         };
-        Log { sandbox, workspace: workspace.into(), observes, sink: Mutex::new(sink) }
+        EgressLog { sandbox, workspace: workspace.into(), observes, sink: Mutex::new(sink) }
     }
 
     /// Writes one event. If the write fails, the event was still acted on, and is in the result.
@@ -122,7 +122,7 @@ impl Log {
         if !self.observes && !matches!(event, Event::Denied(_) | Event::Omitted { .. }) {
             return;
         }
-        let entry = Entry {
+        let entry = LogEntry {
             time: Timestamp::now().to_string(),
             sandbox: self.sandbox.clone(),
             workspace: self.workspace.clone(),
@@ -145,12 +145,12 @@ fn directory_of(host: &Host, sandbox: &str) -> Option<PathBuf> {
 
 /// Returns the path of the log of the sandbox with this directory.
 pub(crate) fn log_in(directory: &Path) -> PathBuf {
-    directory.join(NAME)
+    directory.join(CURRENT_FILE)
 }
 
 /// Returns the paths of the parts of a log, oldest first.
 fn parts_of(log: &Path) -> [PathBuf; 3] {
-    [log.with_file_name(FIRST), log.with_file_name(OLD), log.to_owned()]
+    [log.with_file_name(FIRST_FILE), log.with_file_name(PREVIOUS_FILE), log.to_owned()]
 }
 
 /// Returns the paths of the parts of a sandbox's log, oldest first; `None` if there can be no log.
@@ -159,20 +159,20 @@ pub(super) fn parts_of_sandbox(host: &Host, sandbox: &str) -> Option<[PathBuf; 3
 }
 
 /// Serialises a line. Returns `None` if the workspace is not valid text or the line stays too long.
-fn spell_line(mut entry: Entry) -> Option<Vec<u8>> {
-    let spell = |entry: &Entry| serde_json::to_vec(entry).ok();
+fn spell_line(mut entry: LogEntry) -> Option<Vec<u8>> {
+    let spell = |entry: &LogEntry| serde_json::to_vec(entry).ok();
     let mut line = spell(&entry)?;
-    if line.len() as u64 >= LONGEST_LINE {
+    if line.len() as u64 >= MAX_LINE_BYTES {
         shorten(&mut entry.event);
         line = spell(&entry)?;
     }
     line.push(b'\n');
-    (line.len() as u64 <= LONGEST_LINE).then_some(line)
+    (line.len() as u64 <= MAX_LINE_BYTES).then_some(line)
 }
 
 /// Shortens the text of a client in an event.
 fn shorten(event: &mut Event) {
-    let shorten = |text: &mut String| *text = text.chars().take(LONGEST_TEXT).collect();
+    let shorten = |text: &mut String| *text = text.chars().take(MAX_TEXT_CHARS).collect();
     match event {
         Event::Denied(denial) => {
             shorten(&mut denial.target);
@@ -208,11 +208,13 @@ impl OwnLog {
         OwnLog { path, part: None, number }
     }
 
-    fn write(&mut self, entry: Entry) {
+    fn write(&mut self, entry: LogEntry) {
         // An event that cannot be written still takes a number, so that the gap shows that it is
         // missing.
         self.number += 1;
-        let Some(line) = spell_line(Entry { number: Some(self.number), ..entry }) else { return };
+        let Some(line) = spell_line(LogEntry { number: Some(self.number), ..entry }) else {
+            return;
+        };
         let written = self.append(&line);
         if let Err(error) = written {
             self.part = None;
@@ -222,7 +224,8 @@ impl OwnLog {
 
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
         let length = line.len() as u64;
-        if self.part.as_ref().is_some_and(|(_, written)| written + length > LONGEST_OF_SANDBOX) {
+        if self.part.as_ref().is_some_and(|(_, written)| written + length > MAX_SANDBOX_PART_BYTES)
+        {
             self.part = None;
             let [first, old, _] = parts_of(&self.path);
             // The first part stays, so that a flood of events cannot remove the events before it.
@@ -257,12 +260,12 @@ struct SharedLog {
 
 impl SharedLog {
     fn new(state: &Path) -> SharedLog {
-        SharedLog { path: state.join(NAME), file: None, written: 0, omitted: 0, told_at: 1 }
+        SharedLog { path: state.join(CURRENT_FILE), file: None, written: 0, omitted: 0, told_at: 1 }
     }
 
-    fn write(&mut self, entry: Entry) {
+    fn write(&mut self, entry: LogEntry) {
         match spell_line(entry) {
-            Some(line) if self.written + line.len() as u64 <= LONGEST_SHARE => self.append(&line),
+            Some(line) if self.written + line.len() as u64 <= MAX_SHARE_BYTES => self.append(&line),
             _ => self.omit(1),
         }
     }
@@ -347,14 +350,14 @@ fn open_shared(path: &Path) -> io::Result<fs_err::File> {
     fs_err::create_dir_all(path.parent().unwrap_or(path))?;
     loop {
         let mut file = open_part(path)?;
-        if file.metadata()?.len() <= LONGEST {
+        if file.metadata()?.len() <= MAX_PART_BYTES {
             return Ok(file);
         }
         // One writer at a time, because a second one would rename the part that the first has just
         // begun.
         flock(&file, FlockOperation::LockExclusive)?;
         if is_named(&file, path)? {
-            let old = path.with_file_name(OLD);
+            let old = path.with_file_name(PREVIOUS_FILE);
             let gone = read_part(&old)?;
             fs_err::rename(path, &old)?;
             file = open_part(path)?;
@@ -391,7 +394,7 @@ pub(crate) fn hand_over(directory: &Path, state: &Path) {
 /// Returns the number of lines that fit into half a share, besides the line that reports the
 /// omitted ones.
 fn fitting<'a>(lines: impl Iterator<Item = &'a Vec<u8>>) -> usize {
-    let most = LONGEST_SHARE / 2 - LONGEST_LINE;
+    let most = MAX_SHARE_BYTES / 2 - MAX_LINE_BYTES;
     let lengths = lines.scan(0, |sum, line| {
         *sum += line.len() as u64;
         Some(*sum)
@@ -405,12 +408,12 @@ pub(crate) fn last_number(log: &Path) -> u64 {
         let mut file = fs_err::File::open(path).ok()?;
         let length = file.metadata().ok()?.len();
         // Long enough for a complete line before a line that is being written.
-        file.seek(SeekFrom::Start(length.saturating_sub(2 * LONGEST_LINE))).ok()?;
+        file.seek(SeekFrom::Start(length.saturating_sub(2 * MAX_LINE_BYTES))).ok()?;
         let mut tail = Vec::new();
-        file.take(2 * LONGEST_LINE).read_to_end(&mut tail).ok()?;
+        file.take(2 * MAX_LINE_BYTES).read_to_end(&mut tail).ok()?;
         let whole = &tail[..tail.iter().rposition(|byte| *byte == b'\n')?];
         let line = whole.rsplit(|byte| *byte == b'\n').next()?;
-        serde_json::from_slice::<Entry>(line).ok()?.number
+        serde_json::from_slice::<LogEntry>(line).ok()?.number
     };
     parts_of(log).into_iter().rev().find_map(last).unwrap_or(0)
 }
@@ -419,10 +422,11 @@ pub(crate) fn last_number(log: &Path) -> u64 {
 pub(crate) fn denials_since(log: &Path, start: u64, sandbox: &str) -> Vec<Denial> {
     let read = read_numbered(log)
         .inspect_err(|error| tracing::warn!(%error, "cannot read the egress log of a sandbox"));
-    let recent = |entry: &Entry| {
+    let recent = |entry: &LogEntry| {
         entry.number.unwrap_or(0) > start && entry.sandbox.as_deref() == Some(sandbox)
     };
-    let entries: Vec<Entry> = read.unwrap_or_default().entries.into_iter().filter(recent).collect();
+    let entries: Vec<LogEntry> =
+        read.unwrap_or_default().entries.into_iter().filter(recent).collect();
     // A missing event is older than those in the log, or was never written.
     let last = last_number(log).max(start);
     let missing = (last - start).saturating_sub(entries.len() as u64);
@@ -435,16 +439,16 @@ pub(crate) fn denials_since(log: &Path, start: u64, sandbox: &str) -> Vec<Denial
         }
         _ => None,
     });
-    let kept: Vec<Denial> = denials.by_ref().take(MOST_DENIALS).collect();
+    let kept: Vec<Denial> = denials.by_ref().take(MAX_LISTED_DENIALS).collect();
     let more = denials.count() as u64;
     counted(kept, missing + more + omitted)
 }
 
 /// Reads the logs of a user and of the user's sandboxes.
-pub fn recorded(host: &Host) -> io::Result<Recorded> {
-    let Some(state) = host.state_directory() else { return Ok(Recorded::default()) };
-    let mut recorded = Recorded::default();
-    for path in [state.join(OLD), state.join(NAME)] {
+pub fn recorded(host: &Host) -> io::Result<RecordedEvents> {
+    let Some(state) = host.state_directory() else { return Ok(RecordedEvents::default()) };
+    let mut recorded = RecordedEvents::default();
+    for path in [state.join(PREVIOUS_FILE), state.join(CURRENT_FILE)] {
         recorded.add(read_part(&path)?);
     }
     if let Ok(rooms) = Rooms::of(host) {
@@ -452,20 +456,20 @@ pub fn recorded(host: &Host) -> io::Result<Recorded> {
             recorded.add(read_numbered(&log_in(&rooms.path(&name)))?);
         }
     }
-    recorded.entries.sort_by_key(Entry::time);
+    recorded.entries.sort_by_key(LogEntry::time);
     Ok(recorded)
 }
 
-impl Recorded {
-    fn add(&mut self, other: Recorded) {
+impl RecordedEvents {
+    fn add(&mut self, other: RecordedEvents) {
         self.entries.extend(other.entries);
         self.omitted += other.omitted;
     }
 }
 
 /// Reads all parts of a sandbox's log. A number without a line means that the event was omitted.
-fn read_numbered(log: &Path) -> io::Result<Recorded> {
-    let mut recorded = Recorded::default();
+fn read_numbered(log: &Path) -> io::Result<RecordedEvents> {
+    let mut recorded = RecordedEvents::default();
     for path in parts_of(log) {
         recorded.add(read_part(&path)?);
     }
@@ -476,18 +480,20 @@ fn read_numbered(log: &Path) -> io::Result<Recorded> {
 
 /// Reads the end of one part of a log, if the part exists. A line that cannot be parsed is left
 /// out.
-fn read_part(path: &Path) -> io::Result<Recorded> {
+fn read_part(path: &Path) -> io::Result<RecordedEvents> {
     let mut file = match fs_err::File::open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Recorded::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok(RecordedEvents::default());
+        }
         Err(error) => return Err(error),
     };
     let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(LONGEST_READ)))?;
-    let mut recorded = Recorded::default();
-    for line in BufReader::new(file.take(LONGEST_READ)).split(b'\n') {
+    file.seek(SeekFrom::Start(length.saturating_sub(MAX_READ_BYTES)))?;
+    let mut recorded = RecordedEvents::default();
+    for line in BufReader::new(file.take(MAX_READ_BYTES)).split(b'\n') {
         let line = line?;
-        if let Ok(entry) = serde_json::from_slice::<Entry>(&line) {
+        if let Ok(entry) = serde_json::from_slice::<LogEntry>(&line) {
             recorded.entries.push(entry);
         } else if let Ok(omission) = serde_json::from_slice::<Omission>(&line) {
             recorded.omitted = recorded.omitted.saturating_add(omission.omitted);

@@ -7,9 +7,9 @@
 
 mod change;
 mod follow;
+mod loaded_credentials;
 mod log;
 mod remote;
-mod sealed;
 mod secret;
 mod suggest;
 mod variables;
@@ -25,7 +25,7 @@ use ringfence_core::Clause;
 use ringfence_core::policy::{Egress, Network, Policy};
 use ringfence_core::result::Denial;
 use ringfence_egress::{Limits, Mode, Proxy, Resolver, Rules, Settings, Tunnel, Upstream};
-use ringfence_linux::gate::{Gate, Kind, RESOLVER, TUNNEL_PACKET};
+use ringfence_linux::gate::{Gate, GateKind, RESOLVER_ADDRESS, TUNNEL_PACKET_BYTES};
 use ringfence_linux::sys::process::raise_descriptor_limit;
 use ringfence_linux::{Launcher, control};
 use tokio::io::Interest;
@@ -39,28 +39,28 @@ use crate::room::{Name, Rooms};
 use crate::{RunError, readiness};
 
 pub use change::ChangeError;
-use change::Orders;
+use change::RuleListener;
 pub(crate) use change::changed;
 pub use follow::Follower;
-pub use log::{Entry, Recorded, recorded};
-pub(crate) use log::{Log, denials_since, hand_over, last_number, log_in};
+pub(crate) use loaded_credentials::LoadedCredentials;
+pub(crate) use log::{EgressLog, denials_since, hand_over, last_number, log_in};
+pub use log::{LogEntry, RecordedEvents, recorded};
 pub(crate) use remote::RemoteProxy;
 pub use remote::serve;
 pub use ringfence_egress::{Event, Passage, Reason, Via};
-pub(crate) use sealed::Sealed;
 pub use secret::{SecretError, SecretFault};
 pub use suggest::suggest;
 pub(crate) use variables::{remote_variables, variables};
 
 /// Highest number of denials that a result lists one by one; further denials are only counted.
-const MOST_DENIALS: usize = 100;
+const MAX_LISTED_DENIALS: usize = 100;
 /// Maximum time, after a gate is closed, to judge the connections that a command left behind.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Returns the kind of gate that a policy asks for.
-pub(crate) fn gate(policy: &Policy) -> Option<Kind> {
+pub(crate) fn gate(policy: &Policy) -> Option<GateKind> {
     let egress = policy.network.as_ref().and_then(Network::egress)?;
-    Some(if egress.transparent { Kind::Transparent } else { Kind::Proxy })
+    Some(if egress.transparent { GateKind::Transparent } else { GateKind::Proxy })
 }
 
 /// Returns the two ends of a connection, if a policy asks for a gate: the end from which the gate
@@ -68,12 +68,12 @@ pub(crate) fn gate(policy: &Policy) -> Option<Kind> {
 pub(crate) fn await_gate(policy: &Policy) -> Result<Option<(OwnedFd, OwnedFd)>, PrepareError> {
     let failed =
         |source| PrepareError::Host { what: "the way of the sandbox's gate".to_owned(), source };
-    gate(policy).map(|_| control::pair()).transpose().map_err(failed)
+    gate(policy).map(|_| control::socket_pair()).transpose().map_err(failed)
 }
 
 /// Source of a gate.
 #[derive(Debug)]
-pub(crate) enum Awaited {
+pub(crate) enum GateSource {
     /// Socket from which the gate is received.
     Sent(OwnedFd),
     /// Gate that was received already.
@@ -105,7 +105,7 @@ struct KeptDenials {
 
 impl KeptDenials {
     fn add(&mut self, denial: ringfence_egress::Denial) {
-        if self.first.len() < MOST_DENIALS {
+        if self.first.len() < MAX_LISTED_DENIALS {
             self.first.push(told(denial));
         } else {
             self.more += 1;
@@ -127,7 +127,7 @@ impl Core {
     pub(crate) fn hold_gate(
         &self,
         context: &Context,
-        awaited: Awaited,
+        awaited: GateSource,
     ) -> Result<GateHolder, RunError> {
         let failed = |source| RunError::Setup {
             step: "hold the gate of the sandbox's network".to_owned(),
@@ -135,7 +135,8 @@ impl Core {
         };
         let (_, egress) = let_out(context);
         let host = &self.settings.host;
-        let credentials = context.sealed.as_ref().map(Sealed::open).transpose().map_err(failed)?;
+        let credentials =
+            context.sealed.as_ref().map(LoadedCredentials::open).transpose().map_err(failed)?;
         let settings =
             proxy_settings(egress, |name| host.text(name).map(str::to_owned)).map_err(failed)?;
         let (rules, settings) = (rules(egress), Settings { credentials, ..settings });
@@ -170,11 +171,11 @@ impl Core {
     }
 
     /// Returns the listener on which the rules of a sandbox that stays can be changed.
-    fn orders(&self, context: &Context) -> io::Result<Option<Orders>> {
+    fn orders(&self, context: &Context) -> io::Result<Option<RuleListener>> {
         let Some(name) = &context.sandbox else { return Ok(None) };
         let name = Name::new(name).map_err(io::Error::other)?;
         let rooms = Rooms::of(&self.settings.host).map_err(io::Error::other)?;
-        Orders::listen(rooms.path(&name), context.plan.clone()).map(Some)
+        RuleListener::listen(rooms.path(&name), context.plan.clone()).map(Some)
     }
 
     /// Sends the plan of `context` to a proxy that waits for its orders, and records the events of
@@ -199,9 +200,9 @@ impl Core {
         started.map_err(failed)
     }
 
-    fn log(&self, context: &Context) -> Log {
+    fn log(&self, context: &Context) -> EgressLog {
         let (_, egress) = let_out(context);
-        Log::of(
+        EgressLog::for_sandbox(
             &self.settings.host,
             context.sandbox.clone(),
             &context.workspace.source,
@@ -218,14 +219,14 @@ fn let_out(context: &Context) -> (&Network, &Egress) {
 }
 
 /// Function that takes the events of a proxy.
-type Tell = Box<dyn Fn(Event) + Send + Sync>;
+type EventSink = Box<dyn Fn(Event) + Send + Sync>;
 
 impl GateHolder {
     /// Runs `work` on a thread of its own, and records the events that `work` reports. `work` must
     /// end soon after its receiver completes.
     fn start(
-        log: Log,
-        work: impl AsyncFnOnce(Tell, oneshot::Receiver<()>) -> io::Result<()> + Send + 'static,
+        log: EgressLog,
+        work: impl AsyncFnOnce(EventSink, oneshot::Receiver<()>) -> io::Result<()> + Send + 'static,
     ) -> io::Result<GateHolder> {
         let denials: Arc<Mutex<KeptDenials>> = Arc::default();
         let (stop, stopped) = oneshot::channel();
@@ -303,7 +304,7 @@ pub(crate) fn told(denial: ringfence_egress::Denial) -> Denial {
 }
 
 /// Waits for the gate, and serves the connections that come to it.
-async fn hold(awaited: Awaited, proxy: &Proxy) -> io::Result<()> {
+async fn hold(awaited: GateSource, proxy: &Proxy) -> io::Result<()> {
     let gate = tokio::select! {
         gate = awaited.gate() => gate?,
         () = proxy.drained() => None,
@@ -318,7 +319,11 @@ async fn hold(awaited: Awaited, proxy: &Proxy) -> io::Result<()> {
         match device {
             Some(device) => {
                 proxy
-                    .carry_packets(Tunnel { device, resolver: RESOLVER, packet: TUNNEL_PACKET })
+                    .carry_packets(Tunnel {
+                        device,
+                        resolver: RESOLVER_ADDRESS,
+                        packet: TUNNEL_PACKET_BYTES,
+                    })
                     .await
             }
             None => Ok(()),
@@ -327,11 +332,11 @@ async fn hold(awaited: Awaited, proxy: &Proxy) -> io::Result<()> {
     tokio::try_join!(served, carried).map(|_| ())
 }
 
-impl Awaited {
+impl GateSource {
     async fn gate(self) -> io::Result<Option<Gate>> {
         let socket = match self {
-            Awaited::Sent(socket) => socket,
-            Awaited::Received(gate) => return Ok(Some(gate)),
+            GateSource::Sent(socket) => socket,
+            GateSource::Received(gate) => return Ok(Some(gate)),
         };
         readable(&socket).await?;
         Gate::receive(socket)

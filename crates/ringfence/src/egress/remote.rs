@@ -25,17 +25,17 @@ use super::{proxy_settings, rules};
 use crate::Host;
 
 /// Longest orders, in bytes; lists of hosts can be long.
-const LONGEST_ORDERS: u64 = 64 << 20;
+const MAX_ORDERS_BYTES: u64 = 64 << 20;
 /// Longest event, in bytes.
-const LONGEST_EVENT: u64 = 64 << 10;
+const MAX_EVENT_BYTES: u64 = 64 << 10;
 /// Longest time that either side waits for the next message of the other.
-const PATIENCE: Duration = Duration::from_secs(20);
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Byte with which either side confirms that it has done as it was told.
-const DONE: u8 = b'!';
+const DONE_BYTE: u8 = b'!';
 
 /// Orders of a proxy.
 #[derive(Debug, Serialize, Deserialize)]
-struct Orders {
+struct ProxyOrders {
     /// Address on which the proxy listens: in the sandbox's network, and in no other network of the
     /// proxy.
     listen: SocketAddr,
@@ -64,13 +64,13 @@ impl RemoteProxy {
         let variables = spellings
             .filter_map(|name| Some((name.clone(), host.text(&name)?.to_owned())))
             .collect();
-        let orders = Orders { listen: self.address, network: network.clone(), variables };
+        let orders = ProxyOrders { listen: self.address, network: network.clone(), variables };
         let obeyed = async {
             self.connection.write_all(&line(&orders)).await?;
             self.connection.read_u8().await
         };
-        match timeout(PATIENCE, obeyed).await {
-            Ok(Ok(DONE)) => self.connection.into_std(),
+        match timeout(MESSAGE_TIMEOUT, obeyed).await {
+            Ok(Ok(DONE_BYTE)) => self.connection.into_std(),
             Ok(Ok(_)) => Err(io::ErrorKind::InvalidData.into()),
             Ok(Err(error)) => Err(error),
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
@@ -84,12 +84,12 @@ pub(super) async fn follow(connection: UnixStream, hear: impl Fn(Event)) -> io::
     let mut reader = tokio::io::BufReader::new(reader);
     loop {
         let mut event = String::new();
-        if (&mut reader).take(LONGEST_EVENT).read_line(&mut event).await? == 0 {
+        if (&mut reader).take(MAX_EVENT_BYTES).read_line(&mut event).await? == 0 {
             tracing::info!("the proxy of a sandbox's network has ended");
             return Ok(());
         }
         hear(serde_json::from_str(&event)?);
-        writer.write_u8(DONE).await?;
+        writer.write_u8(DONE_BYTE).await?;
     }
 }
 
@@ -97,10 +97,10 @@ pub(super) async fn follow(connection: UnixStream, hear: impl Fn(Event)) -> io::
 /// ends with it.
 pub fn serve(owner: &Path) -> io::Result<()> {
     let connection = UnixStream::connect(owner)?;
-    connection.set_read_timeout(Some(PATIENCE))?;
+    connection.set_read_timeout(Some(MESSAGE_TIMEOUT))?;
     let mut orders = String::new();
-    BufReader::new(&connection).take(LONGEST_ORDERS).read_line(&mut orders)?;
-    let Orders { listen, network, variables } = serde_json::from_str(&orders)?;
+    BufReader::new(&connection).take(MAX_ORDERS_BYTES).read_line(&mut orders)?;
+    let ProxyOrders { listen, network, variables } = serde_json::from_str(&orders)?;
     let egress = network.egress().ok_or(io::ErrorKind::InvalidData)?;
     let settings = proxy_settings(egress, |name| variables.get(name).cloned())?;
 
@@ -115,7 +115,7 @@ pub fn serve(owner: &Path) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(listen).await?;
-        (&connection).write_all(&[DONE])?;
+        (&connection).write_all(&[DONE_BYTE])?;
         tokio::select! {
             served = proxy.serve(listener) => served,
             _ = ended(connection) => Ok(()),
@@ -181,9 +181,10 @@ mod tests {
         let mut answer = [0; 12];
         client.read_exact(&mut answer).await.unwrap();
         assert_eq!(&answer, b"HTTP/1.1 403");
-        assert!(
-            matches!(&heard.lock().unwrap()[..], [Event::Denied(denial)] if denial.target == "example.com:443")
-        );
+        assert!(matches!(
+            &heard.lock().unwrap()[..],
+            [Event::Denied(denial)] if denial.target == "example.com:443"
+        ));
 
         following.abort();
         let _ = following.await; // cancelled, so the owner's end is closed

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use ringfence_core::policy::HostRule;
 use ringfence_core::settings::{Credential, SecretOrigin};
-use ringfence_linux::launcher::in_memory;
+use ringfence_linux::launcher::create_memory_file;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -23,11 +23,11 @@ use crate::Host;
 use crate::untrusted::printable;
 
 /// Longest secret, in bytes; servers take no longer header.
-const LONGEST: usize = 16 * 1024;
+const MAX_SECRET_BYTES: usize = 16 * 1024;
 /// Longest excerpt of a failed program's standard error, in bytes.
-const MOST_SAID: usize = 1024;
+const MAX_EXCERPT_BYTES: usize = 1024;
 /// Longest time that a program may take, because it may have to ask somebody for a passphrase.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A secret. It is in a file in memory, and in the memory of this process only while it is used.
 /// The reason is that the first process of a sandbox is a copy of this process's memory, but closes
@@ -71,7 +71,7 @@ pub enum SecretFault {
         said: String,
     },
     /// The program takes too long.
-    #[error("it did not end within {PATIENCE:?}")]
+    #[error("it did not end within {PROGRAM_TIMEOUT:?}")]
     Slow,
     /// The variable is not set.
     #[error("it is not set")]
@@ -83,7 +83,7 @@ pub enum SecretFault {
     #[error("it has a control character in it, which no header can have")]
     Control,
     /// The secret is too long.
-    #[error("it is longer than {LONGEST} bytes")]
+    #[error("it is longer than {MAX_SECRET_BYTES} bytes")]
     Long,
 }
 
@@ -109,7 +109,7 @@ impl SecretError {
 
 impl Secret {
     /// Reads the secret of a credential.
-    pub(crate) fn of(credential: &Credential, host: &Host) -> Result<Secret, SecretError> {
+    pub(crate) fn read(credential: &Credential, host: &Host) -> Result<Secret, SecretError> {
         let read = match &credential.origin {
             SecretOrigin::File(path) => file(path),
             SecretOrigin::Command(words) => command(words, host),
@@ -118,7 +118,7 @@ impl Secret {
         let sealed = read.and_then(|secret| match without_line_end(&secret) {
             [] => Err(SecretFault::Empty),
             secret if secret.iter().any(u8::is_ascii_control) => Err(SecretFault::Control),
-            secret => in_memory(secret).map(Secret).map_err(SecretFault::Read),
+            secret => create_memory_file(secret).map(Secret).map_err(SecretFault::Read),
         });
         let (name, origin) = (&credential.host, &credential.origin);
         sealed.map_err(|source| SecretError { host: name.clone(), origin: origin.clone(), source })
@@ -126,7 +126,7 @@ impl Secret {
 
     /// Returns the secret itself. The memory is overwritten when the value is dropped.
     pub(crate) fn reveal(&self) -> io::Result<Zeroizing<Vec<u8>>> {
-        let mut secret = Zeroizing::new(vec![0; LONGEST]);
+        let mut secret = Zeroizing::new(vec![0; MAX_SECRET_BYTES]);
         let mut length = 0;
         loop {
             match rustix::io::pread(&self.0, &mut secret[length..], length as u64)? {
@@ -147,24 +147,25 @@ fn without_line_end(secret: &[u8]) -> &[u8] {
 /// Returns a buffer for a secret and one byte more. The buffer is never reallocated, which would
 /// leave a copy behind.
 fn room() -> Zeroizing<Vec<u8>> {
-    Zeroizing::new(Vec::with_capacity(LONGEST + 1))
+    Zeroizing::new(Vec::with_capacity(MAX_SECRET_BYTES + 1))
 }
 
 fn file(path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretFault> {
     let file = fs_err::File::open(path).map_err(SecretFault::Read)?;
     if file.metadata().is_ok_and(|metadata| metadata.mode() & 0o077 != 0) {
-        tracing::warn!(path = %path.display(), "others than its owner may read the file of a secret");
+        tracing::warn!(path = %path.display(), "others than its owner may read the file of a \
+            secret");
     }
     let mut secret = room();
-    file.take(LONGEST as u64 + 1).read_to_end(&mut secret).map_err(SecretFault::Read)?;
-    if secret.len() > LONGEST { Err(SecretFault::Long) } else { Ok(secret) }
+    file.take(MAX_SECRET_BYTES as u64 + 1).read_to_end(&mut secret).map_err(SecretFault::Read)?;
+    if secret.len() > MAX_SECRET_BYTES { Err(SecretFault::Long) } else { Ok(secret) }
 }
 
 fn variable(name: &str, host: &Host) -> Result<Zeroizing<Vec<u8>>, SecretFault> {
     let value =
         host.variables.get(OsStr::new(name)).map(OsString::as_os_str).ok_or(SecretFault::Unset)?;
     let mut secret = room();
-    if value.len() > LONGEST {
+    if value.len() > MAX_SECRET_BYTES {
         return Err(SecretFault::Long);
     }
     secret.extend_from_slice(value.as_bytes());
@@ -185,27 +186,29 @@ fn command(words: &[String], host: &Host) -> Result<Zeroizing<Vec<u8>>, SecretFa
         let _ = child.kill(); // fails if the program has ended meanwhile
     }
     let status = child.wait().map_err(SecretFault::Run)?;
-    let Heard { secret, said } = heard.map_err(SecretFault::Run)?.ok_or(SecretFault::Slow)?;
+    let ProgramOutput { secret, said } =
+        heard.map_err(SecretFault::Run)?.ok_or(SecretFault::Slow)?;
     match status.success() {
-        true if secret.len() > LONGEST => Err(SecretFault::Long),
+        true if secret.len() > MAX_SECRET_BYTES => Err(SecretFault::Long),
         true => Ok(secret),
         false => {
             let said =
-                String::from_utf8_lossy(&said[said.len().saturating_sub(MOST_SAID)..]).into_owned();
+                String::from_utf8_lossy(&said[said.len().saturating_sub(MAX_EXCERPT_BYTES)..])
+                    .into_owned();
             Err(SecretFault::Failed { status, said: printable(said.trim()) })
         }
     }
 }
 
 /// Output of a program that is asked for a secret: the secret, and its standard error.
-struct Heard {
+struct ProgramOutput {
     secret: Zeroizing<Vec<u8>>,
     said: Vec<u8>,
 }
 
 /// Reads the output of a program until it ends. Returns `None` if it does not end in time. This
 /// function starts no threads, because the process is forked afterwards.
-fn listen(child: &mut Child) -> io::Result<Option<Heard>> {
+fn listen(child: &mut Child) -> io::Result<Option<ProgramOutput>> {
     let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
         return Err(io::Error::other("its output is not a pipe"));
     };
@@ -215,7 +218,7 @@ fn listen(child: &mut Child) -> io::Result<Option<Heard>> {
     }
     let (mut secret, mut said) = (room(), Vec::new());
     let (mut is_printing, mut is_talking) = (true, true);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PROGRAM_TIMEOUT;
     loop {
         let mut waited = vec![PollFd::new(&ended, PollFlags::IN)];
         // Do not poll a stream that has ended, because it is always ready.
@@ -230,10 +233,10 @@ fn listen(child: &mut Child) -> io::Result<Option<Heard>> {
             Err(error) => return Err(error.into()),
         }
         let has_ended = !waited[0].revents().is_empty();
-        is_printing = is_printing && drain(&output, &mut secret, LONGEST + 1)?;
-        is_talking = is_talking && drain(&errors, &mut said, 16 * MOST_SAID)?;
+        is_printing = is_printing && drain(&output, &mut secret, MAX_SECRET_BYTES + 1)?;
+        is_talking = is_talking && drain(&errors, &mut said, 16 * MAX_EXCERPT_BYTES)?;
         if has_ended {
-            return Ok(Some(Heard { secret, said }));
+            return Ok(Some(ProgramOutput { secret, said }));
         }
     }
 }
@@ -260,14 +263,14 @@ mod tests {
 
     const SECRET: &str = "s3cret";
 
-    fn of(origin: SecretOrigin) -> Result<String, SecretError> {
+    fn read_secret(origin: SecretOrigin) -> Result<String, SecretError> {
         let variables = [("API_KEY", SECRET), ("EMPTY", ""), ("PATH", "/usr/bin:/bin")];
         let variables = variables.map(|(name, value)| (name.into(), value.into())).into();
         let host = Host::new(variables, "/".into());
         let host_rule = "api.example.org".parse().unwrap();
         let credential =
             Credential { host: host_rule, origin, header: Default::default(), placeholder: None };
-        let secret = Secret::of(&credential, &host)?;
+        let secret = Secret::read(&credential, &host)?;
         assert_eq!(format!("{secret:?}"), "***");
         Ok(String::from_utf8(secret.reveal().unwrap().to_vec()).unwrap())
     }
@@ -278,7 +281,7 @@ mod tests {
 
     #[track_caller]
     fn refuse(origin: SecretOrigin, expected: &str) {
-        let error = of(origin).unwrap_err();
+        let error = read_secret(origin).unwrap_err();
         assert!(!error.hint().is_empty());
         assert_eq!(
             crate::chain(&error),
@@ -287,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_what_its_origin_has_without_the_last_line_end() {
+    fn a_secret_is_the_text_of_its_origin_without_the_last_line_end() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("secret");
         for (contents, expected) in
@@ -295,22 +298,23 @@ mod tests {
         {
             fs_err::write(&path, contents).unwrap();
             fs_err::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
-            assert_eq!(of(SecretOrigin::File(path.clone())).unwrap(), expected);
+            assert_eq!(read_secret(SecretOrigin::File(path.clone())).unwrap(), expected);
         }
-        assert_eq!(of(SecretOrigin::Variable("API_KEY".to_owned())).unwrap(), SECRET);
-        assert_eq!(of(shell("echo s3cret; echo told >&2; pwd >&2")).unwrap(), SECRET);
+        assert_eq!(read_secret(SecretOrigin::Variable("API_KEY".to_owned())).unwrap(), SECRET);
+        assert_eq!(read_secret(shell("echo s3cret; echo told >&2; pwd >&2")).unwrap(), SECRET);
         // A process that the program leaves behind, and the streams that it holds open, are not
         // waited for.
-        assert_eq!(of(shell("echo s3cret; sleep 100 & exec 2>&-")).unwrap(), SECRET);
+        assert_eq!(read_secret(shell("echo s3cret; sleep 100 & exec 2>&-")).unwrap(), SECRET);
     }
 
     #[test]
-    fn an_origin_that_has_none_is_an_error_that_names_it_and_tells_no_secret() {
+    fn an_origin_without_a_secret_is_an_error_that_names_the_origin() {
         let missing = "/nothing/here";
         refuse(
             SecretOrigin::File(missing.into()),
             &format!(
-                "file {missing}: failed to open file `{missing}`: No such file or directory (os error 2)"
+                "file {missing}: failed to open file `{missing}`: No such file or directory (os \
+                 error 2)"
             ),
         );
         refuse(SecretOrigin::Variable("UNSET".to_owned()), "variable UNSET: it is not set");

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use ringfence_core::policy::{Egress, HostRule, Network};
 use ringfence_egress::{Denial, Event, Reason, Target, Via};
 
-use super::Entry;
+use super::LogEntry;
 
 /// Returns the network of the smallest policy that allows every target in `entries` that a rule can
 /// allow.
-pub fn suggest(entries: &[Entry]) -> Network {
+pub fn suggest(entries: &[LogEntry]) -> Network {
     let mut rules: BTreeMap<String, (HostRule, BTreeSet<u16>)> = BTreeMap::new();
     for entry in entries {
         let Some(rule) = wanted(&entry.event) else { continue };
@@ -18,10 +18,10 @@ pub fn suggest(entries: &[Entry]) -> Network {
         ports.extend(rule.ports());
     }
     let allow = rules.into_values().flat_map(|(bare, ports)| {
-        let is_usual = HostRule::WEB.iter().all(|port| ports.contains(port));
+        let is_usual = HostRule::WEB_PORTS.iter().all(|port| ports.contains(port));
         let rest = ports
             .into_iter()
-            .filter(move |port| !is_usual || !HostRule::WEB.contains(port))
+            .filter(move |port| !is_usual || !HostRule::WEB_PORTS.contains(port))
             .map(Some);
         let ports: Vec<Option<u16>> = is_usual.then_some(None).into_iter().chain(rest).collect();
         ports.into_iter().map(move |port| HostRule { host: bare.host.clone(), port })
@@ -49,16 +49,16 @@ mod tests {
 
     use super::*;
 
-    fn entry(event: Event) -> Entry {
-        Entry { time: String::new(), sandbox: None, workspace: "/w".into(), event, number: None }
+    fn entry(event: Event) -> LogEntry {
+        LogEntry { time: String::new(), sandbox: None, workspace: "/w".into(), event, number: None }
     }
 
-    fn allowed(target: &str) -> Entry {
+    fn allowed(target: &str) -> LogEntry {
         let target = target.to_owned();
         entry(Event::Allowed(Passage { target, via: Via::Connect, address: None, listed: false }))
     }
 
-    fn denied(target: &str, reason: Reason) -> Entry {
+    fn denied(target: &str, reason: Reason) -> LogEntry {
         entry(Event::Denied(Denial {
             target: target.to_owned(),
             reason,
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(entries: &[Entry], expected: &[&str]) {
+    fn check(entries: &[LogEntry], expected: &[&str]) {
         let network = suggest(entries);
         assert_eq!(network.rules().iter().map(ToString::to_string).collect::<Vec<_>>(), expected);
     }
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_a_rule_is_missing_for_is_suggested_and_what_is_dangerous_is_not() {
+    fn rules_are_suggested_only_for_unlisted_targets() {
         let malformed = Reason::Malformed { fault: "x".to_owned() };
         check(
             &[denied("a.org:22", Reason::Unlisted), denied("b.org:80", malformed)],

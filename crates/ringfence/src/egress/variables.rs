@@ -2,23 +2,25 @@
 
 use std::net::SocketAddr;
 
-use ringfence_linux::gate::PROXY;
+use ringfence_linux::gate::PROXY_ADDRESS;
 
 use super::RemoteProxy;
 
 /// Hosts that are never reached through the proxy: servers in the sandbox itself.
-const OWN: &str = "localhost,127.0.0.1,127.0.0.0/8,::1";
+const NO_PROXY_HOSTS: &str = "localhost,127.0.0.1,127.0.0.0/8,::1";
 
 /// Returns the variables that lead programs to the proxy at a sandbox's gate.
 pub(crate) fn variables() -> Vec<(&'static str, String)> {
-    naming(PROXY.into(), OWN)
+    naming(PROXY_ADDRESS.into(), NO_PROXY_HOSTS)
 }
 
 /// Returns the variables that lead programs to a proxy in a container of its own, except for hosts
 /// in the same network.
 pub(crate) fn remote_variables(proxy: &RemoteProxy) -> Vec<(&'static str, String)> {
-    let direct =
-        proxy.subnet.iter().fold(OWN.to_owned(), |direct, subnet| format!("{direct},{subnet}"));
+    let direct = proxy
+        .subnet
+        .iter()
+        .fold(NO_PROXY_HOSTS.to_owned(), |direct, subnet| format!("{direct},{subnet}"));
     naming(proxy.address, &direct)
 }
 

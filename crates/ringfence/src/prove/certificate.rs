@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ringfence_core::{Backend, Clause, Support};
 use serde::{Deserialize, Serialize};
 
-use super::{HostFingerprint, Observation, Outcome};
+use super::{AttemptOutcome, HostFingerprint, Observation};
 
 /// Outcome of the attempts on a promise, or of one attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,19 +32,20 @@ impl Verdict {
     ) -> (Verdict, Option<String>) {
         match inside {
             Err(why) => (Verdict::NotTested { why: why.clone() }, None),
-            Ok(Observation { outcome: Outcome::Succeeded | Outcome::Reached, .. }) => {
-                (Verdict::Broken, None)
-            }
-            Ok(Observation { outcome: Outcome::Denied, .. }) => match control() {
+            Ok(Observation {
+                outcome: AttemptOutcome::Succeeded | AttemptOutcome::Reached,
+                ..
+            }) => (Verdict::Broken, None),
+            Ok(Observation { outcome: AttemptOutcome::Denied, .. }) => match control() {
                 Err(why) => (Verdict::NotTested { why: format!("without a sandbox, {why}") }, None),
-                Ok(Observation { outcome: Outcome::Denied, observed, .. }) => {
+                Ok(Observation { outcome: AttemptOutcome::Denied, observed, .. }) => {
                     let why = "without a sandbox it is denied, too".to_owned();
                     (Verdict::NotTested { why }, Some(observed))
                 }
-                Ok(Observation { outcome: Outcome::Reached, observed, .. }) => {
+                Ok(Observation { outcome: AttemptOutcome::Reached, observed, .. }) => {
                     (Verdict::Held, Some(format!("the kernel's own code was reached: {observed}")))
                 }
-                Ok(Observation { outcome: Outcome::Succeeded, observed, .. }) => {
+                Ok(Observation { outcome: AttemptOutcome::Succeeded, observed, .. }) => {
                     (Verdict::Held, Some(observed))
                 }
             },
@@ -129,27 +130,31 @@ impl Certificate {
 mod tests {
     use super::*;
 
-    fn seen(outcome: Outcome) -> Result<Observation, String> {
+    fn seen(outcome: AttemptOutcome) -> Result<Observation, String> {
         Ok(Observation { outcome, errno: None, observed: "seen".to_owned() })
     }
 
     #[track_caller]
-    fn judge(inside: Outcome, control: Outcome) -> Verdict {
+    fn judge(inside: AttemptOutcome, control: AttemptOutcome) -> Verdict {
         Verdict::of(&seen(inside), || seen(control)).0
     }
 
     #[test]
     fn a_denial_counts_only_where_the_same_gets_through_without_a_sandbox() {
-        assert_eq!(judge(Outcome::Denied, Outcome::Succeeded), Verdict::Held);
-        assert_eq!(judge(Outcome::Denied, Outcome::Reached), Verdict::Held);
-        assert!(matches!(judge(Outcome::Denied, Outcome::Denied), Verdict::NotTested { .. }));
+        assert_eq!(judge(AttemptOutcome::Denied, AttemptOutcome::Succeeded), Verdict::Held);
+        assert_eq!(judge(AttemptOutcome::Denied, AttemptOutcome::Reached), Verdict::Held);
+        assert!(matches!(
+            judge(AttemptOutcome::Denied, AttemptOutcome::Denied),
+            Verdict::NotTested { .. }
+        ));
     }
 
     #[test]
     fn what_gets_through_is_broken_and_what_says_nothing_is_not_tested() {
-        assert_eq!(judge(Outcome::Succeeded, Outcome::Denied), Verdict::Broken);
-        assert_eq!(judge(Outcome::Reached, Outcome::Denied), Verdict::Broken);
-        let silent = Verdict::of(&Err("it said nothing".to_owned()), || seen(Outcome::Succeeded)).0;
+        assert_eq!(judge(AttemptOutcome::Succeeded, AttemptOutcome::Denied), Verdict::Broken);
+        assert_eq!(judge(AttemptOutcome::Reached, AttemptOutcome::Denied), Verdict::Broken);
+        let silent =
+            Verdict::of(&Err("it said nothing".to_owned()), || seen(AttemptOutcome::Succeeded)).0;
         assert_eq!(silent, Verdict::NotTested { why: "it said nothing".to_owned() });
     }
 

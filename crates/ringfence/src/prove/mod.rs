@@ -22,7 +22,7 @@ use ringfence_linux::attempt as inside;
 
 pub use certificate::{Certificate, PromiseProof, Proof, Verdict};
 pub use fingerprint::HostFingerprint;
-pub use inside::{Observation, Outcome};
+pub use inside::{AttemptOutcome, Observation};
 
 use crate::{Engine, RunError};
 use scene::Scene;

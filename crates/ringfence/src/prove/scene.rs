@@ -15,8 +15,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use fs_err as fs;
 use ringfence_core::Policy;
-use ringfence_linux::attempt::{Context, Directory, Neighbour, Network, Paths, SECRET};
-use ringfence_linux::sys::attempt::{Key, NamedQueue, Queue, Segment};
+use ringfence_linux::attempt::{
+    AttemptContext, DirectoryIdentity, HostListeners, HostPaths, NeighbourProcess, SECRET,
+};
+use ringfence_linux::sys::attempt::{MessageQueue, NamedMessageQueue, SharedSegment, UserKey};
 use rustix::pty::OpenptFlags;
 
 use super::tree::Tree;
@@ -51,7 +53,7 @@ const KEPT: [&str; 8] =
 /// The things that exist on the host while the attempts are made.
 #[derive(Debug)]
 pub(super) struct Scene {
-    context: Context,
+    context: AttemptContext,
     directory: PrivateDirectory,
     count: AtomicU32,
     neighbour: Child,
@@ -59,9 +61,9 @@ pub(super) struct Scene {
     inherited: fs::File,
     shared_memory: PathBuf,
     _listeners: (TcpListener, Option<TcpListener>, UdpSocket, UnixListener),
-    _segment: Option<Segment>,
-    _queues: (Option<Queue>, Option<NamedQueue>),
-    _key: Option<Key>,
+    _segment: Option<SharedSegment>,
+    _queues: (Option<MessageQueue>, Option<NamedMessageQueue>),
+    _key: Option<UserKey>,
     _terminal: Option<OwnedFd>,
 }
 
@@ -91,34 +93,34 @@ impl Scene {
         let shared_memory = Path::new("/dev/shm").join(&name);
         let _ = fs::write(&shared_memory, SECRET); // without `/dev/shm` the attempt finds nothing
         // A kernel may lack any of these. Then the attempt reports that it is impossible.
-        let segment = Segment::create().ok();
-        let queue = Queue::create().ok();
+        let segment = SharedSegment::create().ok();
+        let queue = MessageQueue::create().ok();
         let label = CString::new(name.clone()).map_err(io::Error::other)?;
         let named_queue = CString::new(format!("/{name}"))
             .map_err(io::Error::other)
-            .and_then(NamedQueue::create)
+            .and_then(NamedMessageQueue::create)
             .ok();
-        let key = Key::add(&label, SECRET.as_bytes()).ok();
+        let key = UserKey::add(&label, SECRET.as_bytes()).ok();
 
         let terminal =
             rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)
                 .ok();
 
-        let context = Context {
-            paths: Paths {
+        let context = AttemptContext {
+            paths: HostPaths {
                 private: private(host),
                 other_home: other_home(host),
                 terminal: terminal.as_ref().and_then(|master| name_of_terminal(master).ok()),
                 disk: disk(),
                 setuid: setuid(),
-                run: Directory::at(Path::new("/run")).ok(),
-                var: Directory::at(Path::new("/var/lib")).ok(),
-                ..Paths::default()
+                run: DirectoryIdentity::at(Path::new("/run")).ok(),
+                var: DirectoryIdentity::at(Path::new("/var/lib")).ok(),
+                ..HostPaths::default()
             },
-            neighbour: Neighbour {
+            neighbour: NeighbourProcess {
                 process: i32::try_from(neighbour.id()).map_err(io::Error::other)?,
             },
-            network: Network {
+            network: HostListeners {
                 tcp: tcp.local_addr()?.port(),
                 tcp_v6: tcp_v6
                     .as_ref()
@@ -128,8 +130,8 @@ impl Scene {
                 abstract_name: name.clone(),
                 name_server: name_server(),
             },
-            segment: segment.as_ref().map(Segment::id),
-            queue: queue.as_ref().map(Queue::id),
+            segment: segment.as_ref().map(SharedSegment::id),
+            queue: queue.as_ref().map(MessageQueue::id),
             name,
             mark: String::new(),
             variables: unpassed(host, policy),
@@ -151,14 +153,14 @@ impl Scene {
     }
 
     /// Creates the files for one attempt, and returns them with the attempt's context.
-    pub(super) fn plant(&self) -> io::Result<(Tree, Context)> {
+    pub(super) fn plant(&self) -> io::Result<(Tree, AttemptContext)> {
         let tree = Tree::plant(self.directory.path().join(self.next().to_string()))?;
         let context = self.context(&tree);
         Ok((tree, context))
     }
 
     /// Returns the context of an attempt that looks for the files of `tree`.
-    pub(super) fn context(&self, tree: &Tree) -> Context {
+    pub(super) fn context(&self, tree: &Tree) -> AttemptContext {
         let mut context = self.context.clone();
         context.mark = format!("{}-{}", context.name, self.next());
         context.paths.workspace = tree.workspace();

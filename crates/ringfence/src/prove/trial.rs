@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ringfence_core::policy::{PathGlob, Size, Workspace};
 use ringfence_core::{Backend, Clause, ExecutionResult, Plan, Policy, Support};
-use ringfence_linux::attempt::{Appetite, Context};
+use ringfence_linux::attempt::{AttemptAmounts, AttemptContext};
 use rustix::process::Signal;
 
 use super::certificate::{Proof, Verdict};
@@ -17,7 +17,7 @@ use super::marked::Marked;
 use super::scene::Scene;
 use super::shared::Shared;
 use super::tree::Tree;
-use super::{Attempt, Observation, Outcome, unclaimed};
+use super::{Attempt, AttemptOutcome, Observation, unclaimed};
 use crate::backends;
 use crate::{Command, Engine, RunError};
 
@@ -55,7 +55,7 @@ pub(super) struct Trials<'a> {
 /// An attempt that is ready to be made.
 struct Trial {
     tree: Tree,
-    context: Context,
+    context: AttemptContext,
     policy: Policy,
     command: Command,
 }
@@ -133,7 +133,7 @@ impl<'a> Trials<'a> {
         let Ok(result) = shared.capture(self.engine, &command) else { return Ok(None) };
         let seen = judge(attempt.clause, &result, &context.mark);
         let claimed = claimed(shared.plan(), attempt.clause);
-        if matches!(seen, Ok(Observation { outcome: Outcome::Denied, .. })) {
+        if matches!(seen, Ok(Observation { outcome: AttemptOutcome::Denied, .. })) {
             self.shared.replace(Some(shared));
         }
         Ok(Some((claimed, seen)))
@@ -154,7 +154,7 @@ impl<'a> Trials<'a> {
         policy = policy.read(tree.readable()).read(&self.program);
         let hidden = Tree::HIDDEN.into_iter().map(|text| text.parse().expect("each is a pattern"));
         policy = hidden.fold(policy, Policy::hide);
-        let guards = Policy::PROTECTED.map(PathGlob::literal);
+        let guards = Policy::DEFAULT_PROTECTED.map(PathGlob::literal);
         policy.filesystem.protect.get_or_insert_default().extend(guards);
         policy.allow_weaker(Clause::Hide).allow_weaker(Clause::Protect)
     }
@@ -162,7 +162,7 @@ impl<'a> Trials<'a> {
     fn command(
         &self,
         attempt: &Attempt,
-        context: &Context,
+        context: &AttemptContext,
         tree: &Tree,
     ) -> Result<Command, RunError> {
         let context = serde_json::to_string(context).map_err(io::Error::from).map_err(failed)?;
@@ -310,8 +310,9 @@ fn limited(mut policy: Policy, attempt: &Attempt) -> Policy {
 
 /// Derives the observation of an attempt from the result of its run.
 fn judge(clause: Clause, result: &ExecutionResult, mark: &str) -> Seen {
-    let denied =
-        |observed: String| Ok(Observation { outcome: Outcome::Denied, errno: None, observed });
+    let denied = |observed: String| {
+        Ok(Observation { outcome: AttemptOutcome::Denied, errno: None, observed })
+    };
     match clause {
         Clause::Time if result.timed_out => denied("the deadline ended it".to_owned()),
         // A container engine does not say why the kernel killed the process.
@@ -323,7 +324,7 @@ fn judge(clause: Clause, result: &ExecutionResult, mark: &str) -> Seen {
         Clause::Kernel if result.signal == Some(Signal::SYS.as_raw()) => {
             denied("the filter ended it".to_owned())
         }
-        Clause::Output if result.stdout.len() < Appetite::OUTPUT => denied(format!(
+        Clause::Output if result.stdout.len() < AttemptAmounts::OUTPUT => denied(format!(
             "{} bytes were kept, {} dropped",
             result.stdout.len(),
             result.dropped.stdout
@@ -346,9 +347,9 @@ fn judge(clause: Clause, result: &ExecutionResult, mark: &str) -> Seen {
 fn left_behind(marked: &Marked, grace: Duration) -> Observation {
     if marked.vanish(grace) {
         let observed = "nothing was left behind".to_owned();
-        return Observation { outcome: Outcome::Denied, errno: None, observed };
+        return Observation { outcome: AttemptOutcome::Denied, errno: None, observed };
     }
     let count = marked.end();
     let observed = format!("{count} processes were left behind");
-    Observation { outcome: Outcome::Succeeded, errno: None, observed }
+    Observation { outcome: AttemptOutcome::Succeeded, errno: None, observed }
 }

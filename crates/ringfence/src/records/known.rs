@@ -22,14 +22,14 @@ const MAX_KNOWN_FILE: u64 = 1 << 16;
 const MAX_GONE_DIRECTORIES: usize = 1000;
 
 /// Longest name of a file, in bytes, with room for the extension of an unfinished one.
-const LONGEST_NAME: usize = 240;
+const MAX_NAME_BYTES: usize = 240;
 
 /// Start of the name of a file that is still being written.
-const UNFINISHED: &str = "unfinished-";
+const UNFINISHED_PREFIX: &str = "unfinished-";
 
 /// Start of the name of a file whose directory has a longer path. No escaped absolute path starts
 /// with these bytes.
-const LONG_NAME: &[u8] = b"long-";
+const LONG_NAME_PREFIX: &[u8] = b"long-";
 
 /// The count of the records of one directory.
 #[derive(Debug, Serialize, Deserialize)]
@@ -68,7 +68,7 @@ pub(crate) fn known_directories(host: &Host, trees: &[&Path]) -> Vec<PathBuf> {
 /// Returns the directory whose count a file holds.
 fn directory_of(file: &Path) -> Option<PathBuf> {
     let name = file.file_name()?.as_bytes();
-    if name.starts_with(LONG_NAME) {
+    if name.starts_with(LONG_NAME_PREFIX) {
         return KnownFile { path: file.to_path_buf() }.load().map(|known| known.directory);
     }
     Some(unescape(name)).filter(|path| path.is_absolute())
@@ -111,10 +111,10 @@ impl KnownFile {
     pub(super) fn for_directory(host: &Host, directory: &Path) -> Option<KnownFile> {
         let directory = without_links(directory);
         let mut name = escape(&directory);
-        if name.len() > LONGEST_NAME {
+        if name.len() > MAX_NAME_BYTES {
             let hash = Sha256::digest(directory.as_os_str().as_bytes());
             let hash: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
-            name = [LONG_NAME, hash.as_bytes()].concat();
+            name = [LONG_NAME_PREFIX, hash.as_bytes()].concat();
         }
         Some(KnownFile { path: state_directory(host)?.join(OsStr::from_bytes(&name)) })
     }
@@ -148,12 +148,14 @@ impl KnownFile {
             },
         };
         if let Err(error) = self.store(&known) {
-            tracing::warn!(path = %self.path.display(), %error, "cannot count the records of this directory");
+            tracing::warn!(path = %self.path.display(), %error, "cannot count the records of this \
+                directory");
         }
     }
 
     fn store(&self, known: &KnownRecords) -> io::Result<()> {
-        let unfinished = self.path.with_file_name(format!("{UNFINISHED}{}", std::process::id()));
+        let unfinished =
+            self.path.with_file_name(format!("{UNFINISHED_PREFIX}{}", std::process::id()));
         let state = self.path.parent().ok_or(io::ErrorKind::NotFound)?;
         fs_err::create_dir_all(state)?;
         let is_new = !self.path.exists();
@@ -177,8 +179,8 @@ impl KnownFile {
             if count < known { "" } else { ", and others than those were put in their place" };
         (!is_whole).then(|| {
             format!(
-                "{known} records are known to have been written here; {count} {verb} there{finding} (if you \
-                 removed or moved them yourself, delete `{}`)",
+                "{known} records are known to have been written here; {count} {verb} \
+                 there{finding} (if you removed or moved them yourself, delete `{}`)",
                 self.path.display()
             )
         })

@@ -1,7 +1,7 @@
 use std::os::unix::fs::symlink;
 
 use ringfence_core::Backend;
-use ringfence_core::result::{Dropped, Meta};
+use ringfence_core::result::{DroppedBytes, RunMetadata};
 
 use super::*;
 
@@ -15,9 +15,9 @@ fn result(stdout: &str) -> ExecutionResult {
         oom_killed: false,
         stdout: stdout.to_owned(),
         stderr: String::new(),
-        dropped: Dropped::default(),
+        dropped: DroppedBytes::default(),
         duration: 0.1,
-        meta: Meta::new(
+        meta: RunMetadata::new(
             Backend::Native,
             "native works here".to_owned(),
             Default::default(),
@@ -49,7 +49,7 @@ fn check(records: &Records, expected: &[&str]) {
 fn records_form_a_chain_that_verifies() {
     let (_directory, records, paths) = chain(3);
     assert_eq!(paths.iter().map(|path| path.exists()).collect::<Vec<_>>(), [true; 3]);
-    let kept: Vec<Record> =
+    let kept: Vec<RunRecord> =
         records.entries().unwrap().into_iter().map(|entry| entry.record.unwrap()).collect();
     assert_eq!(kept[0].previous, None);
     assert_eq!(kept[1].previous.as_ref(), Some(&kept[0].hash));
@@ -58,7 +58,7 @@ fn records_form_a_chain_that_verifies() {
 }
 
 #[test]
-fn no_records_are_no_fault() {
+fn a_directory_without_records_has_no_fault() {
     let (_directory, records, _) = chain(0);
     assert!(records.entries().unwrap().is_empty());
     check(&records, &[]);
@@ -87,12 +87,12 @@ fn each_kind_of_tampering_shows() {
     check(&records, &["the newest record was removed"]);
 
     let (_directory, records, paths) = chain(3);
-    fs_err::remove_file(paths[0].with_file_name(NEWEST)).unwrap();
+    fs_err::remove_file(paths[0].with_file_name(NEWEST_FILE)).unwrap();
     check(&records, &["`newest` was removed"]);
 
     let (_directory, records, paths) = chain(3);
     let last = records.entries().unwrap().pop().unwrap().record.unwrap();
-    let added = Record::seal(Some(last.hash), "later".to_owned(), Vec::new(), None, result(""));
+    let added = RunRecord::seal(Some(last.hash), "later".to_owned(), Vec::new(), None, result(""));
     fs_err::write(paths[0].with_file_name("9.json"), serde_json::to_string(&added).unwrap())
         .unwrap();
     check(&records, &["`9.json` was added by somebody else"]);
@@ -190,7 +190,7 @@ fn planted_links_in_place_of_files_are_not_followed() {
     let (directory, records, paths) = chain(1);
     let target = directory.path().join("target");
     fs_err::write(&target, "precious").unwrap();
-    for name in [format!(".{NEWEST}.unfinished"), NEWEST.to_owned()] {
+    for name in [format!(".{NEWEST_FILE}.unfinished"), NEWEST_FILE.to_owned()] {
         let link = paths[0].with_file_name(name);
         let _ = fs_err::remove_file(&link); // the first link does not exist
         symlink(&target, &link).unwrap();
@@ -217,7 +217,7 @@ fn a_planted_pipe_makes_nobody_wait() {
 #[test]
 fn a_planted_giant_is_not_read() {
     let (_directory, records, paths) = chain(1);
-    for name in ["x.json", NEWEST] {
+    for name in ["x.json", NEWEST_FILE] {
         let path = paths[0].with_file_name(name);
         fs_err::File::create(&path).unwrap().set_len(1 << 40).unwrap();
     }

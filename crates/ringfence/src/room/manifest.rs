@@ -170,7 +170,7 @@ impl Owner {
     pub(crate) fn own(settings: &Settings) -> Owner {
         let pid = std::process::id().cast_signed();
         let &Settings { is_monitor, is_for_server, .. } = settings;
-        Owner { pid, is_monitor, is_for_server, process: ProcessTree::of(pid) }
+        Owner { pid, is_monitor, is_for_server, process: ProcessTree::from_pid(pid) }
     }
 
     /// Opens a descriptor of the process, pidfd_open(2). Returns `None` if the process has ended,
@@ -182,7 +182,7 @@ impl Owner {
             // The check after opening guarantees that the descriptor is of the owner, even if
             // another process gets the same id later.
             Ok(descriptor) => {
-                let is_its = self.process.map_or(Ok(true), |process| process.is_there())?;
+                let is_its = self.process.map_or(Ok(true), |process| process.is_alive())?;
                 Ok(Some(descriptor).filter(|_| is_its))
             }
             Err(Errno::SRCH) => Ok(None),

@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use ringfence_core::result::Dropped;
+use ringfence_core::result::DroppedBytes;
 use tokio::time::timeout;
 
 use super::{Ended, Execution, SessionError};
@@ -21,7 +21,7 @@ pub struct Captured {
     /// Output of the command on its standard error: head and tail.
     pub stderr: String,
     /// Number of bytes that were dropped between head and tail.
-    pub dropped: Dropped,
+    pub dropped: DroppedBytes,
 }
 
 impl Execution {
@@ -73,7 +73,7 @@ impl Execution {
         let text =
             |kept: Kept| kept.finish().expect("no pipe was diverted, so none is left to read");
         let ((stdout, from_stdout), (stderr, from_stderr)) = (text(stdout), text(stderr));
-        let dropped = Dropped { stdout: from_stdout, stderr: from_stderr };
+        let dropped = DroppedBytes { stdout: from_stdout, stderr: from_stderr };
         Ok(Captured { ended, stdout, stderr, dropped })
     }
 }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
-use ringfence_core::result::Usage;
+use ringfence_core::result::RunUsage;
 use ringfence_proto::code::Code;
 use ringfence_proto::process::{
     DataEvent, EndEvent, EventMessage, OneProcess, ProcessEvent, ProcessSelector, UsageReport,
@@ -32,7 +32,7 @@ pub struct Ended {
     /// Time from the request to the report of the end.
     pub duration: Duration,
     /// Resources that the command used, as far as the guest reports them.
-    pub usage: Usage,
+    pub usage: RunUsage,
 }
 
 impl Ended {
@@ -54,7 +54,7 @@ impl Ended {
 
     /// Returns the end of a command that was never started.
     pub(crate) fn never_begun() -> Ended {
-        let (duration, usage) = (Duration::ZERO, Usage::default());
+        let (duration, usage) = (Duration::ZERO, RunUsage::default());
         Ended { exit_code: None, signal: None, timed_out: false, duration, usage }
     }
 
@@ -359,8 +359,8 @@ fn why_not_started(error: SessionError, program: &str) -> SessionError {
     }
 }
 
-fn used(report: UsageReport) -> Usage {
-    Usage {
+fn used(report: UsageReport) -> RunUsage {
+    RunUsage {
         cpu_seconds: Duration::from_micros(u64::try_from(report.cpu_micros).unwrap_or(0))
             .as_secs_f64(),
         max_rss: u64::try_from(report.max_rss).unwrap_or(0),

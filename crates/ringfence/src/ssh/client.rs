@@ -5,21 +5,22 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::SshError;
-use super::place::{self, Pinned, Place};
+use super::directory::{self, PinnedServer, SshDirectory};
 use crate::room::{Name, Rooms};
 use crate::{Host, Sandbox};
 
 /// First text of alias files that ringfence made.
-const MARK: &str = "# Made by ringfence, and removed when the sandbox stops. Its state is in ";
+const ALIAS_MARK: &str =
+    "# Made by ringfence, and removed when the sandbox stops. Its state is in ";
 /// Prefix of the aliases that ringfence makes.
-const PREFIX: &str = "ringfence-";
+const ALIAS_PREFIX: &str = "ringfence-";
 
 /// Way to reach a sandbox by ssh.
 #[derive(Debug, Clone)]
-pub struct Access {
+pub struct SshAccess {
     name: Name,
     user: String,
-    place: Place,
+    place: SshDirectory,
     /// Directory of ringfence's state, and the value of `XDG_STATE_HOME` if it is set
     /// (`state_home`).
     state: PathBuf,
@@ -29,15 +30,15 @@ pub struct Access {
     pub(super) port: u16,
 }
 
-impl Access {
-    pub(super) fn of(
+impl SshAccess {
+    pub(super) fn new(
         sandbox: &Sandbox,
         host: &Host,
-        place: Place,
-        server: Pinned,
-    ) -> Result<Access, SshError> {
+        place: SshDirectory,
+        server: PinnedServer,
+    ) -> Result<SshAccess, SshError> {
         let name = sandbox.manifest().name.clone();
-        let access = Access {
+        let access = SshAccess {
             user: server.user,
             state: state(host).unwrap_or_default(),
             state_home: host.text("XDG_STATE_HOME").map(str::to_owned),
@@ -46,14 +47,14 @@ impl Access {
             name,
             place,
         };
-        place::write(&access.known_hosts(), &format!("{} {}\n", access.alias(), server.key))?;
+        directory::write(&access.known_hosts(), &format!("{} {}\n", access.alias(), server.key))?;
         sweep(host);
         Ok(access)
     }
 
     /// Returns ssh's name for the sandbox.
     pub fn alias(&self) -> String {
-        format!("{PREFIX}{}", self.name)
+        format!("{ALIAS_PREFIX}{}", self.name)
     }
 
     /// Returns the name of the user that logs in.
@@ -121,7 +122,7 @@ impl Access {
     /// Writes a configuration that holds this sandbox alone, and returns its path.
     pub fn write_configuration(&self, program: &Path) -> Result<PathBuf, SshError> {
         let path = self.place.directory.join("config");
-        place::write(&path, &self.stanza(program)?)?;
+        directory::write(&path, &self.stanza(program)?)?;
         Ok(path)
     }
 
@@ -134,11 +135,11 @@ impl Access {
         let path = directory.join(self.alias());
         let failed = |source| SshError::File { doing: "read", path: path.clone(), source };
         match fs_err::read_to_string(&path) {
-            Ok(text) if !text.starts_with(MARK) => return Err(SshError::NotOurs { path }),
+            Ok(text) if !text.starts_with(ALIAS_MARK) => return Err(SshError::NotOurs { path }),
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
             _ => {}
         }
-        place::write(&path, &format!("{}\n{}", mark(&self.state), self.stanza(program)?))?;
+        directory::write(&path, &format!("{}\n{}", mark(&self.state), self.stanza(program)?))?;
         Ok(Some(path))
     }
 }
@@ -146,7 +147,7 @@ impl Access {
 /// Removes the alias of a sandbox that has ended.
 pub fn forget(host: &Host, name: &Name) {
     let (Some(directory), Some(state)) = (aliases(host), state(host)) else { return };
-    remove(&directory.join(format!("{PREFIX}{name}")), &state);
+    remove(&directory.join(format!("{ALIAS_PREFIX}{name}")), &state);
 }
 
 /// Removes the aliases of sandboxes that no process keeps any more.
@@ -157,7 +158,7 @@ pub fn sweep(host: &Host) {
     };
     for entry in fs_err::read_dir(directory).into_iter().flatten().flatten() {
         let file = entry.file_name();
-        let name = file.to_str().and_then(|file| Name::new(file.strip_prefix(PREFIX)?).ok());
+        let name = file.to_str().and_then(|file| Name::new(file.strip_prefix(ALIAS_PREFIX)?).ok());
         if name.is_some_and(|name| !rooms.is_kept(&name)) {
             remove(&entry.path(), &state);
         }
@@ -175,7 +176,7 @@ fn remove(path: &Path, state: &Path) {
 }
 
 fn mark(state: &Path) -> String {
-    format!("{MARK}{}", state.display())
+    format!("{ALIAS_MARK}{}", state.display())
 }
 
 fn aliases(host: &Host) -> Option<PathBuf> {
@@ -190,23 +191,23 @@ fn state(host: &Host) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    struct Scene {
+    struct AliasFixture {
         home: tempfile::TempDir,
         host: Host,
     }
 
-    impl Scene {
-        fn new() -> Scene {
+    impl AliasFixture {
+        fn new() -> AliasFixture {
             let home = tempfile::tempdir().unwrap();
             let variables = [("HOME".into(), home.path().into())].into_iter().collect();
-            Scene { host: Host::new(variables, "/".into()), home }
+            AliasFixture { host: Host::new(variables, "/".into()), home }
         }
 
-        fn access(&self, name: &str) -> Access {
-            let place = Place { directory: self.home.path().join("50% off") };
+        fn access(&self, name: &str) -> SshAccess {
+            let place = SshDirectory { directory: self.home.path().join("50% off") };
             let state = state(&self.host).unwrap();
             let name = Name::new(name).unwrap();
-            Access {
+            SshAccess {
                 name,
                 user: "dev".into(),
                 place,
@@ -228,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_stanza_pins_the_key_and_gives_nothing_away() {
-        let scene = Scene::new();
+        let scene = AliasFixture::new();
         let mut access = scene.access("one");
         let stanza = access.stanza(Path::new("/opt/it's 100%/ringfence")).unwrap();
         assert!(
@@ -254,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_path_that_would_end_its_line_or_its_quotes_is_refused() {
-        let scene = Scene::new();
+        let scene = AliasFixture::new();
         let mut access = scene.access("one");
         assert!(matches!(
             access.stanza(Path::new("/a\nUser root")),
@@ -271,7 +272,7 @@ mod tests {
 
     #[test]
     fn an_alias_is_written_only_where_aliases_are_kept_and_goes_with_its_sandbox() {
-        let scene = Scene::new();
+        let scene = AliasFixture::new();
         let (access, program) = (scene.access("one"), Path::new("/r"));
         assert_eq!(access.write_alias(&scene.host, program).unwrap(), None);
         let directory = scene.home.path().join(".ssh/config.d");
@@ -288,7 +289,7 @@ mod tests {
 
     #[test]
     fn only_aliases_of_ours_whose_sandboxes_are_gone_are_swept() {
-        let scene = Scene::new();
+        let scene = AliasFixture::new();
         let directory = scene.home.path().join(".ssh/config.d");
         fs_err::create_dir_all(&directory).unwrap();
         let rooms = Rooms::of(&scene.host).unwrap();
@@ -297,7 +298,7 @@ mod tests {
             scene.access(name).write_alias(&scene.host, Path::new("/r")).unwrap();
         }
         fs_err::write(directory.join("ringfence-mine"), "Host ringfence-mine\n").unwrap();
-        fs_err::write(directory.join("ringfence-other"), format!("{MARK}/another/state\n"))
+        fs_err::write(directory.join("ringfence-other"), format!("{ALIAS_MARK}/another/state\n"))
             .unwrap();
         sweep(&scene.host);
         assert_eq!(scene.aliases(), ["ringfence-kept", "ringfence-mine", "ringfence-other"]);

@@ -15,7 +15,7 @@ use crate::Host;
 
 /// Kinds of keys that are accepted, RFC 4253 section 6.6 and OpenSSH's own. Certificates are not
 /// keys.
-const KINDS: [&str; 7] = [
+const KEY_KINDS: [&str; 7] = [
     "ssh-ed25519",
     "ssh-rsa",
     "ecdsa-sha2-nistp256",
@@ -25,14 +25,14 @@ const KINDS: [&str; 7] = [
     "sk-ecdsa-sha2-nistp256@openssh.com",
 ];
 /// Longest key that is accepted, in bytes: enough for 16384 bits of RSA.
-const LONGEST_KEY: usize = 4 << 10;
+const MAX_KEY_BYTES: usize = 4 << 10;
 /// Longest answer of an agent, in bytes; the same as OpenSSH's own limit.
-const LONGEST_ANSWER: usize = 256 << 10;
+const MAX_ANSWER_BYTES: usize = 256 << 10;
 /// Highest number of keys that are accepted.
-const MOST_KEYS: usize = 64;
+const MAX_KEYS: usize = 64;
 /// Longest time that an agent may take. An agent that asks its user for consent does not do so for
 /// the list of keys.
-const PATIENCE: Duration = Duration::from_secs(5);
+const AGENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A public key that was checked: its kind, its bytes, and nothing else.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,23 +43,23 @@ pub(super) struct PublicKey {
 
 impl PublicKey {
     /// Parses the key in a line such as `ssh-ed25519 AAAA… comment`.
-    pub(super) fn of_line(line: &str) -> Option<PublicKey> {
+    pub(super) fn from_line(line: &str) -> Option<PublicKey> {
         let mut words = line.split_ascii_whitespace();
         let (kind, blob) = (words.next()?, words.next()?);
-        let key = PublicKey::of_blob(STANDARD.decode(blob).ok()?)?;
+        let key = PublicKey::from_blob(STANDARD.decode(blob).ok()?)?;
         (key.kind == kind).then_some(key)
     }
 
     /// Parses the bytes of a key, which begin with its kind.
-    fn of_blob(blob: Vec<u8>) -> Option<PublicKey> {
+    fn from_blob(blob: Vec<u8>) -> Option<PublicKey> {
         let mut rest = blob.as_slice();
         let kind = take_string(&mut rest)?;
-        let kind = KINDS.into_iter().find(|known| known.as_bytes() == kind)?;
-        (blob.len() <= LONGEST_KEY && !rest.is_empty()).then_some(PublicKey { kind, blob })
+        let kind = KEY_KINDS.into_iter().find(|known| known.as_bytes() == kind)?;
+        (blob.len() <= MAX_KEY_BYTES && !rest.is_empty()).then_some(PublicKey { kind, blob })
     }
 
     /// Returns the key if it is complete and of the kind that servers inside have.
-    pub(super) fn of_server(self) -> Option<PublicKey> {
+    pub(super) fn as_server_key(self) -> Option<PublicKey> {
         let mut rest = self.blob.as_slice();
         let (_kind, point) = (take_string(&mut rest)?, take_string(&mut rest)?);
         (self.kind == "ssh-ed25519" && point.len() == 32 && rest.is_empty()).then_some(self)
@@ -73,47 +73,49 @@ impl fmt::Display for PublicKey {
 }
 
 /// Returns the keys of the caller: those in the agent, and those in `~/.ssh`.
-pub(super) async fn of_caller(host: &Host) -> BTreeSet<PublicKey> {
+pub(super) async fn caller_keys(host: &Host) -> BTreeSet<PublicKey> {
     let mut keys = BTreeSet::new();
     if let Some(socket) = host.text("SSH_AUTH_SOCK") {
-        match tokio::time::timeout(PATIENCE, of_agent(Path::new(socket))).await {
+        match tokio::time::timeout(AGENT_TIMEOUT, agent_keys(Path::new(socket))).await {
             Ok(Ok(found)) => keys.extend(found),
             Ok(Err(error)) => tracing::debug!(socket, %error, "the ssh-agent has no keys to tell"),
             Err(_) => tracing::warn!(socket, "the ssh-agent does not answer"),
         }
     }
     if let Some(home) = &host.home {
-        keys.extend(of_directory(&home.join(".ssh")));
+        keys.extend(directory_keys(&home.join(".ssh")));
     }
-    keys.into_iter().take(MOST_KEYS).collect()
+    keys.into_iter().take(MAX_KEYS).collect()
 }
 
 /// Returns the keys in the `*.pub` files of a directory.
-fn of_directory(directory: &Path) -> Vec<PublicKey> {
+fn directory_keys(directory: &Path) -> Vec<PublicKey> {
     let entries = fs_err::read_dir(directory).into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     files.sort();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "pub"));
     let texts = files.iter().filter_map(|file| fs_err::read_to_string(file).ok());
-    texts.flat_map(|text| text.lines().filter_map(PublicKey::of_line).collect::<Vec<_>>()).collect()
+    texts
+        .flat_map(|text| text.lines().filter_map(PublicKey::from_line).collect::<Vec<_>>())
+        .collect()
 }
 
 /// Asks an agent for its keys: draft-ietf-sshm-ssh-agent, section 3.5.
-async fn of_agent(socket: &Path) -> io::Result<Vec<PublicKey>> {
+async fn agent_keys(socket: &Path) -> io::Result<Vec<PublicKey>> {
     const REQUEST_IDENTITIES: u8 = 11;
     let mut agent = UnixStream::connect(socket).await?;
     agent.write_all(&[0, 0, 0, 1, REQUEST_IDENTITIES]).await?;
     let length = agent.read_u32().await? as usize;
-    if length > LONGEST_ANSWER {
+    if length > MAX_ANSWER_BYTES {
         return Err(io::Error::other("its answer is too long"));
     }
     let mut answer = vec![0; length];
     agent.read_exact(&mut answer).await?;
-    identities(&answer).ok_or_else(|| io::Error::other("its answer makes no sense"))
+    parse_identities(&answer).ok_or_else(|| io::Error::other("its answer makes no sense"))
 }
 
 /// Returns the keys in an agent's answer. Keys of unknown kinds are left out.
-fn identities(answer: &[u8]) -> Option<Vec<PublicKey>> {
+fn parse_identities(answer: &[u8]) -> Option<Vec<PublicKey>> {
     const IDENTITIES_ANSWER: u8 = 12;
     let (kind, mut rest) = answer.split_first()?;
     if *kind != IDENTITIES_ANSWER {
@@ -123,7 +125,7 @@ fn identities(answer: &[u8]) -> Option<Vec<PublicKey>> {
     let mut keys = Vec::new();
     for _ in 0..count {
         let (blob, _comment) = (take_string(&mut rest)?, take_string(&mut rest)?);
-        keys.extend(PublicKey::of_blob(blob.to_vec()));
+        keys.extend(PublicKey::from_blob(blob.to_vec()));
     }
     Some(keys)
 }
@@ -163,13 +165,13 @@ mod tests {
     #[test]
     fn a_key_is_its_kind_and_its_bytes_without_the_words_beside_it() {
         let plain = line("ssh-ed25519", &[7; 32]);
-        let key = PublicKey::of_line(&format!("{plain} me@home with words")).unwrap();
+        let key = PublicKey::from_line(&format!("{plain} me@home with words")).unwrap();
         assert_eq!(key.to_string(), plain);
-        assert_eq!(key.clone().of_server(), Some(key));
+        assert_eq!(key.clone().as_server_key(), Some(key));
     }
 
     #[test]
-    fn what_is_no_key_is_not_taken_for_one() {
+    fn text_that_is_no_key_is_refused() {
         let good = line("ssh-ed25519", &[7; 32]);
         for bad in [
             "",
@@ -182,19 +184,20 @@ mod tests {
             &line("ssh-ed25519-cert-v01@openssh.com", &[7; 32]),
             &line("ssh-rsa", &[7; 5000]),
         ] {
-            assert_eq!(PublicKey::of_line(bad), None, "{bad}");
+            assert_eq!(PublicKey::from_line(bad), None, "{bad}");
         }
     }
 
     #[test]
     fn a_servers_key_is_exactly_one_ed25519_point() {
-        let server =
-            |kind: &str, point: &[u8]| PublicKey::of_line(&line(kind, point)).unwrap().of_server();
+        let server = |kind: &str, point: &[u8]| {
+            PublicKey::from_line(&line(kind, point)).unwrap().as_server_key()
+        };
         assert!(server("ssh-ed25519", &[1; 32]).is_some());
         assert_eq!(server("ssh-ed25519", &[1; 33]), None);
         assert_eq!(server("ssh-rsa", &[1; 32]), None);
         let longer = [blob("ssh-ed25519", &[1; 32]), vec![0]].concat();
-        assert_eq!(PublicKey::of_blob(longer).unwrap().of_server(), None);
+        assert_eq!(PublicKey::from_blob(longer).unwrap().as_server_key(), None);
     }
 
     #[tokio::test]
@@ -223,7 +226,7 @@ mod tests {
                 assert_eq!(question, [0, 0, 0, 1, 11]);
                 caller.write_all(&answer).await.unwrap();
             });
-            let found = of_agent(&socket).await.ok().map(|keys| keys.len());
+            let found = agent_keys(&socket).await.ok().map(|keys| keys.len());
             assert_eq!(found, expected, "{name}");
             agent.await.unwrap();
         }
@@ -236,13 +239,13 @@ mod tests {
         let variables =
             variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
         let host = Host::new(variables, "/".into());
-        assert!(of_caller(&host).await.is_empty());
+        assert!(caller_keys(&host).await.is_empty());
         fs_err::create_dir(home.path().join(".ssh")).unwrap();
         let good = line("ssh-ed25519", &[1; 32]);
         fs_err::write(home.path().join(".ssh/a.pub"), format!("{good} me\n")).unwrap();
         fs_err::write(home.path().join(".ssh/a"), line("ssh-ed25519", &[2; 32])).unwrap();
         fs_err::write(home.path().join(".ssh/b.pub"), "not a key\n").unwrap();
-        let keys: Vec<String> = of_caller(&host).await.iter().map(ToString::to_string).collect();
+        let keys: Vec<String> = caller_keys(&host).await.iter().map(ToString::to_string).collect();
         assert_eq!(keys, [good]);
     }
 }

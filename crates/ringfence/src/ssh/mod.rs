@@ -9,11 +9,11 @@
 //! to the sandbox: no agent, no display, and no forwarding that was not asked for.
 //!
 //! Start with [`prepare`]. `keys` reads the caller's keys, `server` runs the server inside,
-//! `client` writes the configuration of ssh, and `place` holds the files on the host.
+//! `client` writes the configuration of ssh, and `directory` holds the files on the host.
 
 mod client;
+mod directory;
 mod keys;
-mod place;
 mod server;
 
 use std::io;
@@ -29,13 +29,13 @@ use tokio::task::JoinSet;
 use crate::session::{PortStream, SessionError};
 use crate::{Host, Name, Sandbox};
 
-pub use client::{Access, forget, sweep};
-use place::{Pinned, Place};
+pub use client::{SshAccess, forget, sweep};
+use directory::{PinnedServer, SshDirectory};
 
 /// Highest number of connections that are forwarded at once; further ones wait.
-const MOST_CARRIED: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 /// Pause before the next attempt when the process has no descriptor left for a connection.
-const PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Reason why a sandbox cannot be reached by ssh.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +43,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub enum SshError {
     /// The caller has no public key.
     #[error(
-        "cannot let anybody into the sandbox by ssh: there is no public key in the ssh-agent, nor in `~/.ssh`"
+        "cannot let anybody into the sandbox by ssh: there is no public key in the ssh-agent, nor \
+         in `~/.ssh`"
     )]
     NoKeys,
     /// There is no sshd inside.
@@ -60,7 +61,8 @@ pub enum SshError {
     },
     /// The user that commands run as has no name inside.
     #[error(
-        "nobody can log into the sandbox `{name}`: the user that its commands run as has no name there"
+        "nobody can log into the sandbox `{name}`: the user that its commands run as has no name \
+         there"
     )]
     NoName {
         /// Name of the sandbox.
@@ -68,7 +70,8 @@ pub enum SshError {
     },
     /// The account of the user that commands run as is locked inside.
     #[error(
-        "nobody can log into the sandbox `{name}`: the account of the user that its commands run as is locked there"
+        "nobody can log into the sandbox `{name}`: the account of the user that its commands run \
+         as is locked there"
     )]
     Locked {
         /// Name of the sandbox.
@@ -97,7 +100,11 @@ pub enum SshError {
         source: io::Error,
     },
     /// The path cannot be named in a configuration of ssh.
-    #[error("cannot name `{path}` in a configuration of ssh: it has a quote, a dollar sign or a control character in it", path = path.display())]
+    #[error(
+        "cannot name `{path}` in a configuration of ssh: it has a quote, a dollar sign or a \
+         control character in it",
+        path = path.display()
+    )]
     Unquotable {
         /// Path on the host.
         path: PathBuf,
@@ -170,7 +177,8 @@ impl SshError {
             }
             SshError::Start { name, .. } => vec![enter(name)],
             SshError::Nonsense { name, .. } => vec![format!(
-                "something inside may be posing as its programs; make it anew: ringfence up {name} --replace"
+                "something inside may be posing as its programs; make it anew: ringfence up {name} \
+                 --replace"
             )],
             SshError::Port { .. } => vec!["look at what listens: ss -ltn".to_owned()],
             SshError::Unquotable { .. } => {
@@ -190,20 +198,20 @@ impl SshError {
 
 /// Makes sure that a server runs inside that accepts the caller's keys, and returns how it is
 /// reached.
-pub async fn prepare(sandbox: &Sandbox, host: &Host) -> Result<Access, SshError> {
-    let keys = keys::of_caller(host).await;
+pub async fn prepare(sandbox: &Sandbox, host: &Host) -> Result<SshAccess, SshError> {
+    let keys = keys::caller_keys(host).await;
     if keys.is_empty() {
         return Err(SshError::NoKeys);
     }
-    let place = Place::of(sandbox)?;
+    let place = SshDirectory::for_sandbox(sandbox)?;
     let _turn = place.turn().await?;
     let server = server::ensure(sandbox, &place, &keys).await?;
-    Access::of(sandbox, host, place, server)
+    SshAccess::new(sandbox, host, place, server)
 }
 
 /// Connects to the server inside, and starts it if it does not run.
 pub async fn connect(sandbox: &Sandbox, host: &Host) -> Result<PortStream, SshError> {
-    if let Some(Pinned { port, .. }) = Place::of(sandbox)?.pinned() {
+    if let Some(PinnedServer { port, .. }) = SshDirectory::for_sandbox(sandbox)?.pinned() {
         match sandbox.ports().connect(port).await {
             Err(SessionError::PortClosed { .. }) => {}
             answer => return Ok(answer?),
@@ -217,7 +225,7 @@ pub async fn connect(sandbox: &Sandbox, host: &Host) -> Result<PortStream, SshEr
 pub async fn listen(sandbox: &Sandbox) -> Result<TcpListener, SshError> {
     let failed = |source| SshError::Port { source };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
-    Place::of(sandbox)?.publish(listener.local_addr().map_err(failed)?.port())?;
+    SshDirectory::for_sandbox(sandbox)?.publish(listener.local_addr().map_err(failed)?.port())?;
     Ok(listener)
 }
 
@@ -227,13 +235,13 @@ pub async fn serve(sandbox: &Sandbox, host: &Host, listener: TcpListener) {
     let mut carried = JoinSet::new();
     loop {
         while carried.try_join_next().is_some() {}
-        if carried.len() >= MOST_CARRIED {
+        if carried.len() >= MAX_CONNECTIONS {
             carried.join_next().await;
         }
         let Ok((mut outside, _)) = listener.accept().await else {
             // accept(2) failed because the client is gone or a limit is reached. The listener
             // itself stays usable.
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             continue;
         };
         let (sandbox, host) = (sandbox.clone(), host.clone());

@@ -7,30 +7,30 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::SshError;
+use super::directory::{PinnedServer, SshDirectory};
 use super::keys::PublicKey;
-use super::place::{Pinned, Place};
 use crate::Sandbox;
 use crate::backends::PortRoute;
 use crate::session::{Exec, Execution, SessionError};
 
 /// Port of the server in a network of the sandbox's own.
-const USUAL_PORT: u16 = 2222;
+const DEFAULT_PORT: u16 = 2222;
 /// Tag by which the server's command is found.
-const TAG: &str = "ringfence-sshd";
+const SERVER_TAG: &str = "ringfence-sshd";
 /// Number of ports that are tried.
-const ATTEMPTS: u32 = 4;
+const MAX_PORT_ATTEMPTS: u32 = 4;
 /// Longest time that the preparation may take, and the start.
-const PATIENCE: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Pause between two attempts to connect to the port.
-const MOMENT: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Highest number of bytes that are read of the sandbox's report.
-const LONGEST_ANSWER: u64 = 256 << 10;
+const MAX_ANSWER_BYTES: u64 = 256 << 10;
 /// Variables that belong to one command or session, and not to the sandbox.
-const PASSING: [&str; 6] = ["PWD", "OLDPWD", "SHLVL", "TERM", "_", "RINGFENCE_SSH_ROOM"];
+const SESSION_VARIABLES: [&str; 6] = ["PWD", "OLDPWD", "SHLVL", "TERM", "_", "RINGFENCE_SSH_ROOM"];
 
 /// Report of the sandbox about itself. It is untrusted: the paths are used only inside, and the
 /// rest is checked.
-struct Layout {
+struct SandboxLayout {
     user: String,
     sshd: String,
     directory: String,
@@ -41,9 +41,9 @@ struct Layout {
 /// Finds the running server, or starts it. From now on, the server accepts `keys`.
 pub(super) async fn ensure(
     sandbox: &Sandbox,
-    place: &Place,
+    place: &SshDirectory,
     keys: &BTreeSet<PublicKey>,
-) -> Result<Pinned, SshError> {
+) -> Result<PinnedServer, SshError> {
     let known = place.pinned();
     let identity =
         known.as_ref().map_or_else(crate::run::identity, |server| server.identity.clone());
@@ -55,8 +55,8 @@ pub(super) async fn ensure(
     }
     let port = start(sandbox, &layout).await?;
     let server = match known {
-        Some(server) => Pinned { port, ..server },
-        None => Pinned { identity, user: layout.user, key: layout.key.to_string(), port },
+        Some(server) => PinnedServer { port, ..server },
+        None => PinnedServer { identity, user: layout.user, key: layout.key.to_string(), port },
     };
     place.pin(&server)?;
     Ok(server)
@@ -67,26 +67,26 @@ async fn lay_out(
     room: &Path,
     identity: &str,
     keys: &BTreeSet<PublicKey>,
-) -> Result<Layout, SshError> {
+) -> Result<SandboxLayout, SshError> {
     let name = || sandbox.manifest().name.clone();
     let lines: String = keys.iter().map(|key| format!("{key}\n")).collect();
     let exec = Exec::shell(include_str!("prepare.sh"))
         .variable("RINGFENCE_SSH_ROOM", room.to_string_lossy())
         .variable("RINGFENCE_SSH_IDENTITY", identity)
         .variable("RINGFENCE_SSH_KEYS", lines)
-        .time(PATIENCE);
-    let captured = sandbox.exec(&exec).await?.capture(LONGEST_ANSWER).await?;
+        .time(START_TIMEOUT);
+    let captured = sandbox.exec(&exec).await?.capture(MAX_ANSWER_BYTES).await?;
     match captured.ended.exit_code {
-        Some(0) => Layout::read(&captured.stdout).map_err(|what| match what {
-            Wrong::Root => SshError::Root { name: name() },
-            Wrong::Said(what) => SshError::Nonsense { name: name(), what },
+        Some(0) => SandboxLayout::read(&captured.stdout).map_err(|what| match what {
+            LayoutFault::Root => SshError::Root { name: name() },
+            LayoutFault::Said(what) => SshError::Nonsense { name: name(), what },
         }),
         Some(3) => Err(SshError::NoServer { name: name() }),
         Some(4) => Err(SshError::NoName { name: name() }),
         Some(5) => Err(SshError::Locked { name: name() }),
         _ if captured.ended.timed_out => {
             let source =
-                SessionError::Silent { what: "prepare sshd".to_owned(), patience: PATIENCE };
+                SessionError::Silent { what: "prepare sshd".to_owned(), patience: START_TIMEOUT };
             Err(source.into())
         }
         _ => Err(SshError::Start { name: name(), words: last_words(&captured.stderr) }),
@@ -95,34 +95,40 @@ async fn lay_out(
 
 /// Fault in a sandbox's report about itself.
 #[derive(Debug, PartialEq, Eq)]
-enum Wrong {
+enum LayoutFault {
     Root,
     Said(&'static str),
 }
 
-impl Layout {
-    fn read(text: &str) -> Result<Layout, Wrong> {
+impl SandboxLayout {
+    fn read(text: &str) -> Result<SandboxLayout, LayoutFault> {
         let mut parts = text.splitn(6, '\n');
-        let mut next = |what| parts.next().ok_or(Wrong::Said(what));
-        let user_id: u32 = next("user id")?.parse().map_err(|_| Wrong::Said("user id"))?;
+        let mut next = |what| parts.next().ok_or(LayoutFault::Said(what));
+        let user_id: u32 = next("user id")?.parse().map_err(|_| LayoutFault::Said("user id"))?;
         if user_id == 0 {
-            return Err(Wrong::Root);
+            return Err(LayoutFault::Root);
         }
         let user = next("user's name")?.to_owned();
         let (sshd, directory) = (next("sshd")?.to_owned(), next("directory")?.to_owned());
-        let key = PublicKey::of_line(next("host key")?).and_then(PublicKey::of_server);
+        let key = PublicKey::from_line(next("host key")?).and_then(PublicKey::as_server_key);
         let variables = next("variables")?.split('\0').filter(|variable| is_passed_on(variable));
         // The name becomes part of the client's configuration.
         if !is_plain(&user) {
-            return Err(Wrong::Said("user's name"));
+            return Err(LayoutFault::Said("user's name"));
         }
-        let key = key.ok_or(Wrong::Said("host key"))?;
-        Ok(Layout { user, sshd, directory, key, variables: variables.map(str::to_owned).collect() })
+        let key = key.ok_or(LayoutFault::Said("host key"))?;
+        Ok(SandboxLayout {
+            user,
+            sshd,
+            directory,
+            key,
+            variables: variables.map(str::to_owned).collect(),
+        })
     }
 
     /// Returns the server's configuration, sshd_config(5).
     fn configuration(&self, port: u16) -> String {
-        let Layout { user, directory, variables, .. } = self;
+        let SandboxLayout { user, directory, variables, .. } = self;
         let mut text = format!(
             "Port {port}\n\
              ListenAddress 127.0.0.1\n\
@@ -161,7 +167,7 @@ impl Layout {
 /// cannot quote are not.
 fn is_passed_on(variable: &str) -> bool {
     let Some((name, _)) = variable.split_once('=') else { return false };
-    let is_ours = name.starts_with("RINGFENCE_SSH_") || PASSING.contains(&name);
+    let is_ours = name.starts_with("RINGFENCE_SSH_") || SESSION_VARIABLES.contains(&name);
     !name.is_empty() && !is_ours && !variable.chars().any(|c| c.is_control() || "\"'\\".contains(c))
 }
 
@@ -172,10 +178,11 @@ fn is_plain(user: &str) -> bool {
 }
 
 /// Starts the server, and waits until it listens. Returns its port.
-async fn start(sandbox: &Sandbox, layout: &Layout) -> Result<u16, SshError> {
+async fn start(sandbox: &Sandbox, layout: &SandboxLayout) -> Result<u16, SshError> {
     let mut words = "no port was free".to_owned();
-    for attempt in 0..ATTEMPTS {
-        let port = if attempt == 0 && has_own_network(sandbox) { USUAL_PORT } else { some_port()? };
+    for attempt in 0..MAX_PORT_ATTEMPTS {
+        let port =
+            if attempt == 0 && has_own_network(sandbox) { DEFAULT_PORT } else { find_free_port()? };
         if listens(sandbox, port).await? {
             continue; // another program listens on the port
         }
@@ -183,33 +190,33 @@ async fn start(sandbox: &Sandbox, layout: &Layout) -> Result<u16, SshError> {
             .variable("RINGFENCE_SSH_DIRECTORY", &layout.directory)
             .variable("RINGFENCE_SSH_SERVER", &layout.sshd)
             .variable("RINGFENCE_SSH_CONFIGURATION", layout.configuration(port))
-            .tag(TAG);
+            .tag(SERVER_TAG);
         let execution = sandbox.exec(&exec).await?;
-        if comes_up(sandbox, execution, port).await? {
+        if wait_until_up(sandbox, execution, port).await? {
             return Ok(port);
         }
         let log = Exec::new("tail")
             .arguments(["-n", "3", &format!("{}/log", layout.directory)])
-            .time(PATIENCE);
-        words = last_words(&sandbox.exec(&log).await?.capture(LONGEST_ANSWER).await?.stdout);
+            .time(START_TIMEOUT);
+        words = last_words(&sandbox.exec(&log).await?.capture(MAX_ANSWER_BYTES).await?.stdout);
     }
     Err(SshError::Start { name: sandbox.manifest().name.clone(), words })
 }
 
 /// Waits until a server listens, and lets it run. Returns false if the server ended or did not
 /// listen in time.
-async fn comes_up(
+async fn wait_until_up(
     sandbox: &Sandbox,
     mut execution: Execution,
     port: u16,
 ) -> Result<bool, SshError> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + START_TIMEOUT;
     while Instant::now() < deadline {
         if listens(sandbox, port).await? {
             execution.detach();
             return Ok(true);
         }
-        if let Ok(None) = tokio::time::timeout(MOMENT, execution.next()).await {
+        if let Ok(None) = tokio::time::timeout(POLL_INTERVAL, execution.next()).await {
             return Ok(false);
         }
     }
@@ -219,7 +226,7 @@ async fn comes_up(
 /// Returns true if the server runs. This function does not connect to the port, because an sshd
 /// rejects clients that often connect and send nothing (PerSourcePenalties, sshd_config(5)).
 async fn runs(sandbox: &Sandbox) -> Result<bool, SshError> {
-    Ok(sandbox.processes().await?.iter().any(|process| process.tag.as_deref() == Some(TAG)))
+    Ok(sandbox.processes().await?.iter().any(|process| process.tag.as_deref() == Some(SERVER_TAG)))
 }
 
 /// Returns true if something listens on a port inside.
@@ -239,7 +246,7 @@ fn has_own_network(sandbox: &Sandbox) -> bool {
 
 /// Returns a port that is free on the host's loopback now. A program that takes the port meanwhile
 /// does not have the server's key.
-fn some_port() -> Result<u16, SshError> {
+fn find_free_port() -> Result<u16, SshError> {
     let listener =
         TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
     listener.map(|address| address.port()).map_err(|source| SshError::Port { source })
@@ -247,10 +254,11 @@ fn some_port() -> Result<u16, SshError> {
 
 /// Returns the end of the output of sshd or ssh-keygen, in one line.
 fn last_words(text: &str) -> String {
-    const MOST: usize = 400;
+    const MAX_EXCERPT_CHARS: usize = 400;
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let words = lines[lines.len().saturating_sub(3)..].join("; ");
-    let words: String = crate::untrusted::printable(&words).chars().take(MOST).collect();
+    let words: String =
+        crate::untrusted::printable(&words).chars().take(MAX_EXCERPT_CHARS).collect();
     if words.is_empty() { "it says nothing".to_owned() } else { words }
 }
 
@@ -266,8 +274,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_sandbox_says_of_itself_is_read() {
-        let layout = Layout::read(&said("1000", "dev", KEY, "A=1\0PWD=/\0B=x y\0")).unwrap();
+    fn a_report_of_a_sandbox_about_itself_is_read() {
+        let layout = SandboxLayout::read(&said("1000", "dev", KEY, "A=1\0PWD=/\0B=x y\0")).unwrap();
         assert_eq!((layout.user.as_str(), layout.directory.as_str()), ("dev", "/tmp/d"));
         assert_eq!(layout.variables, ["A=1", "B=x y"]);
         let text = layout.configuration(2222);
@@ -276,14 +284,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_sandbox_says_of_itself_is_not_believed() {
-        let wrong = |text: String| Layout::read(&text).err();
-        assert_eq!(wrong(said("0", "root", KEY, "")), Some(Wrong::Root));
-        assert_eq!(wrong(said("x", "dev", KEY, "")), Some(Wrong::Said("user id")));
+    fn a_false_report_of_a_sandbox_about_itself_is_refused() {
+        let wrong = |text: String| SandboxLayout::read(&text).err();
+        assert_eq!(wrong(said("0", "root", KEY, "")), Some(LayoutFault::Root));
+        assert_eq!(wrong(said("x", "dev", KEY, "")), Some(LayoutFault::Said("user id")));
         for user in ["", "a b", "-oProxyCommand=x", "a\"b", "%h", &"a".repeat(33)] {
             assert_eq!(
                 wrong(said("1000", user, KEY, "")),
-                Some(Wrong::Said("user's name")),
+                Some(LayoutFault::Said("user's name")),
                 "{user}"
             );
         }
@@ -293,9 +301,13 @@ mod tests {
             "*",
             &KEY.replace("ssh-ed25519 ", "@cert-authority * ssh-ed25519 "),
         ] {
-            assert_eq!(wrong(said("1000", "dev", key, "")), Some(Wrong::Said("host key")), "{key}");
+            assert_eq!(
+                wrong(said("1000", "dev", key, "")),
+                Some(LayoutFault::Said("host key")),
+                "{key}"
+            );
         }
-        assert_eq!(wrong("1000\ndev".to_owned()), Some(Wrong::Said("sshd")));
+        assert_eq!(wrong("1000\ndev".to_owned()), Some(LayoutFault::Said("sshd")));
     }
 
     #[test]
@@ -319,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn last_words_are_few_and_cannot_steer_a_terminal() {
+    fn excerpts_of_output_are_short_and_cannot_steer_a_terminal() {
         assert_eq!(last_words("a\nb\n\nc\nd\x1b[2J\n"), "b; c; d [2J");
         assert_eq!(last_words(""), "it says nothing");
     }

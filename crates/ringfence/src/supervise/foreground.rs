@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use ringfence_linux::Terminal;
+use ringfence_linux::TerminalMode;
 use ringfence_linux::sys::process::own_group;
-use ringfence_linux::sys::signal::Mask;
+use ringfence_linux::sys::signal::SignalMask;
 use rustix::process::{Pid, Signal};
 
 /// Signals that are forwarded to the command when this process receives them.
@@ -26,7 +26,7 @@ const FORWARDED: [i32; 9] = [
 pub(crate) struct Foreground {
     pub(super) signals: OwnedFd,
     /// Signal mask of the thread before the signals were blocked.
-    before: Mask,
+    before: SignalMask,
     terminal: Option<OwnedFd>,
     /// Our own process group. None if the group is outside our pid namespace, where there is no job
     /// control for us.
@@ -39,7 +39,7 @@ impl Foreground {
     /// Takes over the signals, and lends the terminal to the command if our group is in the
     /// foreground.
     pub(crate) fn take() -> io::Result<Foreground> {
-        let mask = Mask::of(&FORWARDED);
+        let mask = SignalMask::with_signals(&FORWARDED);
         let before = mask.block()?;
         let signals = mask.descriptor()?;
         let group = own_group();
@@ -55,8 +55,9 @@ impl Foreground {
     }
 
     /// Returns the controlling terminal, and the position in which the command starts on it.
-    pub(crate) fn terminal(&self) -> (Option<&OwnedFd>, Terminal) {
-        let position = if self.is_lent.get() { Terminal::Foreground } else { Terminal::Background };
+    pub(crate) fn terminal(&self) -> (Option<&OwnedFd>, TerminalMode) {
+        let position =
+            if self.is_lent.get() { TerminalMode::Foreground } else { TerminalMode::Background };
         (self.terminal.as_ref(), position)
     }
 
@@ -68,7 +69,7 @@ impl Foreground {
         };
         // A process in the background that sets the foreground group is stopped by SIGTTOU unless
         // it blocks that signal.
-        if let Ok(before) = Mask::of(&[Signal::TTOU.as_raw()]).block() {
+        if let Ok(before) = SignalMask::with_signals(&[Signal::TTOU.as_raw()]).block() {
             let _ = rustix::termios::tcsetpgrp(terminal, group); // the terminal may be gone
             let _ = before.set(); // this was the thread's mask a moment ago
         }

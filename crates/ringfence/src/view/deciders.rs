@@ -14,11 +14,11 @@ use sha2::{Digest, Sha256};
 
 use super::git::{GitScope, LinkSurvey, WrittenDirectories, find_git_deciders};
 use super::guarded_links::{GuardedLink, LinkMemory};
-use super::names::lies_in;
 use super::observed::{
-    FileIdentity, FileTime, ObservedFiles, TraceEnd, Unreadable, is_changed_since,
+    FileTime, ObservedFiles, ObservedIdentity, TraceEnd, Unreadable, is_changed_since,
 };
 use super::search_cache::UnsavedSearch;
+use super::visible_names::lies_in;
 
 /// State of a path that decides something.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -135,7 +135,7 @@ impl Deciders {
     /// looked at must be unchanged.
     pub(super) fn from_kept(
         scope: &SearchScope,
-        identities: Vec<(PathBuf, FileIdentity)>,
+        identities: Vec<(PathBuf, ObservedIdentity)>,
         protected: BTreeSet<PathBuf>,
         states: BTreeMap<PathBuf, PathState>,
         written: WrittenDirectories,
@@ -294,14 +294,14 @@ impl Deciders {
 /// Paths to look at again after a run, with their states before the run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "SerializedWatch", into = "SerializedWatch")]
-pub(crate) struct Watched {
+pub(crate) struct WatchedPaths {
     scope: SearchScope,
     /// Paths at which the sandbox could change nothing.
     protected: BTreeSet<PathBuf>,
     before: BTreeMap<PathBuf, PathState>,
     /// Identities of everything that the search looked at. While these and the files of the survey
     /// are unchanged, another search finds the same.
-    identities: Option<Vec<(PathBuf, FileIdentity)>>,
+    identities: Option<Vec<(PathBuf, ObservedIdentity)>>,
     /// Time of the search, before the run.
     began: FileTime,
     written: WrittenDirectories,
@@ -318,18 +318,18 @@ pub(crate) struct Watched {
 struct RunCheck {
     survey: LinkSurvey,
     /// Identities that the survey does not cover.
-    identities: Option<Vec<(PathBuf, FileIdentity)>>,
+    identities: Option<Vec<(PathBuf, ObservedIdentity)>>,
 }
 
-impl Watched {
-    pub(super) fn new(scope: SearchScope, deciders: Deciders) -> Watched {
+impl WatchedPaths {
+    pub(super) fn new(scope: SearchScope, deciders: Deciders) -> WatchedPaths {
         let Deciders { files, protected, denied, states, writable, written, .. } = deciders;
         let protected = protected.into_iter().chain(denied).collect();
         let is_judged = states.values().all(|state| *state != PathState::Unknown);
         let identities = files.into_identities(&writable).filter(|_| is_judged);
         let (began, check) = (FileTime::now(), OnceLock::new());
         let (links, memory) = (Vec::new(), LinkMemory::default());
-        Watched {
+        WatchedPaths {
             scope,
             protected,
             before: states,
@@ -344,13 +344,13 @@ impl Watched {
     }
 
     /// Also watches `links`. `memory` records the links that a run removes or changes.
-    pub(super) fn with_links(self, links: Vec<GuardedLink>, memory: LinkMemory) -> Watched {
-        Watched { links, memory, ..self }
+    pub(super) fn with_links(self, links: Vec<GuardedLink>, memory: LinkMemory) -> WatchedPaths {
+        WatchedPaths { links, memory, ..self }
     }
 
     /// Also saves the result of the search for the next run.
-    pub(super) fn with_unsaved(self, unsaved: Option<UnsavedSearch>) -> Watched {
-        Watched { unsaved: unsaved.map(Box::new), ..self }
+    pub(super) fn with_unsaved(self, unsaved: Option<UnsavedSearch>) -> WatchedPaths {
+        WatchedPaths { unsaved: unsaved.map(Box::new), ..self }
     }
 
     #[cfg(test)]
@@ -379,7 +379,7 @@ impl Watched {
     }
 
     /// Tells whether two searches had the same result.
-    pub(super) fn is_same(&self, other: &Watched) -> bool {
+    pub(super) fn is_same(&self, other: &WatchedPaths) -> bool {
         self.scope == other.scope
             && self.protected == other.protected
             && self.before == other.before
@@ -401,7 +401,7 @@ impl Watched {
     fn changed(&self) -> BTreeSet<PathBuf> {
         let turned: Vec<&GuardedLink> =
             self.links.iter().filter(|link| link.is_changed()).collect();
-        let is_unchanged = |identities: &Vec<(PathBuf, FileIdentity)>| {
+        let is_unchanged = |identities: &Vec<(PathBuf, ObservedIdentity)>| {
             identities.iter().all(|(path, identity)| identity.still_holds(path))
         };
         let RunCheck { survey, identities } = self.run_check();
@@ -502,7 +502,8 @@ impl From<PathText> for PathBuf {
     }
 }
 
-/// Form in which [`Watched`] is saved beside a sandbox's manifest. The paths need not be UTF-8.
+/// Form in which [`WatchedPaths`] is saved beside a sandbox's manifest. The paths need not be
+/// UTF-8.
 #[derive(Default, Serialize, Deserialize)]
 struct SerializedWatch {
     workspace: Option<PathText>,
@@ -511,7 +512,7 @@ struct SerializedWatch {
     git: Option<GitScope>,
     protected: Vec<PathText>,
     before: Vec<(PathText, PathState)>,
-    identities: Option<Vec<(PathText, FileIdentity)>>,
+    identities: Option<Vec<(PathText, ObservedIdentity)>>,
     #[serde(default)]
     began: FileTime,
     #[serde(default)]
@@ -528,11 +529,20 @@ struct SerializedWatch {
     memory: LinkMemory,
 }
 
-impl From<Watched> for SerializedWatch {
-    fn from(watched: Watched) -> SerializedWatch {
+impl From<WatchedPaths> for SerializedWatch {
+    fn from(watched: WatchedPaths) -> SerializedWatch {
         let texts = |paths: Vec<PathBuf>| paths.into_iter().map(PathText::from).collect();
-        let Watched { scope, protected, before, identities, began, written, links, memory, .. } =
-            watched;
+        let WatchedPaths {
+            scope,
+            protected,
+            before,
+            identities,
+            began,
+            written,
+            links,
+            memory,
+            ..
+        } = watched;
         SerializedWatch {
             workspace: Some(scope.workspace.into()),
             writable: texts(scope.writable),
@@ -553,8 +563,8 @@ impl From<Watched> for SerializedWatch {
     }
 }
 
-impl From<SerializedWatch> for Watched {
-    fn from(written: SerializedWatch) -> Watched {
+impl From<SerializedWatch> for WatchedPaths {
+    fn from(written: SerializedWatch) -> WatchedPaths {
         let paths = |texts: Vec<PathText>| texts.into_iter().map(PathBuf::from);
         let scope = SearchScope {
             workspace: written.workspace.map(PathBuf::from).unwrap_or_default(),
@@ -562,7 +572,7 @@ impl From<SerializedWatch> for Watched {
             literals: paths(written.literals).collect(),
             git: written.git,
         };
-        Watched {
+        WatchedPaths {
             scope,
             protected: paths(written.protected).collect(),
             before: written.before.into_iter().map(|(path, state)| (path.into(), state)).collect(),

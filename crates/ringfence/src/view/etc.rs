@@ -10,7 +10,7 @@ use crate::Host;
 
 /// Files and directories without secrets that ordinary programs read. Each entry costs every run a
 /// little time, so files that only services, package managers and editors need are not listed.
-const NEEDED: [&str; 31] = [
+const NEEDED_FILES: [&str; 31] = [
     "alternatives",
     "bash.bashrc",
     "crypto-policies",
@@ -44,10 +44,10 @@ const NEEDED: [&str; 31] = [
     "zshrc",
 ];
 /// Directories of certificates, each with the bundle that programs open.
-const CERTIFICATES: [(&str, &str); 2] =
+const CERTIFICATE_DIRECTORIES: [(&str, &str); 2] =
     [("ssl/certs", "ca-certificates.crt"), ("ssl/certs", "ca-bundle.crt")];
 /// Paths of all bundles that programs may open.
-const BUNDLES: [&str; 5] = [
+const CERTIFICATE_BUNDLES: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/ssl/certs/ca-bundle.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -55,7 +55,7 @@ const BUNDLES: [&str; 5] = [
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
 ];
 /// Size in bytes up to which a file is copied into the root. A larger file is mounted.
-const COPIED: usize = 16 * 1024;
+const MAX_COPIED_BYTES: usize = 16 * 1024;
 
 /// Host names that resolve to the sandbox itself.
 const OWN_HOSTS: &str = "127.0.0.1 localhost ringfence\n::1 localhost ip6-localhost ip6-loopback\n";
@@ -68,7 +68,7 @@ pub(super) fn entries(host: &Host, home: &Path) -> Vec<Entry> {
         file("/etc/hostname", "ringfence\n".into()),
         file("/etc/hosts", hosts()),
     ];
-    for name in NEEDED {
+    for name in NEEDED_FILES {
         entries.extend(shown(&Path::new("/etc").join(name)));
     }
     entries.extend(certificates());
@@ -94,7 +94,7 @@ fn file(path: &str, contents: String) -> Entry {
 fn shown(path: &Path) -> Option<Entry> {
     let stat = rustix::fs::lstat(path).ok()?;
     match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile if stat.st_size <= COPIED as i64 => {
+        FileType::RegularFile if stat.st_size <= MAX_COPIED_BYTES as i64 => {
             let contents = read_small(path).ok()?;
             Some(Entry::File { path: path.into(), contents })
         }
@@ -125,7 +125,7 @@ fn shown(path: &Path) -> Option<Entry> {
 /// reads dozens of files.
 fn read_small(path: &Path) -> rustix::io::Result<Vec<u8>> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut contents = vec![0; COPIED];
+    let mut contents = vec![0; MAX_COPIED_BYTES];
     let length = rustix::io::read(&file, &mut contents[..])?;
     contents.truncate(length);
     Ok(contents)
@@ -136,7 +136,7 @@ fn read_small(path: &Path) -> rustix::io::Result<Vec<u8>> {
 /// directory.
 fn certificates() -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
-    for (directory, bundle) in CERTIFICATES {
+    for (directory, bundle) in CERTIFICATE_DIRECTORIES {
         let directory = Path::new("/etc").join(directory);
         let bundle = directory.join(bundle);
         let Ok(resolved) = fs_err::canonicalize(&bundle) else { continue };
@@ -162,7 +162,7 @@ fn certificates() -> Vec<Entry> {
 
 /// Replaces every bundle of certificates that the entries show with `bundle`.
 pub(super) fn trust(entries: &mut Vec<Entry>, bundle: &[u8]) {
-    for path in BUNDLES.map(Path::new) {
+    for path in CERTIFICATE_BUNDLES.map(Path::new) {
         if let Some(parent) =
             entries.iter().position(|entry| path != entry.path() && holds(entry, path))
         {

@@ -11,13 +11,13 @@ use ringfence_core::policy::{PathGlob, Policy};
 use ringfence_linux::{Access, Entry};
 
 use super::ViewError;
-use super::deciders::{Deciders, SearchScope, Watched};
+use super::deciders::{Deciders, SearchScope, WatchedPaths};
 use super::git::{GitScope, shared_repository};
 use super::guarded_links::{GuardedLink, LinkMemory, RuleEffect};
-use super::names::{Names, lies_in};
 use super::observed::{ObservedFiles, TraceEnd, Unreadable};
 use super::patterns::{Inode, PatternSearch, is_absent, shared_inode};
 use super::search_cache::SearchCache;
+use super::visible_names::{VisibleNames, lies_in};
 use crate::Host;
 use crate::granted::Locations;
 use crate::workspace::ResolvedWorkspace;
@@ -40,11 +40,11 @@ pub(crate) struct Guarded {
     /// protected only if the backend can.
     protects_something: bool,
     /// Paths to look at again after the run.
-    watched: Watched,
+    watched: WatchedPaths,
 }
 
 /// Entries that guard paths in a view.
-pub(super) struct Steps {
+pub(super) struct GuardEntries {
     /// Directories that must not be renamed, to be pinned before anything is mounted in them.
     pub(super) pins: BTreeSet<PathBuf>,
     /// Guards that come last, after all mounts.
@@ -167,7 +167,8 @@ impl Guarded {
             let source = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
             return Err(ViewError::Search { path: directory.clone(), source });
         }
-        let watched = Watched::new(scope, deciders).with_links(links, memory).with_unsaved(unsaved);
+        let watched =
+            WatchedPaths::new(scope, deciders).with_links(links, memory).with_unsaved(unsaved);
         Ok(Guarded { shared, hidden, protected, protects_something, watched })
     }
 
@@ -200,7 +201,7 @@ impl Guarded {
     }
 
     /// Returns the entries that guard the paths in a view, under every name that they have there.
-    pub(super) fn steps(&self, names: &Names) -> Steps {
+    pub(super) fn steps(&self, names: &VisibleNames) -> GuardEntries {
         let hidden: BTreeSet<PathBuf> =
             self.hidden.iter().flat_map(|path| names.readable(path)).collect();
         let protected: BTreeSet<PathBuf> =
@@ -224,7 +225,7 @@ impl Guarded {
             |path: &&PathBuf| !is_below(path, &protected_names) && !is_in(path, &hidden_names);
         let protect = protected.iter().filter(is_outermost);
         let protect = protect.map(|path| Entry::Protect { path: path.clone() });
-        Steps {
+        GuardEntries {
             pins: pinned
                 .filter(|path| !is_in(path, &protected_names) && !is_in(path, &hidden_names))
                 .collect(),
@@ -244,7 +245,7 @@ impl Guarded {
     }
 
     /// Returns the paths to look at again.
-    pub(crate) fn watched(&self) -> &Watched {
+    pub(crate) fn watched(&self) -> &WatchedPaths {
         &self.watched
     }
 }

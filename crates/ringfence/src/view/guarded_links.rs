@@ -22,7 +22,7 @@ use crate::{Host, untrusted};
 /// Maximum length of a list of links in bytes, because every run reads the list. Code in a sandbox
 /// can make thousands of links. Before a list gets longer than this limit, the list keeps only one
 /// entry for each rule and target.
-const MAX_MEMORY: u64 = 1 << 20;
+const MAX_LIST_BYTES: u64 = 1 << 20;
 
 /// Effect of a rule on the files that it names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -136,7 +136,8 @@ impl LinkMemory {
             let refuses = fs_err::write(file, "").is_ok();
             for link in links {
                 let path = link.link.display();
-                tracing::warn!(%path, %error, refuses, "cannot remember the file that this link led to before the run");
+                tracing::warn!(%path, %error, refuses, "cannot remember the file that this link \
+                    led to before the run");
             }
         }
     }
@@ -149,7 +150,7 @@ impl LinkMemory {
         let known: BTreeSet<GuardedLink> =
             known.into_iter().chain(links.iter().map(as_left)).collect();
         let mut text = list_of(known.iter())?;
-        if text.len() as u64 > MAX_MEMORY {
+        if text.len() as u64 > MAX_LIST_BYTES {
             text = list_of(one_for_each_target(known).iter())?;
         }
         fs_err::create_dir_all(file.parent().ok_or(io::ErrorKind::NotFound)?)?;
@@ -164,7 +165,7 @@ impl LinkMemory {
 }
 
 fn read_links(file: &Path) -> io::Result<Vec<GuardedLink>> {
-    let text = untrusted::read(file, MAX_MEMORY)?;
+    let text = untrusted::read(file, MAX_LIST_BYTES)?;
     Ok(serde_json::from_str(&text)?)
 }
 
@@ -177,7 +178,7 @@ fn list_of<'l>(links: impl Iterator<Item = &'l GuardedLink>) -> io::Result<Strin
             text.push(',');
         }
         text.push_str(&serde_json::to_string(link)?);
-        if text.len() as u64 > MAX_MEMORY {
+        if text.len() as u64 > MAX_LIST_BYTES {
             break;
         }
     }

@@ -9,46 +9,46 @@ mod etc;
 mod git;
 mod guarded;
 mod guarded_links;
-mod names;
 mod observed;
 mod patterns;
 mod search_cache;
 mod toolchains;
+mod visible_names;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ringfence_linux::gate::{Kind, RESOLVER};
+use ringfence_linux::gate::{GateKind, RESOLVER_ADDRESS};
 use ringfence_linux::{Access, Entry, View};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
 use crate::Host;
 use crate::backends::Site;
-use crate::egress::{self, Sealed};
+use crate::egress::{self, LoadedCredentials};
 use crate::granted::{GrantError, GrantedPath};
 
-pub(crate) use deciders::Watched;
+pub(crate) use deciders::WatchedPaths;
+use guarded::GuardEntries;
 pub(crate) use guarded::Guarded;
-use guarded::Steps;
-use names::Names;
+use visible_names::VisibleNames;
 
 /// Home directory inside for callers without a usable home.
 const FALLBACK_HOME: &str = "/home/sandbox";
 /// Path of the workspace in a container. A workspace whose path inside differs from that on the
 /// host is also shown at this path.
-const WORKSPACE: &str = "/workspace";
+const WORKSPACE_PATH: &str = "/workspace";
 /// System directories that are readable inside. The first-level links of a merged `/usr` are links
 /// inside, too.
-const SYSTEM: [&str; 9] =
+const SYSTEM_DIRECTORIES: [&str; 9] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix"];
 /// Variables of the caller that are passed without being named in the policy.
-const PASSED: [&str; 5] = ["USER", "LOGNAME", "LANG", "TERM", "COLORTERM"];
+const PASSED_VARIABLES: [&str; 5] = ["USER", "LOGNAME", "LANG", "TERM", "COLORTERM"];
 
 /// View of a sandbox, with its environment.
 #[derive(Debug)]
-pub(crate) struct Sight {
+pub(crate) struct SandboxView {
     /// Files and directories that are visible inside.
     pub(crate) view: View,
     /// Environment variables inside.
@@ -112,7 +112,8 @@ pub enum ViewError {
     },
     /// The list of links to guarded files that earlier runs removed cannot be read.
     #[error(
-        "cannot read `{path}`, the list of links to hidden or protected files that runs in this workspace removed"
+        "cannot read `{path}`, the list of links to hidden or protected files that runs in this \
+         workspace removed"
     )]
     RemovedLinks {
         /// Path of the file that holds the list.
@@ -140,14 +141,16 @@ impl ViewError {
                 "make it readable, or narrow the patterns to literal paths".to_owned()
             }
             ViewError::TooManyPaths { path, .. } => format!(
-                "name their directory as a whole, or remove files and hard links that a run made: ls -l '{}'",
+                "name their directory as a whole, or remove files and hard links that a run made: \
+                 ls -l '{}'",
                 path.display()
             ),
             ViewError::TooManyLinks { path, .. } => {
                 format!("remove links that a run made: ls -l '{}'", path.display())
             }
             ViewError::RemovedLinks { path, .. } => format!(
-                "put back the links that your `hide` and `protect` rules lead through, then remove the list: rm '{}'",
+                "put back the links that your `hide` and `protect` rules lead through, then remove \
+                 the list: rm '{}'",
                 path.display()
             ),
         }
@@ -157,12 +160,12 @@ impl ViewError {
 /// Returns the entries that guard paths in a view that shows the host as `shown` says. Pins come
 /// first, which keep the directories above a guarded path in place, and then the guards.
 pub(crate) fn guards(guarded: &Guarded, shown: &[Entry]) -> Vec<Entry> {
-    let Steps { pins, guards } = guarded.steps(&Names::in_view(shown));
+    let GuardEntries { pins, guards } = guarded.steps(&VisibleNames::in_view(shown));
     pins.into_iter().map(|path| Entry::Pin { path }).chain(guards).collect()
 }
 
 /// Builds the view and the environment of a command.
-pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
+pub(crate) fn build(site: &Site<'_>) -> Result<SandboxView, ViewError> {
     let Site { plan, host, workspace, guarded, .. } = *site;
     let policy = &plan.policy;
     // At least one page, because a size of 0 means no limit at all (tmpfs(5)).
@@ -171,8 +174,8 @@ pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
     let home = home_inside(host);
     let mut entries = system();
     entries.extend(etc::entries(host, &home));
-    if egress::gate(policy) == Some(Kind::Transparent) {
-        let asked = etc::resolver(RESOLVER);
+    if egress::gate(policy) == Some(GateKind::Transparent) {
+        let asked = etc::resolver(RESOLVER_ADDRESS);
         entries.retain(|entry| asked.iter().all(|asked| asked.path() != entry.path()));
         entries.extend(asked);
     }
@@ -190,22 +193,24 @@ pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
     }
 
     let mut taken = entries.iter().map(Entry::path).chain(binds.keys().map(PathBuf::as_path));
-    if workspace.destination != workspace.source && taken.all(|path| !path.starts_with(WORKSPACE)) {
-        binds.insert(WORKSPACE.into(), (workspace.source.clone(), Access::Write));
+    if workspace.destination != workspace.source
+        && taken.all(|path| !path.starts_with(WORKSPACE_PATH))
+    {
+        binds.insert(WORKSPACE_PATH.into(), (workspace.source.clone(), Access::Write));
     }
 
     // Shallow paths come before deep ones, because each mount point is made by, or lies in, the
     // mount above it.
     let mut mounts: BTreeMap<PathBuf, Entry> = bind_entries(binds).collect();
-    let names = Names::in_view(entries.iter().chain(mounts.values()));
-    let Steps { pins, guards } = guarded.steps(&names);
+    let names = VisibleNames::in_view(entries.iter().chain(mounts.values()));
+    let GuardEntries { pins, guards } = guarded.steps(&names);
     mounts.extend(pins.into_iter().map(|path| (path.clone(), Entry::Pin { path })));
     entries.extend(mounts.into_values());
     entries.extend(guards);
     entries.extend(own_in_system(host, site.shown).into_iter().map(|path| Entry::Hide { path }));
     let view = View { entries };
     let variables = environment(site, &view, &home);
-    Ok(Sight { view, variables })
+    Ok(SandboxView { view, variables })
 }
 
 /// Tells whether a command may write to a host path under any name inside. The path has no links in
@@ -219,7 +224,7 @@ pub(crate) fn may_write(site: &Site<'_>, path: &Path) -> bool {
     }
     let Ok(binds) = binds(site, &home_inside(site.host)) else { return false };
     let entries: Vec<Entry> = bind_entries(binds).map(|(_, entry)| entry).collect();
-    Names::in_view(&entries).writable(path).next().is_some()
+    VisibleNames::in_view(&entries).writable(path).next().is_some()
 }
 
 /// Mounts by path inside, each with its path on the host and its access.
@@ -268,7 +273,7 @@ fn home_inside(host: &Host) -> PathBuf {
 
 fn system() -> Vec<Entry> {
     let mut entries = Vec::new();
-    for path in SYSTEM.map(PathBuf::from) {
+    for path in SYSTEM_DIRECTORIES.map(PathBuf::from) {
         match fs_err::read_link(&path) {
             Ok(target) => entries.push(Entry::Symlink { path, target }),
             Err(_) if path.is_dir() => {
@@ -293,8 +298,8 @@ fn own_in_system(host: &Host, shown: &[PathBuf]) -> Vec<PathBuf> {
         own.into_iter().filter_map(|(variable, fallback)| host.own_directory(variable, fallback));
     let own = own.filter_map(|directory| Host::resolve(&directory).ok());
     let mut hidden = Vec::new();
-    for directory in
-        own.filter(|directory| SYSTEM.iter().any(|system| directory.starts_with(system)))
+    for directory in own
+        .filter(|directory| SYSTEM_DIRECTORIES.iter().any(|system| directory.starts_with(system)))
     {
         let is_needed = |path: &Path| shown.iter().any(|program| program.starts_with(path));
         if is_needed(&directory) {
@@ -317,7 +322,8 @@ fn is_reserved(path: &Path) -> bool {
 }
 
 fn under_system(path: &Path) -> bool {
-    is_reserved(path) || SYSTEM.iter().chain(&["/etc"]).any(|system| path.starts_with(system))
+    is_reserved(path)
+        || SYSTEM_DIRECTORIES.iter().chain(&["/etc"]).any(|system| path.starts_with(system))
 }
 
 /// Tells whether a path exists and no component of it is a symbolic link, with one system call.
@@ -339,7 +345,8 @@ fn is_visible(view: &View, path: &Path) -> bool {
             _ => false,
         })
     };
-    shown(&resolved) && (shown(path) || SYSTEM.iter().any(|system| path.starts_with(system)))
+    shown(&resolved)
+        && (shown(path) || SYSTEM_DIRECTORIES.iter().any(|system| path.starts_with(system)))
 }
 
 /// Returns the environment inside: the variables that programs need, and those that the policy
@@ -352,8 +359,8 @@ fn environment(site: &Site<'_>, view: &View, home: &Path) -> BTreeMap<OsString, 
             variables.insert(OsString::from(name), value.clone());
         }
     };
-    PASSED.into_iter().for_each(&mut pass);
-    for name in toolchains::VARIABLES {
+    PASSED_VARIABLES.into_iter().for_each(&mut pass);
+    for name in toolchains::TOOLCHAIN_VARIABLES {
         if host.text(name).is_some_and(|value| is_visible(view, Path::new(value))) {
             pass(name);
         }
@@ -366,7 +373,7 @@ fn environment(site: &Site<'_>, view: &View, home: &Path) -> BTreeMap<OsString, 
     }
     // A placeholder for a secret replaces the caller's variable of that name, even if the policy
     // passes it.
-    let of_secrets = site.sealed.into_iter().flat_map(Sealed::variables);
+    let of_secrets = site.sealed.into_iter().flat_map(LoadedCredentials::variables);
     variables.extend(of_secrets.map(|(name, value)| (name.into(), value.into())));
 
     let reachable = host.path().filter(|directory| is_visible(view, directory));

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::names::lies_in;
+use super::visible_names::lies_in;
 
 /// Maximum number of links on the way of a path, as in the kernel (path_resolution(7)).
 const MAX_LINKS: usize = 40;
@@ -55,7 +55,7 @@ enum NodeKind {
 
 /// Identity of a file, as far as a search depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum FileIdentity {
+pub(super) enum ObservedIdentity {
     Absent,
     /// The search went through this directory, or saw that this file exists.
     Passed {
@@ -89,7 +89,7 @@ pub(super) enum TraceEnd {
 
 /// Result of following a path link by link.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Trace {
+pub(super) struct PathTrace {
     /// Links on the way, each with its own path and its target text.
     pub(super) links: Vec<(PathBuf, PathBuf)>,
     pub(super) end: TraceEnd,
@@ -156,7 +156,10 @@ impl TreeWalk {
         let looked = self
             .counting_device
             .map(|device| (device, statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW)));
-        let is_leaf = matches!(looked, Some((device, Ok(found))) if found.st_dev == device && found.st_nlink == 2);
+        let is_leaf = match looked {
+            Some((device, Ok(found))) => found.st_dev == device && found.st_nlink == 2,
+            _ => false,
+        };
         if is_leaf {
             return Some(WalkedDirectory {
                 path,
@@ -190,15 +193,15 @@ impl FileTime {
         clippy::useless_conversion,
         reason = "the width of these fields differs between architectures"
     )]
-    fn of_stat(stat: &Stat) -> FileTime {
+    fn from_stat(stat: &Stat) -> FileTime {
         FileTime(i64::from(stat.st_ctime), i64::try_from(stat.st_ctime_nsec).unwrap_or(0))
     }
 
     /// Returns the time of the last change of a file, directory or link itself, or `None` if it
     /// does not exist. Returns the end of time if the path cannot be looked at.
-    fn of_existing(path: &Path) -> Option<FileTime> {
+    fn from_existing(path: &Path) -> Option<FileTime> {
         match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(found) => Some(FileTime::of_stat(&found)),
+            Ok(found) => Some(FileTime::from_stat(&found)),
             Err(Errno::NOENT | Errno::NOTDIR) => None,
             Err(_) => Some(FileTime::END),
         }
@@ -206,8 +209,8 @@ impl FileTime {
 
     /// Returns the time of the last change of a file, directory or link itself, or the end of time
     /// if it is gone.
-    pub(super) fn of_change(path: &Path) -> FileTime {
-        FileTime::of_existing(path).unwrap_or(FileTime::END)
+    pub(super) fn from_change(path: &Path) -> FileTime {
+        FileTime::from_existing(path).unwrap_or(FileTime::END)
     }
 
     /// Tells whether this may be the time of a change after `began`. A time stamp without
@@ -233,17 +236,17 @@ impl FileTime {
 
 /// Tells whether a file, directory or link is gone or may have changed since `began`.
 pub(super) fn is_changed_since(path: &Path, began: FileTime) -> bool {
-    FileTime::of_change(path).may_follow(began)
+    FileTime::from_change(path).may_follow(began)
 }
 
 /// Tells whether a file, directory or link exists and may have changed since `began`.
 pub(super) fn is_present_and_changed_since(path: &Path, began: FileTime) -> bool {
-    FileTime::of_existing(path).is_some_and(|changed| changed.may_follow(began))
+    FileTime::from_existing(path).is_some_and(|changed| changed.may_follow(began))
 }
 
 /// Tells whether no file, directory or link exists at a path.
 pub(super) fn is_absent(path: &Path) -> bool {
-    FileTime::of_existing(path).is_none()
+    FileTime::from_existing(path).is_none()
 }
 
 /// Tells whether `path` was certainly at its place in `tree` at the time `began`. If a file is
@@ -352,14 +355,14 @@ pub(super) struct ObservedFiles {
     base: PathBuf,
     /// Results by path. The keys are plain strings, because comparing components takes longer than
     /// looking twice.
-    seen: HashMap<OsString, (NodeKind, FileIdentity)>,
+    seen: HashMap<OsString, (NodeKind, ObservedIdentity)>,
     /// Entries by directory. While a directory has not changed, its entries have the same names and
     /// kinds.
     listed: HashMap<OsString, Listing>,
     /// Directories whose paths have no symbolic links.
     direct: HashSet<OsString>,
     /// Identities from an earlier search that still hold.
-    kept: Vec<(PathBuf, FileIdentity)>,
+    kept: Vec<(PathBuf, ObservedIdentity)>,
     /// Time of the start of the search, by the clock of file time stamps.
     began: FileTime,
 }
@@ -378,9 +381,9 @@ impl ObservedFiles {
     }
 
     /// Follows an absolute path to its end.
-    pub(super) fn trace(&mut self, path: &Path) -> Trace {
+    pub(super) fn trace(&mut self, path: &Path) -> PathTrace {
         if let Some(end) = self.trace_directly(path) {
-            return Trace { links: Vec::new(), end };
+            return PathTrace { links: Vec::new(), end };
         }
         let mut links = Vec::new();
         let mut pending: Vec<OsString> = Vec::new();
@@ -418,27 +421,27 @@ impl ObservedFiles {
                             so_far.push(name);
                         }
                     }
-                    return Trace { links, end: TraceEnd::Missing(so_far) };
+                    return PathTrace { links, end: TraceEnd::Missing(so_far) };
                 }
                 NodeKind::Link(text) => {
                     if links.len() == MAX_LINKS {
-                        return Trace { links, end: TraceEnd::Missing(so_far) };
+                        return PathTrace { links, end: TraceEnd::Missing(so_far) };
                     }
                     links.push((so_far.clone(), text.clone()));
                     so_far = if text.is_absolute() { PathBuf::from("/") } else { above };
                     push(&mut pending, &text);
                 }
-                NodeKind::Denied => return Trace { links, end: TraceEnd::Denied(above) },
+                NodeKind::Denied => return PathTrace { links, end: TraceEnd::Denied(above) },
                 NodeKind::File | NodeKind::Other if pending.is_empty() => is_directory = false,
                 NodeKind::File | NodeKind::Other => {
-                    return Trace { links, end: TraceEnd::BelowFile(so_far) };
+                    return PathTrace { links, end: TraceEnd::BelowFile(so_far) };
                 }
             }
         }
         if is_directory {
             self.direct.insert(so_far.clone().into());
         }
-        Trace { links, end: TraceEnd::At { path: so_far, is_directory } }
+        PathTrace { links, end: TraceEnd::At { path: so_far, is_directory } }
     }
 
     /// Returns the end of a path whose directory is known, or `None` if the path is a link.
@@ -556,7 +559,10 @@ impl ObservedFiles {
 
     /// Returns the identities of all paths in `roots` that were looked at, or `None` if a change
     /// could go unnoticed.
-    pub(super) fn into_identities(self, roots: &[PathBuf]) -> Option<Vec<(PathBuf, FileIdentity)>> {
+    pub(super) fn into_identities(
+        self,
+        roots: &[PathBuf],
+    ) -> Option<Vec<(PathBuf, ObservedIdentity)>> {
         let inside = |path: &Path| roots.iter().any(|root| lies_in(path, root));
         let seen =
             self.seen.into_iter().map(|(path, (_, identity))| (PathBuf::from(path), identity));
@@ -566,9 +572,9 @@ impl ObservedFiles {
 
     /// Returns the identities of all paths that were looked at, or `None` if a change could go
     /// unnoticed.
-    pub(super) fn settled_identities(&self) -> Option<Vec<(PathBuf, FileIdentity)>> {
-        let is_settled = |identity: &FileIdentity| {
-            *identity != FileIdentity::Denied && identity.is_settled(self.began)
+    pub(super) fn settled_identities(&self) -> Option<Vec<(PathBuf, ObservedIdentity)>> {
+        let is_settled = |identity: &ObservedIdentity| {
+            *identity != ObservedIdentity::Denied && identity.is_settled(self.began)
         };
         let seen = self.seen.iter().map(|(path, (_, identity))| (PathBuf::from(path), *identity));
         let identities: Vec<_> = seen.chain(self.kept.iter().cloned()).collect();
@@ -576,7 +582,7 @@ impl ObservedFiles {
     }
 
     /// Adds identities from an earlier search that still hold.
-    pub(super) fn keep(&mut self, identities: Vec<(PathBuf, FileIdentity)>) {
+    pub(super) fn keep(&mut self, identities: Vec<(PathBuf, ObservedIdentity)>) {
         self.kept = identities;
     }
 
@@ -589,25 +595,25 @@ impl ObservedFiles {
         }
         let (kind, identity) = match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Directory => (NodeKind::Directory, FileIdentity::passed(&stat)),
-                FileType::RegularFile => (NodeKind::File, FileIdentity::passed(&stat)),
+                FileType::Directory => (NodeKind::Directory, ObservedIdentity::passed(&stat)),
+                FileType::RegularFile => (NodeKind::File, ObservedIdentity::passed(&stat)),
                 FileType::Symlink => match rustix::fs::readlinkat(CWD, path, Vec::new()) {
                     Ok(text) => {
                         let text = PathBuf::from(OsStr::from_bytes(text.to_bytes()));
-                        (NodeKind::Link(text), FileIdentity::read(&stat))
+                        (NodeKind::Link(text), ObservedIdentity::read(&stat))
                     }
-                    Err(_) => (NodeKind::Denied, FileIdentity::Denied),
+                    Err(_) => (NodeKind::Denied, ObservedIdentity::Denied),
                 },
-                _ => (NodeKind::Other, FileIdentity::passed(&stat)),
+                _ => (NodeKind::Other, ObservedIdentity::passed(&stat)),
             },
             Err(Errno::NAMETOOLONG) if is_too_deep(path) => {
-                (NodeKind::Denied, FileIdentity::Denied)
+                (NodeKind::Denied, ObservedIdentity::Denied)
             }
             // A name that no file can have is absent, too.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => {
-                (NodeKind::Absent, FileIdentity::Absent)
+                (NodeKind::Absent, ObservedIdentity::Absent)
             }
-            Err(_) => (NodeKind::Denied, FileIdentity::Denied),
+            Err(_) => (NodeKind::Denied, ObservedIdentity::Denied),
         };
         self.seen.insert(path.into(), (kind.clone(), identity));
         kind
@@ -637,50 +643,57 @@ impl ObservedFiles {
             FileType::RegularFile => NodeKind::File,
             _ => NodeKind::Other,
         };
-        self.seen.insert(path.into(), (kind, FileIdentity::read(&stat)));
+        self.seen.insert(path.into(), (kind, ObservedIdentity::read(&stat)));
         Ok(stat)
     }
 }
 
-impl FileIdentity {
-    fn passed(stat: &Stat) -> FileIdentity {
-        FileIdentity::Passed { device: stat.st_dev, inode: stat.st_ino, mode: stat.st_mode }
+impl ObservedIdentity {
+    fn passed(stat: &Stat) -> ObservedIdentity {
+        ObservedIdentity::Passed { device: stat.st_dev, inode: stat.st_ino, mode: stat.st_mode }
     }
 
     #[expect(
         clippy::useless_conversion,
         reason = "the width of these fields differs between architectures"
     )]
-    fn read(stat: &Stat) -> FileIdentity {
-        FileIdentity::Read {
+    fn read(stat: &Stat) -> ObservedIdentity {
+        ObservedIdentity::Read {
             device: stat.st_dev,
             inode: stat.st_ino,
             mode: stat.st_mode,
             size: i64::from(stat.st_size),
-            changed: FileTime::of_stat(stat),
+            changed: FileTime::from_stat(stat),
         }
     }
 
     /// Tells whether a change after `now` would give the file another identity.
     fn is_settled(&self, now: FileTime) -> bool {
         match self {
-            FileIdentity::Read { changed, .. } => changed.is_before(now),
+            ObservedIdentity::Read { changed, .. } => changed.is_before(now),
             _ => true,
         }
     }
 
     /// Tells whether this is a directory whose entries were listed.
     pub(super) fn is_listed_directory(&self) -> bool {
-        matches!(self, FileIdentity::Read { mode, .. } if FileType::from_raw_mode(*mode) == FileType::Directory)
+        match self {
+            ObservedIdentity::Read { mode, .. } => {
+                FileType::from_raw_mode(*mode) == FileType::Directory
+            }
+            _ => false,
+        }
     }
 
     /// Tells whether the file at `path` still has this identity.
     pub(super) fn still_holds(&self, path: &Path) -> bool {
         let now = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW);
         match (self, now) {
-            (FileIdentity::Absent, Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG)) => true,
-            (FileIdentity::Passed { .. }, Ok(stat)) => *self == FileIdentity::passed(&stat),
-            (FileIdentity::Read { .. }, Ok(stat)) => *self == FileIdentity::read(&stat),
+            (ObservedIdentity::Absent, Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG)) => {
+                true
+            }
+            (ObservedIdentity::Passed { .. }, Ok(stat)) => *self == ObservedIdentity::passed(&stat),
+            (ObservedIdentity::Read { .. }, Ok(stat)) => *self == ObservedIdentity::read(&stat),
             _ => false,
         }
     }

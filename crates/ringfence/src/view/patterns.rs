@@ -16,7 +16,7 @@ use ringfence_core::policy::{GlobComponent, PathGlob};
 
 use super::ViewError;
 use super::guarded_links::{GuardedLink, RuleEffect};
-use super::observed::{ObservedFiles, Trace, TraceEnd};
+use super::observed::{ObservedFiles, PathTrace, TraceEnd};
 
 /// Maximum number of links to guarded files that are watched. Code in a sandbox can make any number
 /// of links, and each link to a directory counts once for each file that a rule matches there.
@@ -256,11 +256,11 @@ impl<'a> PatternSearch<'a> {
         if matching.is_empty() && (below_link.is_empty() || !metadata.is_symlink()) {
             return;
         }
-        let Trace { links, end } = if metadata.is_symlink() {
+        let PathTrace { links, end } = if metadata.is_symlink() {
             files.trace(path)
         } else {
             let end = TraceEnd::At { path: path.to_path_buf(), is_directory: metadata.is_dir() };
-            Trace { links: Vec::new(), end }
+            PathTrace { links: Vec::new(), end }
         };
         if let TraceEnd::At { path: end, .. } | TraceEnd::Denied(end) = &end
             && !self.root.starts_with(end)

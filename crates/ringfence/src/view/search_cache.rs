@@ -18,18 +18,18 @@ use sha2::{Digest, Sha256};
 
 use super::deciders::{Deciders, PathState, SearchPhase, SearchScope};
 use super::git::{LinkSurvey, WrittenDirectories};
-use super::observed::FileIdentity;
+use super::observed::ObservedIdentity;
 use crate::Host;
 use crate::memory::identity;
 
 /// Prefix of the file names of cached results.
-const PREFIX: &str = "search-";
+const CACHE_PREFIX: &str = "search-";
 /// Number of files up to which a search takes no longer than reading its cached result.
-const MIN_LOOKS: usize = 16;
+const MIN_SEARCHED_FILES: usize = 16;
 /// Maximum number of cached results.
 const MAX_RESULTS: usize = 64;
 /// Maximum size of a cached result in bytes; real ones are smaller.
-const MAX_SIZE: u64 = 1 << 22;
+const MAX_RESULT_BYTES: u64 = 1 << 22;
 /// Permission bits with which others could write a file.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
@@ -45,7 +45,7 @@ pub(super) struct SearchCache {
 struct KeptSearch {
     /// Digest of the scope, the user and the program.
     scope: [u8; 32],
-    identities: Vec<(PathBuf, FileIdentity)>,
+    identities: Vec<(PathBuf, ObservedIdentity)>,
     protected: Vec<PathBuf>,
     states: Vec<(PathBuf, PathState)>,
     written: WrittenDirectories,
@@ -69,7 +69,7 @@ impl SearchCache {
         let directory =
             host.own_directory("XDG_CACHE_HOME", ".cache").filter(|_| described.is_ok());
         SearchCache {
-            file: directory.map(|directory| directory.join(format!("{PREFIX}{name:016x}"))),
+            file: directory.map(|directory| directory.join(format!("{CACHE_PREFIX}{name:016x}"))),
             scope,
         }
     }
@@ -85,8 +85,10 @@ impl SearchCache {
         }
         let deciders = Deciders::find(scope, SearchPhase::BeforeRun);
         let unsaved = self.file.and_then(|file| {
-            let identities =
-                deciders.files.settled_identities().filter(|looks| looks.len() > MIN_LOOKS)?;
+            let identities = deciders
+                .files
+                .settled_identities()
+                .filter(|looks| looks.len() > MIN_SEARCHED_FILES)?;
             let search = KeptSearch {
                 scope: self.scope,
                 identities: LinkSurvey::default().without_covered(&identities),
@@ -111,7 +113,8 @@ impl UnsavedSearch {
     /// Saves the result. If that fails, the next run searches again.
     pub(super) fn save(&self) {
         if let Err(error) = self.try_save() {
-            tracing::debug!(file = %self.file.display(), %error, "the result of a search is not kept");
+            tracing::debug!(file = %self.file.display(), %error, "the result of a search is not \
+                kept");
         }
     }
 
@@ -138,7 +141,7 @@ fn forget_some(directory: &Path) -> io::Result<()> {
     let mut results = Vec::new();
     for entry in fs_err::read_dir(directory)? {
         let entry = entry?;
-        if entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
+        if entry.file_name().as_encoded_bytes().starts_with(CACHE_PREFIX.as_bytes()) {
             results.push(entry.path());
         }
     }
@@ -159,7 +162,7 @@ fn read_own(path: &Path) -> Option<Vec<u8>> {
     let is_own = metadata.is_file()
         && metadata.uid() == rustix::process::geteuid().as_raw()
         && metadata.mode() & WRITABLE_BY_OTHERS == 0
-        && metadata.len() <= MAX_SIZE;
+        && metadata.len() <= MAX_RESULT_BYTES;
     if !is_own {
         return None;
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
-use ringfence_core::workspace::without_dots;
+use ringfence_core::workspace::remove_dots;
 use ringfence_linux::Access;
 
 use crate::Host;
@@ -20,7 +20,7 @@ struct Toolchain {
 }
 
 /// Known toolchains. A directory of `PATH` that is in none of them is shown alone.
-const KNOWN: [Toolchain; 26] = [
+const KNOWN_TOOLCHAINS: [Toolchain; 26] = [
     Toolchain {
         enters: ".cargo/bin",
         needs: &[".cargo/bin", ".cargo/env", ".cargo/registry", ".cargo/git", ".rustup"],
@@ -57,7 +57,7 @@ const KNOWN: [Toolchain; 26] = [
 
 /// Variables that name the location of a toolchain. Each is passed if the named path is visible
 /// inside.
-pub(super) const VARIABLES: [&str; 11] = [
+pub(super) const TOOLCHAIN_VARIABLES: [&str; 11] = [
     "CARGO_HOME",
     "RUSTUP_HOME",
     "PYENV_ROOT",
@@ -83,8 +83,10 @@ pub(super) fn readable(host: &Host, home: &Path, grants: &Grants) -> BTreeSet<Pa
         if inside.as_os_str().is_empty() {
             continue;
         }
-        let known: Vec<_> =
-            KNOWN.iter().filter(|toolchain| inside.starts_with(toolchain.enters)).collect();
+        let known: Vec<_> = KNOWN_TOOLCHAINS
+            .iter()
+            .filter(|toolchain| inside.starts_with(toolchain.enters))
+            .collect();
         if known.is_empty() {
             readable.insert(directory.clone());
         }
@@ -115,7 +117,7 @@ fn without_parents(entry: &Path) -> Option<PathBuf> {
     if !entry.is_absolute() {
         return None;
     }
-    let plain = without_dots(entry);
+    let plain = remove_dots(entry);
     let climbs = entry.components().any(|component| component == Component::ParentDir);
     (!climbs || Host::resolve(entry).is_ok_and(|resolved| resolved == plain)).then_some(plain)
 }

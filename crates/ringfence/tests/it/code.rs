@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ringfence::policy::Size;
-use ringfence::result::{ImportedBy, NotRun};
+use ringfence::result::{ImportedBy, NotRunReason};
 use ringfence::{
     Backend, BlockImports, CodeError, ContainerSpec, Engine, ExecutionResult, Host, Language,
     Policy, Pull, Records, Sandbox, Settings, StartRequest,
@@ -120,7 +120,8 @@ fn code_returns_its_output_its_exit_code_and_what_held() {
 fn javascript_is_run_by_node() {
     require!(user_namespaces, bwrap, binary, node);
     everywhere(async |code| {
-        let text = "const fs = require('fs');\nconsole.log(6 * 7, fs.readdirSync('.').length);\nprocess.exit(4);";
+        let text = "const fs = require('fs');\nconsole.log(6 * 7, fs.readdirSync('.').length);\n\
+            process.exit(4);";
         let result = code.run(text, "javascript").await;
         assert_eq!((result.stdout.as_str(), result.exit_code), ("42 0\n", Some(4)), "{result:?}");
     });
@@ -131,10 +132,11 @@ fn each_execution_starts_in_an_empty_directory_and_leaves_none() {
     require!(user_namespaces, bwrap, binary, python3);
     everywhere(async |code| {
         // A closed directory, and one deeper than a path can be, are hard to remove.
-        let text = "import os, tempfile\nprint(os.listdir('.'))\nopen('a', 'w').write('x')\nprint(os.listdir('.'))\n\
-                    os.mkdir('closed')\nopen('closed/b', 'w')\nos.chmod('closed', 0)\n\
-                    tempfile.mkdtemp()\nprint(os.getcwd())\nprint(__file__)\n\
-                    for _ in range(3000): os.mkdir('deep'); os.chdir('deep')";
+        let text = "import os, tempfile\nprint(os.listdir('.'))\nopen('a', 'w').write('x')\n\
+            print(os.listdir('.'))\n\
+            os.mkdir('closed')\nopen('closed/b', 'w')\nos.chmod('closed', 0)\n\
+            tempfile.mkdtemp()\nprint(os.getcwd())\nprint(__file__)\n\
+            for _ in range(3000): os.mkdir('deep'); os.chdir('deep')";
         for _ in 0..2 {
             let result = code.python(text).await;
             let lines: Vec<&str> = result.stdout.lines().collect();
@@ -168,8 +170,9 @@ fn no_process_of_an_execution_is_left() {
 fn the_code_is_in_no_argument_list() {
     require!(user_namespaces, bwrap, binary, python3);
     everywhere(async |code| {
-        let text = "secret = 'in the code'\nprint([b'in the' in open(f'/proc/{p}/cmdline', 'rb').read() \
-                    for p in ('self', 1)], len(open('/proc/self/environ').read().split('in the')))";
+        let text = "secret = 'in the code'\nprint([b'in the' in open(f'/proc/{p}/cmdline', \
+            'rb').read() \
+            for p in ('self', 1)], len(open('/proc/self/environ').read().split('in the')))";
         let result = code.python(text).await;
         assert_eq!(result.stdout, "[False, False] 1\n", "{result:?}");
     });
@@ -191,7 +194,7 @@ fn code_is_ended_by_its_deadline() {
 }
 
 #[test]
-fn without_a_workspace_of_its_own_code_sees_nothing_of_where_its_caller_is() {
+fn code_without_a_workspace_does_not_see_the_callers_directory() {
     require!(user_namespaces, binary, python3);
     let home = place();
     fs_err::write(home.path().join("workspace/note"), "kept").unwrap();
@@ -227,7 +230,7 @@ fn an_operators_tree_for_workspaces_does_not_keep_code_from_its_own_directory() 
 }
 
 #[test]
-fn a_limit_of_what_code_may_write_is_refused_and_not_passed_over() {
+fn a_disk_limit_for_code_is_refused_and_not_ignored() {
     require!(user_namespaces, bwrap, binary);
     let home = place();
     let engine = engine(home.path());
@@ -248,7 +251,7 @@ fn a_limit_of_what_code_may_write_is_refused_and_not_passed_over() {
 }
 
 #[test]
-fn an_unknown_language_is_an_error_that_lists_what_there_is() {
+fn an_unknown_language_is_an_error_that_lists_the_known_ones() {
     require!(user_namespaces, bwrap, binary);
     everywhere(async |code| {
         let error = code.try_run("", "cobol", None).await.unwrap_err();
@@ -334,7 +337,7 @@ fn the_lint_is_off_or_warns_or_blocks() {
                     BlockImports::Block => {
                         assert_eq!((result.ok, result.stdout.as_str()), (false, ""), "{result:?}");
                         assert_eq!((result.exit_code, result.signal), (None, None));
-                        assert_eq!(result.meta.not_run, Some(NotRun::BlockedImports));
+                        assert_eq!(result.meta.not_run, Some(NotRunReason::BlockedImports));
                         assert!(
                             result.stderr.contains("line 1, column 8: import os\n"),
                             "{result:?}"
@@ -387,7 +390,7 @@ fn code_with_a_syntax_error_is_the_interpreters_to_refuse_and_the_lint_says_so()
             );
             // Imports outside the syntax error count.
             let blocked = place.python("import os\nx = = 1\n").await;
-            assert_eq!(blocked.meta.not_run, Some(NotRun::BlockedImports), "{blocked:?}");
+            assert_eq!(blocked.meta.not_run, Some(NotRunReason::BlockedImports), "{blocked:?}");
         }
         sandbox.stop().await.unwrap();
     });
@@ -399,9 +402,14 @@ fn dropping_the_future_ends_code_and_takes_its_directory_along() {
     everywhere(async |code| {
         let marker = format!("74{}", std::process::id());
         let text = format!("sleep {marker}");
+        let has_begun = async {
+            while !is_running(&marker) {
+                tokio::time::sleep(Duration::from_millis(10)).await
+            }
+        };
         tokio::select! {
             _ = code.run(&text, "bash") => panic!("it ended by itself"),
-            () = async { while !is_running(&marker) { tokio::time::sleep(Duration::from_millis(10)).await } } => {}
+            () = has_begun => {}
         }
         // Wait asynchronously, because a task of this runtime ends the code.
         let gone = async {
@@ -437,7 +445,8 @@ fn a_record_has_the_code_where_that_is_wanted_and_no_secret() {
     let code = "print('hunter22')";
     let kept = |store: &str, audit: &str, ok: bool| {
         let user = format!(
-            "[env]\nset = {{ TOKEN = 'hunter22' }}\n[code]\nstore_code = '{store}'\n[audit]\nstore = '{audit}'"
+            "[env]\nset = {{ TOKEN = 'hunter22' }}\n[code]\nstore_code = '{store}'\n[audit]\n\
+             store = '{audit}'"
         );
         let settings = settings(home.path(), &user, "");
         let path = Records::keep_code(&settings, "python", code, &result(ok)).unwrap();
@@ -453,9 +462,10 @@ fn a_record_has_the_code_where_that_is_wanted_and_no_secret() {
 }
 
 fn serde_json_result() -> ExecutionResult {
-    let text = r#"{"id":"a","exit_code":1,"signal":null,"ok":false,"timed_out":false,"oom_killed":false,"stdout":"",
-        "stderr":"","dropped":{"stdout":0,"stderr":0},"duration":0.1,"meta":{"backend":"native","chosen_because":"",
-        "held":{},"policy_sha256":"","limits":{},"usage":{"cpu_seconds":0.0,"max_rss":0}}}"#;
+    let text = r#"{"id":"a","exit_code":1,"signal":null,"ok":false,"timed_out":false,
+        "oom_killed":false,"stdout":"","stderr":"","dropped":{"stdout":0,"stderr":0},"duration":0.1,
+        "meta":{"backend":"native","chosen_because":"","held":{},"policy_sha256":"","limits":{},
+        "usage":{"cpu_seconds":0.0,"max_rss":0}}}"#;
     serde_json::from_str(text).unwrap()
 }
 

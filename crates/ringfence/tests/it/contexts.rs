@@ -7,7 +7,9 @@ mod languages;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use ringfence::contexts::{Context, ContextError, Event, Outcome, Raised, Shown};
+use ringfence::contexts::{
+    CellEvent, CellOutcome, CodeContext, ContextError, RaisedError, ShownValue,
+};
 use ringfence::policy::Size;
 use ringfence::{Backend, Engine, Policy, Sandbox, StartRequest};
 use ringfence_test_ledger::require;
@@ -34,43 +36,43 @@ fn inside(engine: &Engine, policy: Policy, check: impl AsyncFn(&Sandbox)) {
 }
 
 /// Calls `check` with a context for Python.
-fn in_python(check: impl AsyncFn(&Context)) {
+fn in_python(check: impl AsyncFn(&CodeContext)) {
     behind(Policy::default(), async |sandbox| {
         check(&sandbox.contexts().create("python", None).await.unwrap()).await;
     });
 }
 
-async fn try_run(context: &Context, code: &str) -> Result<Outcome, ContextError> {
+async fn try_run(context: &CodeContext, code: &str) -> Result<CellOutcome, ContextError> {
     context.execute(code, &BTreeMap::new()).await?.outcome().await
 }
 
-async fn run(context: &Context, code: &str) -> Outcome {
+async fn run(context: &CodeContext, code: &str) -> CellOutcome {
     try_run(context, code).await.unwrap_or_else(|error| panic!("{code}: {error:?}"))
 }
 
 /// Returns the value of the last expression of a cell, as text.
-async fn value(context: &Context, code: &str) -> String {
+async fn value(context: &CodeContext, code: &str) -> String {
     let outcome = run(context, code).await;
     assert_eq!(outcome.error, None, "{code}: {outcome:?}");
     let main = outcome.results.iter().find(|shown| shown.is_main_result);
-    main.and_then(Shown::text).unwrap_or_default().to_owned()
+    main.and_then(ShownValue::text).unwrap_or_default().to_owned()
 }
 
-async fn raised(context: &Context, code: &str) -> Raised {
+async fn raised(context: &CodeContext, code: &str) -> RaisedError {
     run(context, code).await.error.unwrap_or_else(|| panic!("{code} raises nothing"))
 }
 
 /// Runs a cell until it has begun and written something, interrupts it once, and returns the error
 /// with which it ended. A second interrupt could reach the next cell.
-async fn interrupted(context: &Context, code: &str) -> Raised {
+async fn interrupted(context: &CodeContext, code: &str) -> RaisedError {
     let mut cell = context.execute(code, &BTreeMap::new()).await.unwrap();
     let (mut error, mut is_asked) = (None, false);
     while let Some(event) = cell.next().await {
         match event.unwrap() {
-            Event::Stdout(_) if !std::mem::replace(&mut is_asked, true) => {
+            CellEvent::Stdout(_) if !std::mem::replace(&mut is_asked, true) => {
                 context.interrupt().await.unwrap()
             }
-            Event::Error(raised) => error = Some(raised),
+            CellEvent::Error(raised) => error = Some(raised),
             _ => {}
         }
     }
@@ -129,12 +131,13 @@ fn a_line_that_begins_with_an_exclamation_mark_is_a_command() {
 fn a_value_is_shown_in_every_form_that_it_has() {
     require!(user_namespaces, binary, python3);
     in_python(async |context| {
-        let forms = "class Rich:\n def __repr__(self): return 'plain'\n def _repr_html_(self): return '<b>'\n \
-                     def _repr_markdown_(self): return '# m'\n def _repr_svg_(self): return '<svg/>'\n \
-                     def _repr_png_(self): return b'png'\n def _repr_jpeg_(self): return (b'jpeg', {})\n \
-                     def _repr_pdf_(self): return b'pdf'\n def _repr_latex_(self): return '$x$'\n \
-                     def _repr_json_(self): return {'a': [1]}\n def _repr_javascript_(self): return 'f()'\n\
-                     display(Rich())\nRich()";
+        let forms = "class Rich:\n def __repr__(self): return 'plain'\n def _repr_html_(self): \
+            return '<b>'\n def _repr_markdown_(self): return '# m'\n def _repr_svg_(self): return \
+            '<svg/>'\n \
+            def _repr_png_(self): return b'png'\n def _repr_jpeg_(self): return (b'jpeg', {})\n \
+            def _repr_pdf_(self): return b'pdf'\n def _repr_latex_(self): return '$x$'\n \
+            def _repr_json_(self): return {'a': [1]}\n def _repr_javascript_(self): return 'f()'\n\
+            display(Rich())\nRich()";
         let outcome = run(context, forms).await;
         let [displayed, main] = &outcome.results[..] else { panic!("{outcome:?}") };
         assert!(!displayed.is_main_result && main.is_main_result);
@@ -173,16 +176,18 @@ fn a_value_is_shown_in_every_form_that_it_has() {
 fn output_comes_in_order_from_prints_threads_and_programs() {
     require!(user_namespaces, binary, python3);
     in_python(async |context| {
-        let code = "import sys, os, threading, subprocess\nprint('1')\nprint('2', file=sys.stderr)\nprint('3')\n\
-                    os.system('echo 4')\nprint('5', file=sys.stderr)\nsubprocess.run(['sh', '-c', 'echo 6 >&2'])\n\
-                    print('7')\nthread = threading.Thread(target=print, args=('8',))\n\
-                    thread.start(); thread.join()\nos.write(1, b'9')";
+        let code = "import sys, os, threading, subprocess\nprint('1')\n\
+            print('2', file=sys.stderr)\nprint('3')\n\
+            os.system('echo 4')\nprint('5', file=sys.stderr)\n\
+            subprocess.run(['sh', '-c', 'echo 6 >&2'])\n\
+            print('7')\nthread = threading.Thread(target=print, args=('8',))\n\
+            thread.start(); thread.join()\nos.write(1, b'9')";
         let mut cell = context.execute(code, &BTreeMap::new()).await.unwrap();
         let mut heard = String::new();
         while let Some(event) = cell.next().await {
             match event.unwrap() {
-                Event::Stdout(text) => heard.push_str(&text.replace('\n', "o")),
-                Event::Stderr(text) => heard.push_str(&text.replace('\n', "e")),
+                CellEvent::Stdout(text) => heard.push_str(&text.replace('\n', "o")),
+                CellEvent::Stderr(text) => heard.push_str(&text.replace('\n', "e")),
                 _ => {}
             }
         }
@@ -196,15 +201,17 @@ fn output_comes_as_it_is_written() {
     behind(Policy::default(), async |sandbox| {
         let context = sandbox.contexts().create("python", Some("/tmp")).await.unwrap();
         // The cell waits for a file, which is made only after its first line was read.
-        let code = "import os, time\nprint('é')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('second')";
+        let code = "import os, time\nprint('é')\nwhile not os.path.exists('go'): time.sleep(0.01)\n\
+            print('second')";
         let mut cell = context.execute(code, &BTreeMap::new()).await.unwrap();
-        assert_eq!(cell.next().await.unwrap().unwrap(), Event::Begun { count: 1 });
-        assert_eq!(cell.next().await.unwrap().unwrap(), Event::Stdout("é\n".to_owned()));
+        assert_eq!(cell.next().await.unwrap().unwrap(), CellEvent::Begun { count: 1 });
+        assert_eq!(cell.next().await.unwrap().unwrap(), CellEvent::Stdout("é\n".to_owned()));
         sandbox.files().write("/tmp/go", Vec::new()).await.unwrap();
-        assert_eq!(cell.next().await.unwrap().unwrap(), Event::Stdout("second\n".to_owned()));
-        assert!(
-            matches!(cell.next().await.unwrap().unwrap(), Event::Ended(left) if left.is_nothing())
-        );
+        assert_eq!(cell.next().await.unwrap().unwrap(), CellEvent::Stdout("second\n".to_owned()));
+        assert!(matches!(
+            cell.next().await.unwrap().unwrap(),
+            CellEvent::Ended(left) if left.is_nothing()
+        ));
         assert!(cell.next().await.is_none());
     });
 }
@@ -215,8 +222,9 @@ fn an_error_is_told_with_its_traceback_and_ends_no_context() {
     in_python(async |context| {
         let error = raised(context, "def f():\n    raise ValueError('no')\nf()").await;
         assert_eq!((error.name.as_str(), error.value.as_str()), ("ValueError", "no"));
-        let expected = "Traceback (most recent call last):\n  File \"<cell 1>\", line 3, in <module>\n    f()\n  \
-                        File \"<cell 1>\", line 2, in f\n    raise ValueError('no')\nValueError: no\n";
+        let expected = "Traceback (most recent call last):\n  File \"<cell 1>\", line 3, in \
+            <module>\n    f()\n  File \"<cell 1>\", line 2, in f\n    raise ValueError('no')\n\
+            ValueError: no\n";
         assert_eq!(error.traceback, expected);
         assert_eq!(raised(context, "x = = 1").await.name, "SyntaxError");
         assert_eq!(raised(context, "import sys; sys.exit(3)").await.name, "SystemExit");
@@ -230,7 +238,7 @@ fn an_error_is_told_with_its_traceback_and_ends_no_context() {
 }
 
 #[test]
-fn await_needs_no_function() {
+fn a_cell_may_await_outside_a_function() {
     require!(user_namespaces, binary, python3);
     in_python(async |context| {
         let code =
@@ -259,7 +267,7 @@ fn an_interrupt_ends_a_cell_and_not_its_context() {
         // Nobody listens to this cell any more.
         let mut cell =
             context.execute("x = 8\nprint(1)\nwhile True: pass", &BTreeMap::new()).await.unwrap();
-        while !matches!(cell.next().await.unwrap().unwrap(), Event::Stdout(_)) {}
+        while !matches!(cell.next().await.unwrap().unwrap(), CellEvent::Stdout(_)) {}
         drop(cell);
         // Nobody ever listened to this cell.
         drop(context.execute("while True: pass", &BTreeMap::new()).await.unwrap());
@@ -326,7 +334,7 @@ fn a_restart_begins_anew_even_while_a_cell_runs() {
             )
             .await
             .unwrap();
-        while !matches!(cell.next().await.unwrap().unwrap(), Event::Stdout(_)) {}
+        while !matches!(cell.next().await.unwrap().unwrap(), CellEvent::Stdout(_)) {}
         assert!(eventually(|| is_running(&marker)));
         context.restart().await.unwrap();
         assert!(eventually(|| !is_running(&marker)), "what a cell started outlives its context");
@@ -366,7 +374,7 @@ async fn run_unnamed(
     sandbox: &Sandbox,
     language: &str,
     code: &str,
-) -> Result<Outcome, ContextError> {
+) -> Result<CellOutcome, ContextError> {
     sandbox.contexts().execute(language, code, &BTreeMap::new()).await?.outcome().await
 }
 
@@ -414,13 +422,14 @@ fn the_usual_context_begins_anew_after_its_end() {
 fn a_cell_that_survives_an_interrupt_ends_its_context() {
     require!(user_namespaces, binary, python3);
     const HOW: &str = "its cell did not end within 20 s of an interrupt";
-    let stubborn = "import signal, time\nsignal.signal(2, signal.SIG_IGN)\nprint(1)\nwhile True: time.sleep(1)";
+    let stubborn = "import signal, time\nsignal.signal(2, signal.SIG_IGN)\nprint(1)\n\
+        while True: time.sleep(1)";
     behind(Policy::default(), async |sandbox| {
         // The listener of a cell goes away while another cell waits for its turn.
         let left = async {
             let mut cell =
                 sandbox.contexts().execute("python", stubborn, &BTreeMap::new()).await.unwrap();
-            while !matches!(cell.next().await.unwrap().unwrap(), Event::Stdout(_)) {}
+            while !matches!(cell.next().await.unwrap().unwrap(), CellEvent::Stdout(_)) {}
             let begun = Instant::now();
             drop(cell);
             let usual = sandbox.contexts().usual("python").await.unwrap();
@@ -441,7 +450,7 @@ fn a_cell_that_survives_an_interrupt_ends_its_context() {
         let heard = async {
             let context = sandbox.contexts().create("python", None).await.unwrap();
             let mut cell = context.execute(stubborn, &BTreeMap::new()).await.unwrap();
-            while !matches!(cell.next().await.unwrap().unwrap(), Event::Stdout(_)) {}
+            while !matches!(cell.next().await.unwrap().unwrap(), CellEvent::Stdout(_)) {}
             context.interrupt().await.unwrap();
             let error = cell.next().await.unwrap().unwrap_err();
             assert!(matches!(&error, ContextError::Ended { how, .. } if how == HOW), "{error:?}");
@@ -474,8 +483,9 @@ fn garbage_on_every_descriptor_harms_nothing_but_output() {
         assert_eq!(value(context, "1 + 1").await, "2");
         // Code that finds the mark can send any message. Such a message is either invalid, or is
         // believed only for the cell of that code.
-        let forged = "import gc\nhost = next(o for o in gc.get_objects() if type(o).__name__ == 'Host')\n\
-                      os.write(1, b'\\x1e' + host.mark + b'.0004nope')";
+        let forged = "import gc\nhost = next(o for o in gc.get_objects() if type(o).__name__ == \
+            'Host')\n\
+            os.write(1, b'\\x1e' + host.mark + b'.0004nope')";
         let error = try_run(context, forged).await.unwrap_err();
         assert!(matches!(error, ContextError::Nonsense { .. }), "{error:?}");
         context.restart().await.unwrap();
@@ -484,7 +494,7 @@ fn garbage_on_every_descriptor_harms_nothing_but_output() {
 }
 
 #[test]
-fn what_is_too_much_is_left_out_and_counted() {
+fn excess_output_is_left_out_and_counted() {
     require!(user_namespaces, binary, python3);
     let limited = Policy::default().output(Size::mebibytes(1));
     behind(limited, async |sandbox| {
@@ -519,7 +529,7 @@ fn a_cell_has_the_time_that_the_policy_gives() {
 }
 
 #[test]
-fn nothing_of_a_context_is_left_when_its_sandbox_ends() {
+fn no_process_of_a_context_is_left_when_its_sandbox_ends() {
     require!(user_namespaces, binary, python3);
     let home = place();
     let engine = engine(home.path());

@@ -18,11 +18,15 @@ fn code_that_takes_the_names_of_what_it_is_run_by_ends_as_it_does_cold() {
         "type = isinstance = vars = set = map = any = len = next = range = None\nimport csv",
         "SystemExit = BaseException = OSError = int = 5\nraise KeyError('k')",
         "import sys\nprint = str = int = None\nsys.exit('said so')",
-        "import builtins\nbuiltins.isinstance = builtins.type = builtins.any = builtins.print = None",
-        "import gc, os\nos.write = os.read = os.getpid = os.fstat = gc.collect = gc.get_objects = None\nprint(1)",
+        "import builtins\nbuiltins.isinstance = builtins.type = builtins.any = builtins.print = \
+         None",
+        "import gc, os\nos.write = os.read = os.getpid = os.fstat = gc.collect = gc.get_objects = \
+         None\nprint(1)",
         "import os\nfrom unittest import mock\nmock.patch('os._exit').start()\nprint(1)",
-        "import sys\nprint(sys._getframe().f_code.co_name, '__interpreter' in globals(), __builtins__)",
-        "import warnings\nwarnings.warn('warned', stacklevel=2)\nwarnings.warn('not', DeprecationWarning, stacklevel=2)",
+        "import sys\nprint(sys._getframe().f_code.co_name, '__interpreter' in globals(), \
+         __builtins__)",
+        "import warnings\nwarnings.warn('warned', stacklevel=2)\n\
+         warnings.warn('not', DeprecationWarning, stacklevel=2)",
     ]);
 }
 
@@ -30,9 +34,11 @@ fn code_that_takes_the_names_of_what_it_is_run_by_ends_as_it_does_cold() {
 fn code_whose_streams_are_not_what_they_were_ends_as_it_does_cold() {
     require!(user_namespaces, bwrap, binary, python3);
     assert_same(&[
-        "import sys\nclass Tee:\n    def __init__(self, to): self.to = to\n    def write(self, text): self.to.write(text)\n    \
+        "import sys\nclass Tee:\n    def __init__(self, to): self.to = to\n    def write(self, \
+         text): self.to.write(text)\n    \
          def flush(self): self.to.flush()\nsys.stdout = Tee(sys.stdout)\nprint('twice')",
-        "import sys\nclass Odd:\n    def write(self, text): pass\n    def __repr__(self): return 'odd'\nsys.stdout = Odd()\nprint('lost')",
+        "import sys\nclass Odd:\n    def write(self, text): pass\n    def __repr__(self): return \
+         'odd'\nsys.stdout = Odd()\nprint('lost')",
         "import sys\nprint(1)\ndel sys.stdout",
         "import sys\nsys.stdout = None\nprint(1)",
         "import sys\nsys.stdout.close()",
@@ -44,37 +50,44 @@ fn code_whose_streams_are_not_what_they_were_ends_as_it_does_cold() {
         "import os\nos.closerange(3, 256)\nprint('ok')",
         "import os\nos.closerange(3, 256)\nraise SystemExit(4)",
         "import os\nos.dup2(1, 99)\nprint('ok')",
-        "import os\nos.dup2(os.open('file', os.O_CREAT | os.O_RDWR), 99)\nprint('ok')\nraise SystemExit(4)",
+        "import os\nos.dup2(os.open('file', os.O_CREAT | os.O_RDWR), 99)\nprint('ok')\n\
+         raise SystemExit(4)",
         "import os\nos.closerange(0, 256)",
     ]);
 }
 
 #[test]
-fn what_code_leaves_behind_ends_as_it_does_cold() {
+fn processes_that_code_leaves_behind_end_as_they_do_cold() {
     require!(user_namespaces, bwrap, binary, python3);
     assert_same(&[
-        "import os\nclass Temp:\n    def __del__(self): print(os.getcwd() is None, Temp.__name__, helper())\n\
+        "import os\nclass Temp:\n    def __del__(self): print(os.getcwd() is None, Temp.__name__, \
+         helper())\n\
          def helper(): return 'helped'\ntemp = Temp()",
-        "class A:\n    def __init__(self, name): self.name = name\n    def __del__(self): print(self.name)\n\
+        "class A:\n    def __init__(self, name): self.name = name\n    def __del__(self): \
+         print(self.name)\n\
          a, b, c = A('a'), A('b'), A('c')\nc.c = c\n1/0",
         "import json\nclass A:\n    def __del__(self): print('gone')\njson.kept = A()",
-        "import json, os\njson.kept = open('kept', 'w')\njson.kept.write('kept')\nif os.fork():\n    os.wait()\n    \
-         print(open('kept').read())",
-        "import os\nif os.fork():\n    os.wait()\n    print(open('kept').read())\nelse:\n    file = open('kept', 'w')\n    \
-         file.write('kept')",
-        "import gc, os\nif os.fork():\n    os.wait()\n    print(open('kept').read())\nelse:\n    file = open('kept', 'w')\n    \
-         file.write('kept')\n    gc.freeze()",
+        "import json, os\njson.kept = open('kept', 'w')\njson.kept.write('kept')\n\
+         if os.fork():\n    os.wait()\n    print(open('kept').read())",
+        "import os\nif os.fork():\n    os.wait()\n    print(open('kept').read())\n\
+         else:\n    file = open('kept', 'w')\n    file.write('kept')",
+        "import gc, os\nif os.fork():\n    os.wait()\n    print(open('kept').read())\n\
+         else:\n    file = open('kept', 'w')\n    file.write('kept')\n    gc.freeze()",
         "class A:\n    def __del__(self): print('gone')\na = A()\na.a = a\ndel a",
         "async def never(): pass\nit = never()",
         "import warnings\nwarnings.simplefilter('always')\nfile = open('/dev/null')",
         "def numbers():\n    try: yield 1\n    finally: print('closed')\nit = numbers()\nnext(it)",
-        "with open('kept', 'w') as file: file.write('kept')\nit = (word for word in ['a'])\nprint(*it, *open('kept'))",
-        "import contextlib, os\n@contextlib.contextmanager\ndef held():\n    try: yield\n    finally: print(os.sep)\n\
+        "with open('kept', 'w') as file: file.write('kept')\nit = (word for word in ['a'])\n\
+         print(*it, *open('kept'))",
+        "import contextlib, os\n@contextlib.contextmanager\n\
+         def held():\n    try: yield\n    finally: print(os.sep)\n\
          it = held()\nit.__enter__()",
         "import weakref\nclass A: pass\na = A()\nweakref.finalize(a, print, 'finalized')",
-        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n\
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), \
+         daemon=True).start()\n\
          class A:\n    def __del__(self): print('gone')\na = A()",
-        "import _thread, time\n_thread.start_new_thread(lambda: (time.sleep(.2), print('never')), ())\nprint('over')",
+        "import _thread, time\n_thread.start_new_thread(lambda: (time.sleep(.2), print('never')), \
+         ())\nprint('over')",
         "import ctypes\nctypes.CDLL(None).printf(b'by libc')",
     ]);
 }
@@ -85,7 +98,8 @@ fn interrupts_odd_exit_codes_and_code_that_cannot_be_compiled_end_as_they_do_col
     let mut programs = vec![
         "import subprocess\nraise KeyboardInterrupt",
         "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nprint('never')",
-        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n\
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), \
+         daemon=True).start()\n\
          raise KeyboardInterrupt",
         "class Mine(KeyboardInterrupt): pass\nraise Mine",
         "import atexit\natexit.register(print, 'bye')\nraise KeyboardInterrupt",
@@ -116,9 +130,10 @@ fn code_that_was_heard_is_not_run_again() {
     let engine = engine_of(home.path(), 1, &[]);
     // The code claims to have ended while it has a child, is told to exit, and is killed before it
     // reads that.
-    let code = "import os, time\nprint('run', flush=True)\nif os.path.exists('/proc/self/fd/99'):\n    \
-                if os.fork() == 0:\n        time.sleep(60)\n    os.write(99, b'0')\n    time.sleep(.3)\n    \
-                os.kill(os.getpid(), 9)";
+    let code = "import os, time\nprint('run', flush=True)\n\
+        if os.path.exists('/proc/self/fd/99'):\n    \
+        if os.fork() == 0:\n        time.sleep(60)\n    os.write(99, \
+        b'0')\n    time.sleep(.3)\n    os.kill(os.getpid(), 9)";
     runtime().block_on(async {
         let interpreters = engine.interpreters(&Policy::default(), "python").unwrap();
         let result = run(&interpreters, code, None).await;

@@ -313,7 +313,8 @@ fn the_guest_is_small() {
     let home = place();
     let engine = engine(home.path());
     let size = runtime().block_on(engine.scoped(spec(Backend::Native), async |sandbox| {
-        let line = "cat /proc/[0-9]*/status | grep -A30 '^Name:.*ringfence-guest' | grep VmRSS | grep -o '[0-9]*'";
+        let line = "cat /proc/[0-9]*/status | grep -A30 '^Name:.*ringfence-guest' | grep VmRSS | \
+            grep -o '[0-9]*'";
         sandbox.execute(line, None).await.unwrap().stdout
     }));
     let size: u64 = size.unwrap().lines().map(|kibibytes| kibibytes.parse::<u64>().unwrap()).sum();

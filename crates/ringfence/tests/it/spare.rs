@@ -27,14 +27,15 @@ fn check(preload: &[&str], block_imports: BlockImports, happens: impl AsyncFnOnc
 }
 
 #[test]
-fn one_that_waits_runs_code_among_the_files_and_servers_of_its_sandbox() {
+fn a_spare_interpreter_runs_code_among_the_files_of_its_sandbox() {
     require!(user_namespaces, binary, python3);
     check(&["json"], BlockImports::Off, async |sandbox| {
         sandbox.files().write("/tmp/note", b"kept".to_vec()).await.unwrap();
         let spare = sandbox.spare_interpreter("python").await.unwrap();
         assert_eq!(spare.not_imported(), [""; 0]);
-        let text = "import sys\nprint('json' in sys.modules, 'json' in globals(), open('/tmp/note').read())\n\
-                    print(repr(sys.stdin.read()), __import__('os').listdir('/proc/self/fd'))";
+        let text = "import sys\nprint('json' in sys.modules, 'json' in globals(), \
+            open('/tmp/note').read())\n\
+            print(repr(sys.stdin.read()), __import__('os').listdir('/proc/self/fd'))";
         let result = spare.execute_code(text, None).await.unwrap();
         let cold = sandbox.execute_code(text, "python", None).await.unwrap();
         assert_eq!(result.stdout, cold.stdout.replace("False False", "True False"), "{result:?}");
@@ -57,13 +58,15 @@ fn a_module_that_cannot_be_imported_is_told_and_code_runs_without_it() {
 }
 
 #[test]
-fn code_is_run_cold_when_the_one_that_waited_is_gone() {
+fn code_runs_cold_if_the_spare_interpreter_is_gone() {
     require!(user_namespaces, binary, python3);
     check(&[], BlockImports::Off, async |sandbox| {
         let spare = sandbox.spare_interpreter("python").await.unwrap();
-        let killed = "for p in /proc/[0-9]*; do grep -qa main[.]py $p/cmdline && kill -9 ${p#/proc/}; done; exit 0";
+        let killed = "for p in /proc/[0-9]*; do grep -qa main[.]py $p/cmdline && kill -9 \
+            ${p#/proc/}; done; exit 0";
         assert!(sandbox.execute(killed, None).await.unwrap().ok);
-        let gone = "for p in /proc/[0-9]*; do grep -qa main[.]py $p/cmdline 2> /dev/null && exit 1; done; exit 0";
+        let gone = "for p in /proc/[0-9]*; do grep -qa main[.]py $p/cmdline 2> /dev/null && exit \
+            1; done; exit 0";
         while !sandbox.execute(gone, Some(Duration::from_secs(30))).await.unwrap().ok {}
         let result = spare.execute_code("print(6 * 7)", None).await.unwrap();
         assert_eq!((result.stdout.as_str(), result.meta.warm), ("42\n", false), "{result:?}");
@@ -71,7 +74,7 @@ fn code_is_run_cold_when_the_one_that_waited_is_gone() {
 }
 
 #[test]
-fn the_lint_looks_at_code_for_one_that_waits_and_other_languages_have_none() {
+fn the_lint_examines_code_for_spare_interpreters_of_python() {
     require!(user_namespaces, binary, python3);
     check(&[], BlockImports::Block, async |sandbox| {
         let spare = sandbox.spare_interpreter("python").await.unwrap();

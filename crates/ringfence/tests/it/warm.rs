@@ -9,7 +9,7 @@ use ringfence_test_ledger::require;
 use crate::{engine, eventually, is_running, place, runtime};
 
 /// Longest time that anything may take here.
-const PATIENCE: Duration = Duration::from_secs(60);
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Variable that tells a test process that it is an owner that will be killed. Its value is the
 /// file to which the owner writes the home of its interpreters.
 const OWNER: &str = "WARM_OWNER";
@@ -28,7 +28,7 @@ pub(crate) async fn run(
 }
 
 pub(crate) async fn ready(interpreters: &Interpreters) {
-    tokio::time::timeout(PATIENCE, interpreters.ready()).await.expect("they come to wait");
+    tokio::time::timeout(READY_TIMEOUT, interpreters.ready()).await.expect("they come to wait");
     assert_eq!(interpreters.trouble(), None);
 }
 
@@ -104,37 +104,48 @@ fn code_behaves_in_a_waiting_interpreter_as_it_does_cold() {
         "try:\n    1/0\nexcept Exception as error:\n    raise KeyError('k') from error",
         "print('never')\nx = = 1\n",
         "import atexit\natexit.register(print, 'bye')\nprint('hello')\n1/0",
-        "import threading, time\ndef late():\n    time.sleep(.2)\n    print('late')\nthreading.Thread(target=late).start()",
+        "import threading, time\ndef late():\n    time.sleep(.2)\n    print('late')\n\
+         threading.Thread(target=late).start()",
         "import threading, time\ndef idle():\n    while True: time.sleep(.001)\n\
          threading.Thread(target=idle, daemon=True).start()\nraise SystemExit(4)",
-        "print(__name__, __doc__, __package__, __spec__, sorted(globals()), type(__loader__).__name__)",
-        "import os, sys\nprint([os.path.basename(word) for word in sys.argv], os.path.basename(__file__), os.listdir('.'))",
+        "print(__name__, __doc__, __package__, __spec__, sorted(globals()), \
+         type(__loader__).__name__)",
+        "import os, sys\nprint([os.path.basename(word) for word in sys.argv], \
+         os.path.basename(__file__), os.listdir('.'))",
         "import os, sys\nprint(os.path.dirname(__file__) == sys.path[0], os.listdir(sys.path[0]))",
         "import sys\nprint(repr(sys.stdin.read()))\ninput()",
         "import os\nprint(os.open('/dev/null', 0))",
-        "file = open('kept', 'w')\nfile.write('kept')\nclass Last:\n    def __del__(self, open=open): \
-         print(open('kept').read())\nlast = Last()",
+        "file = open('kept', 'w')\nfile.write('kept')\n\
+         class Last:\n    def __del__(self, open=open): print(open('kept').read())\nlast = Last()",
         "class A:\n    def __del__(self): print('gone')\na = A()\nb = A()\nb.b = b",
-        "import sys\nsys.excepthook = lambda kind, error, trace: print('hook', kind.__name__, trace.tb_lineno)\n1/0",
+        "import sys\nsys.excepthook = lambda kind, error, trace: print('hook', kind.__name__, \
+         trace.tb_lineno)\n1/0",
         "import sys\ndef hook(*error): raise RuntimeError('in it')\nsys.excepthook = hook\n1/0",
-        "import atexit, sys\natexit.register(lambda: print([name for name in dir(sys) if name.startswith('last_')]))\n1/0",
+        "import atexit, sys\natexit.register(lambda: print([name for name in dir(sys) if \
+         name.startswith('last_')]))\n1/0",
         "raise KeyboardInterrupt",
         "import os\nprint('x', flush=True)\nos._exit(7)",
         "import os\nos.kill(os.getpid(), 11)",
-        "import os\nif os.fork() == 0:\n    print('child')\n    raise SystemExit(5)\nprint(os.wait()[1])",
+        "import os\nif os.fork() == 0:\n    print('child')\n    raise SystemExit(5)\n\
+         print(os.wait()[1])",
         "import os\nos.execvp('sh', ['sh', '-c', 'echo other; exit 6'])",
         "import subprocess\nprint(subprocess.run(['sh', '-c', 'exit 9']).returncode)",
-        "import multiprocessing\nif __name__ == '__main__':\n    process = multiprocessing.get_context('spawn').Process(\
-         target=print, args=('spawned',))\n    process.start()\n    process.join()\n    print(process.exitcode)",
+        "import multiprocessing\nif __name__ == '__main__':\n    process = \
+         multiprocessing.get_context('spawn').Process(\
+         target=print, \
+         args=('spawned',))\n    process.start()\n    process.join()\n    print(process.exitcode)",
         "import pickle\nclass A: pass\nprint(type(pickle.loads(pickle.dumps(A()))))",
-        "import asyncio\nasync def main():\n    await asyncio.sleep(0)\n    print('a')\nasyncio.run(main())",
+        "import asyncio\nasync def main():\n    await asyncio.sleep(0)\n    print('a')\n\
+         asyncio.run(main())",
         "import logging, warnings\nlogging.warning('logged')\nwarnings.warn('warned')",
         "from __future__ import annotations\ndef f(x: Nope): pass\nprint(f.__annotations__)",
         "# -*- coding: latin-1 -*-\nprint(len('é'))",
-        "import os, tempfile\nprint(os.listdir(tempfile.gettempdir()) == [], os.environ.get('HOME') is not None)",
+        "import os, tempfile\nprint(os.listdir(tempfile.gettempdir()) == [], \
+         os.environ.get('HOME') is not None)",
         "print('x' * 3_000_000)",
         "print(open(__file__).read())",
-        "import concurrent.futures as futures\nprint(futures.ThreadPoolExecutor().submit(len, 'abc').result())",
+        "import concurrent.futures as futures\n\
+         print(futures.ThreadPoolExecutor().submit(len, 'abc').result())",
         "import sys\nsys.modules.clear()",
         &format!(
             "{}print(len(open(__file__).read()))",
@@ -145,7 +156,7 @@ fn code_behaves_in_a_waiting_interpreter_as_it_does_cold() {
 }
 
 #[test]
-fn one_execution_has_nothing_of_the_one_before() {
+fn an_execution_has_no_state_of_the_one_before() {
     require!(user_namespaces, bwrap, binary, python3);
     let home = place();
     for backend in [Backend::Native, Backend::Bwrap, Backend::Local] {
@@ -155,18 +166,29 @@ fn one_execution_has_nothing_of_the_one_before() {
             let interpreters = engine.interpreters(&policy, "python").unwrap();
             let marker = format!("75{}", std::process::id());
             let code = format!(
-                "import json, os, random, subprocess\nprint(os.listdir('.'), hasattr(json, 'planted'))\n\
+                "import json, os, random, subprocess\n\
+                 print(os.listdir('.'), hasattr(json, 'planted'))\n\
                  print(random.random(), hash('a'))\njson.planted = True\nopen('left', 'w')\n\
-                 if '{backend}' != 'local':\n    print(os.path.exists('/tmp/left'))\n    open('/tmp/left', 'w')\n\
+                 if '{backend}' != \
+                 'local':\n    print(os.path.exists('/tmp/left'))\n    open('/tmp/left', 'w')\n\
                  subprocess.Popen(['sleep', '{marker}'], start_new_session=True)"
             );
-            let (first, second) = (run(&interpreters, &code, None).await, run(&interpreters, &code, None).await);
-            let lines = |result: &ExecutionResult| result.stdout.lines().map(str::to_owned).collect::<Vec<_>>();
+            let (first, second) =
+                (run(&interpreters, &code, None).await, run(&interpreters, &code, None).await);
+            let lines = |result: &ExecutionResult| {
+                result.stdout.lines().map(str::to_owned).collect::<Vec<_>>()
+            };
             let (first, second) = (lines(&first), lines(&second));
             assert_eq!((&*first[0], &*second[0]), ("[] False", "[] False"), "{backend}");
             assert_ne!(first[1], second[1], "{backend}: the same random numbers");
-            assert!(first.iter().chain(&second).all(|line| line != "True"), "{backend}: {second:?}");
-            assert!(eventually(|| !is_running(&marker)), "{backend}: a process outlived its execution");
+            assert!(
+                first.iter().chain(&second).all(|line| line != "True"),
+                "{backend}: {second:?}"
+            );
+            assert!(
+                eventually(|| !is_running(&marker)),
+                "{backend}: a process outlived its execution"
+            );
         });
     }
 }
@@ -312,7 +334,7 @@ fn interpreters_that_cannot_be_kept_are_refused_or_told_of() {
     let engine = Engine::new(engine.settings().clone().with_code(code)).unwrap();
     runtime().block_on(async {
         let interpreters = engine.interpreters(&Policy::default(), "broken").unwrap();
-        tokio::time::timeout(PATIENCE, interpreters.ready()).await.unwrap();
+        tokio::time::timeout(READY_TIMEOUT, interpreters.ready()).await.unwrap();
         let trouble = interpreters.trouble().unwrap();
         assert!(trouble.ends_with("it exited with 1; out of order"), "{trouble}");
         // A cold run shows the error of the program.
@@ -331,16 +353,21 @@ fn dropping_a_call_or_the_handle_ends_interpreters() {
         ready(&interpreters).await;
         let marker = format!("76{}", std::process::id());
         let code = format!("import subprocess\nsubprocess.run(['sleep', '{marker}'])");
+        let has_begun = async {
+            while !is_running(&marker) {
+                tokio::time::sleep(Duration::from_millis(10)).await
+            }
+        };
         tokio::select! {
             _ = interpreters.execute_code(&code, None) => panic!("it ended by itself"),
-            () = async { while !is_running(&marker) { tokio::time::sleep(Duration::from_millis(10)).await } } => {}
+            () = has_begun => {}
         }
         assert!(eventually(|| !is_running(&marker)), "a dropped call goes on");
     });
 }
 
 #[test]
-fn nothing_is_left_of_an_owner_that_is_dropped_or_killed() {
+fn no_interpreter_outlives_an_owner_that_is_dropped_or_killed() {
     require!(user_namespaces, binary, python3);
     if let Some(told) = std::env::var_os(OWNER) {
         let home = place();
@@ -357,13 +384,13 @@ fn nothing_is_left_of_an_owner_that_is_dropped_or_killed() {
             let interpreters = engine.interpreters(&Policy::default(), "python").unwrap();
             ready(&interpreters).await;
             fs_err::write(told, home.path().as_os_str().as_encoded_bytes()).unwrap();
-            tokio::time::sleep(PATIENCE).await;
+            tokio::time::sleep(READY_TIMEOUT).await;
         });
         panic!("nobody killed it");
     }
     let home = place();
     let told = home.path().join("told");
-    let name = "warm::nothing_is_left_of_an_owner_that_is_dropped_or_killed";
+    let name = "warm::no_interpreter_outlives_an_owner_that_is_dropped_or_killed";
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", name, "--nocapture"]).env(OWNER, &told);
     let mut owner = command.stdout(std::process::Stdio::null()).spawn().unwrap();
@@ -378,14 +405,16 @@ fn nothing_is_left_of_an_owner_that_is_dropped_or_killed() {
 }
 
 #[test]
-fn what_is_hidden_by_now_is_hidden_from_one_that_has_waited() {
+fn files_hidden_since_the_start_are_hidden_from_a_waiting_interpreter() {
     require!(user_namespaces, python3);
     let (home, workspace) = (place(), place());
     let policy = Policy::default().workspace(workspace.path()).hide("**/.env".parse().unwrap());
     runtime().block_on(async {
         let interpreters = engine_of(home.path(), 1, &[]).interpreters(&policy, "python").unwrap();
-        let look = "import os; print(os.path.exists('note') and open('note').read(), os.path.exists('.env'))\n\
-                    try: print(open('.env').read())\nexcept OSError as error: print(type(error).__name__)";
+        let look = "import os; print(os.path.exists('note') and open('note').read(), \
+            os.path.exists('.env'))\n\
+            try: print(open('.env').read())\n\
+            except OSError as error: print(type(error).__name__)";
         assert_eq!(run(&interpreters, look, None).await.stdout, "False False\nFileNotFoundError\n");
         ready(&interpreters).await;
         fs_err::write(workspace.path().join("note"), "kept").unwrap();

@@ -42,7 +42,7 @@ fn names_wildcards_addresses_and_networks_are_rules() {
 }
 
 #[test]
-fn each_wrong_host_is_refused_with_what_to_write_instead() {
+fn each_wrong_host_is_refused_with_a_correction() {
     refuse("", "a host cannot be empty: write for example `example.org` or `*.example.org:443`");
     refuse(
         "https://example.org/a?b",
@@ -94,7 +94,8 @@ fn each_wrong_host_is_refused_with_what_to_write_instead() {
         refuse(
             partial,
             &format!(
-                "`{partial}` is no IP address: write all of its parts, such as `192.0.2.1` or `2001:db8::1`"
+                "`{partial}` is no IP address: write all of its parts, such as `192.0.2.1` or \
+                 `2001:db8::1`"
             ),
         );
     }
@@ -112,7 +113,7 @@ fn each_wrong_host_is_refused_with_what_to_write_instead() {
 }
 
 #[test]
-fn a_wildcard_names_what_is_beneath_and_not_the_name_itself() {
+fn a_wildcard_names_the_hosts_beneath_a_name_only() {
     let wildcard = rule("*.example.org");
     assert!(wildcard.names(&name("a.example.org"), 443));
     assert!(wildcard.names(&name("A.B.Example.Org."), 80));
@@ -153,12 +154,13 @@ fn names_in_other_scripts_are_folded() {
     assert_eq!(rule("münchen.example"), rule("xn--mnchen-3ya.example"));
     refuse(
         "xn--a.example",
-        "`xn--a.example` is a name in no script: it has characters that names may not have, or a wrong `xn--` label",
+        "`xn--a.example` is a name in no script: it has characters that names may not have, or a \
+         wrong `xn--` label",
     );
 }
 
 #[test]
-fn a_rule_without_a_port_names_those_of_the_web() {
+fn a_rule_without_a_port_names_the_web_ports() {
     for port in [80, 443] {
         assert!(rule("example.org").names(&name("example.org"), port));
         assert!(rule("192.0.2.1").names_address("192.0.2.1".parse().unwrap(), port));
@@ -183,7 +185,7 @@ fn an_address_is_named_by_its_network_only() {
 }
 
 #[test]
-fn an_ipv4_address_in_the_clothes_of_ipv6_is_an_ipv4_address() {
+fn an_ipv4_mapped_ipv6_address_is_an_ipv4_address() {
     check("::ffff:10.0.0.1", "10.0.0.1");
     check("[::ffff:10.0.0.1]:22", "10.0.0.1:22");
     check("::ffff:10.0.0.0/104", "10.0.0.0/8");

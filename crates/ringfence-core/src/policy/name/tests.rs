@@ -34,7 +34,7 @@ fn names_are_folded_to_one_form() {
 }
 
 #[test]
-fn what_is_no_name_is_refused_for_what_is_wrong_with_it() {
+fn each_invalid_host_name_is_refused_with_its_own_reason() {
     for empty in ["", ".", "a..org", ".org", "example.org..", "a.。org"] {
         refuse(
             empty,
@@ -78,7 +78,8 @@ fn what_is_no_name_is_refused_for_what_is_wrong_with_it() {
         refuse(
             wrong,
             &format!(
-                "`{}` is a name in no script: it has characters that names may not have, or a wrong `xn--` label",
+                "`{}` is a name in no script: it has characters that names may not have, or a \
+                 wrong `xn--` label",
                 wrong.escape_debug()
             ),
         );
@@ -123,7 +124,7 @@ fn the_longest_label_has_63_characters_and_the_longest_name_253() {
 }
 
 #[test]
-fn a_name_knows_what_is_above_it() {
+fn a_host_name_knows_its_parents() {
     let name: HostName = "a.b.example".parse().unwrap();
     assert_eq!(name.parents().collect::<Vec<_>>(), ["example", "b.example"]);
     for parent in ["example", "b.example"] {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::settings::dialect::Dialect;
 
-const DOCKER: Container = Container { name: "docker", evidence: String::new() };
+const DOCKER: DetectedContainer = DetectedContainer { name: "docker", evidence: String::new() };
 
 /// Resolves the request `asked` on a host where exactly the backends in `working` work.
 ///
@@ -9,16 +9,16 @@ const DOCKER: Container = Container { name: "docker", evidence: String::new() };
 fn choose(
     asked: &str,
     working: &[Backend],
-    container: Option<&Container>,
-) -> Result<Chosen, ChooseError> {
+    container: Option<&DetectedContainer>,
+) -> Result<ChosenBackend, ChooseError> {
     let (selection, source) = match asked.split_once('=') {
-        None => (Selection::Auto, Source::BuiltIn),
+        None => (BackendSelection::Auto, ValueSource::BuiltIn),
         Some(("backend", name)) => {
-            (name.parse::<Choice>().unwrap().into(), Source::Flag("--backend".into()))
+            (name.parse::<BackendChoice>().unwrap().into(), ValueSource::Flag("--backend".into()))
         }
         Some((name, value)) => {
             let dialect = Dialect::read([(name.to_owned(), value.to_owned())]).unwrap();
-            (dialect.selection.unwrap(), Source::Variable(name.to_owned()))
+            (dialect.selection.unwrap(), ValueSource::Variable(name.to_owned()))
         }
     };
     let available = |backend| {
@@ -31,9 +31,9 @@ fn choose(
 fn check(
     asked: &str,
     working: &[Backend],
-    container: Option<&Container>,
+    container: Option<&DetectedContainer>,
     backend: Backend,
-    notices: &[(Level, &str)],
+    notices: &[(NoticeLevel, &str)],
 ) {
     let chosen =
         choose(asked, working, container).unwrap_or_else(|error| panic!("{asked}: {error}"));
@@ -44,7 +44,7 @@ fn check(
 }
 
 #[track_caller]
-fn refuse(asked: &str, working: &[Backend], container: Option<&Container>, message: &str) {
+fn refuse(asked: &str, working: &[Backend], container: Option<&DetectedContainer>, message: &str) {
     let error = choose(asked, working, container).unwrap_err();
     assert_eq!(error.to_string(), message);
     assert!(!error.hints().is_empty());
@@ -52,8 +52,10 @@ fn refuse(asked: &str, working: &[Backend], container: Option<&Container>, messa
 
 use Backend::{Bwrap, Docker, E2b, Local, Native, Outer, Podman};
 
-const INSIDE: (Level, &str) = (Level::Info, "Running inside docker, container provides isolation");
-const NOTHING: &str = "no backend can isolate here: native: no native here; bwrap: no bwrap here; no container was detected";
+const INSIDE: (NoticeLevel, &str) =
+    (NoticeLevel::Info, "Running inside docker, container provides isolation");
+const NOTHING: &str = "no backend can isolate here: native: no native here; bwrap: no bwrap here; \
+    no container was detected";
 
 #[test]
 fn auto_takes_native_then_bwrap_then_a_container_and_else_refuses() {
@@ -66,7 +68,7 @@ fn auto_takes_native_then_bwrap_then_a_container_and_else_refuses() {
 }
 
 #[test]
-fn a_backend_by_name_is_that_one_or_nothing() {
+fn a_backend_chosen_by_name_has_no_fallback() {
     for backend in Backend::ALL {
         let asked = format!("backend={backend}");
         check(&asked, &[backend], None, backend, &[]);
@@ -79,7 +81,7 @@ fn a_backend_by_name_is_that_one_or_nothing() {
 }
 
 #[test]
-fn every_row_of_sandbox_mode() {
+fn every_value_of_sandbox_mode_selects_as_documented() {
     check("SANDBOX_MODE=auto", &[Bwrap, Native], None, Bwrap, &[]);
     check("SANDBOX_MODE=auto", &[Bwrap], Some(&DOCKER), Bwrap, &[]);
     check("SANDBOX_MODE=auto", &[Native], Some(&DOCKER), Outer, &[INSIDE]);
@@ -88,9 +90,9 @@ fn every_row_of_sandbox_mode() {
         &[Native],
         None,
         Local,
-        &[(Level::Warning, "No sandbox tool found")],
+        &[(NoticeLevel::Warning, "No sandbox tool found")],
     );
-    let trust = (Level::Info, "SANDBOX_MODE=container, trusting container boundary");
+    let trust = (NoticeLevel::Info, "SANDBOX_MODE=container, trusting container boundary");
     check("SANDBOX_MODE=container", &[Bwrap, Native], None, Outer, &[trust]);
     check("SANDBOX_MODE=container", &[], Some(&DOCKER), Outer, &[trust]);
     check("SANDBOX_MODE=bwrap", &[Bwrap], Some(&DOCKER), Bwrap, &[]);
@@ -108,21 +110,22 @@ fn sandbox_method_never_falls_back() {
         check(&asked, &[backend], None, backend, &[]);
         let others: Vec<_> = Backend::ALL.into_iter().filter(|other| *other != backend).collect();
         let message = format!(
-            "backend `{backend}`, asked for by SANDBOX_METHOD, does not work here: no {backend} here"
+            "backend `{backend}`, asked for by SANDBOX_METHOD, does not work here: no {backend} \
+             here"
         );
         refuse(&asked, &others, Some(&DOCKER), &message);
     }
 }
 
 #[test]
-fn every_row_of_sandbox_type() {
+fn every_value_of_sandbox_type_selects_as_documented() {
     check("SANDBOX_TYPE=local", &[Native, Bwrap], None, Native, &[]);
     check("SANDBOX_TYPE=local", &[Bwrap], None, Bwrap, &[]);
     check("SANDBOX_TYPE=local", &[], Some(&DOCKER), Outer, &[INSIDE]);
     refuse("SANDBOX_TYPE=local", &[Local], None, NOTHING);
     check("SANDBOX_TYPE=docker", &[Docker, Native], None, Docker, &[]);
     let fallback = "SANDBOX_TYPE=docker but docker is not available (no docker here), using native";
-    check("SANDBOX_TYPE=docker", &[Native], None, Native, &[(Level::Warning, fallback)]);
+    check("SANDBOX_TYPE=docker", &[Native], None, Native, &[(NoticeLevel::Warning, fallback)]);
     refuse("SANDBOX_TYPE=docker", &[], None, NOTHING);
     check("SANDBOX_TYPE=e2b", &[E2b], None, E2b, &[]);
     refuse(

@@ -3,7 +3,7 @@ use super::*;
 const ONE: &str = "[[credentials]]\nhost = 'api.example.org'\nfile = '~/.secrets/x'";
 
 #[test]
-fn those_of_the_user_are_added_to_those_of_the_system() {
+fn credentials_of_the_user_are_added_to_those_of_the_system() {
     let settings = given()
         .system("[[credentials]]\nhost = 'b.org'\ncommand = ['pass', 'show', 'hunter22']")
         .user(&format!("\n{ONE}"))
@@ -18,7 +18,8 @@ fn those_of_the_user_are_added_to_those_of_the_system() {
     let row = explained.iter().find(|row| row.key == "credentials").unwrap();
     assert_eq!(
         row.value,
-        "[b.org: Authorization from command pass, api.example.org: Authorization from file /home/ada/.secrets/x]"
+        "[b.org: Authorization from command pass, api.example.org: Authorization from file \
+         /home/ada/.secrets/x]"
     );
     let sources: Vec<_> = row.sources.iter().map(ToString::to_string).collect();
     assert_eq!(
@@ -28,12 +29,15 @@ fn those_of_the_user_are_added_to_those_of_the_system() {
 }
 
 #[test]
-fn nobody_but_the_user_and_the_system_may_speak_of_them() {
-    for (origin, path) in [(Origin::Project, "ringfence.toml"), (Origin::Given, "policy.toml")] {
+fn only_the_user_and_the_system_may_set_credentials() {
+    for (origin, path) in
+        [(FileOrigin::Project, "ringfence.toml"), (FileOrigin::Given, "policy.toml")]
+    {
         let error = refuse(
             given().user(ONE).file(origin, ONE),
             &format!(
-                "{path}:1: credentials are said in the user's or the system's own configuration alone"
+                "{path}:1: credentials are said in the user's or the system's own configuration \
+                 alone"
             ),
         );
         assert_eq!(error.hint().unwrap(), "move them to ~/.config/ringfence/config.toml");
@@ -49,7 +53,7 @@ fn nobody_but_the_user_and_the_system_may_speak_of_them() {
 }
 
 #[test]
-fn what_is_wrong_with_one_is_said_with_its_place() {
+fn an_error_in_a_credential_names_its_place() {
     let wrong = |text: &str| {
         let error = given().user(text).load().unwrap_err();
         std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string)
@@ -60,12 +64,13 @@ fn what_is_wrong_with_one_is_said_with_its_place() {
     );
     assert_eq!(
         wrong("[[credentials]]\nhost = 'b.org'\nfile = '/x'\nheader = 'Authorization'"),
-        "line 4, column 10: `credentials.header`: `Authorization` is no header with one `{secret}` in its value: \
-         write for example `Authorization: Bearer {secret}`"
+        "line 4, column 10: `credentials.header`: `Authorization` is no header with one `{secret}` \
+         in its value: write for example `Authorization: Bearer {secret}`"
     );
     assert_eq!(
         wrong("[[credentials]]\nhost = 'b.org'"),
-        "line 1, column 1: `credentials`: a secret comes from one place: write `file`, `command` or `variable`"
+        "line 1, column 1: `credentials`: a secret comes from one place: write `file`, `command` \
+         or `variable`"
     );
     assert_eq!(
         wrong("[[credentials]]\nhost = 'b.org'\nfile = 'x'"),

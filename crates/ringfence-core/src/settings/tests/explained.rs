@@ -1,7 +1,7 @@
 use super::*;
 
-fn rows(given: Given) -> Vec<String> {
-    let row = |row: Explained| {
+fn rows(given: TestLayers) -> Vec<String> {
+    let row = |row: ExplainedValue| {
         let sources: Vec<_> = row.sources.iter().map(ToString::to_string).collect();
         format!("{} = {} ({})", row.key, row.value, sources.join(" + "))
     };
@@ -9,7 +9,7 @@ fn rows(given: Given) -> Vec<String> {
 }
 
 #[test]
-fn every_value_is_explained_even_when_nobody_said_any() {
+fn every_value_is_explained_even_if_all_are_defaults() {
     let expected = [
         "backend = auto",
         "filesystem.workspace = .",
@@ -59,7 +59,7 @@ fn every_key_of_the_table_is_explained() {
 }
 
 #[test]
-fn a_value_names_where_it_was_said_and_a_variable_keeps_its_secret() {
+fn an_explained_value_names_its_source_and_hides_secrets() {
     let rows = rows(
         given()
             .user("[env]\nset = { TOKEN = 'hunter22' }\n[filesystem]\nhide = ['a']")

@@ -1,20 +1,23 @@
 use super::*;
 use crate::policy::{Egress, Network, Size, Span};
-use crate::{Backend, Choice, Clause};
+use crate::{Backend, BackendChoice, Clause};
 
 #[test]
-fn with_nothing_said_nothing_is_stated() {
+fn settings_without_layers_state_nothing() {
     let settings =
         given().variable("HOME", "/home/ada").variable("RINGFENCE_LOG", "debug").load().unwrap();
     assert_eq!(settings.policy, Policy::default());
-    assert_eq!(settings.selection, Selection::Auto);
-    assert_eq!(settings.audit, Audit { store: Store::OnError, dir: "artifacts/executions".into() });
-    assert_eq!(settings.sources, Sources::default());
+    assert_eq!(settings.selection, BackendSelection::Auto);
+    assert_eq!(
+        settings.audit,
+        AuditSettings { store: RecordedRuns::OnError, dir: "artifacts/executions".into() }
+    );
+    assert_eq!(settings.sources, ValueSources::default());
 }
 
 #[test]
-fn a_scalar_is_the_highest_layers() {
-    let memory = |given: Given, expected: u32, source: &str| {
+fn the_highest_layer_decides_a_scalar() {
+    let memory = |given: TestLayers, expected: u32, source: &str| {
         let settings = given.load().unwrap();
         assert_eq!(settings.policy.limits.memory, Some(Size::mebibytes(expected)));
         check_source(&settings, "limits.memory", source);
@@ -27,7 +30,7 @@ fn a_scalar_is_the_highest_layers() {
     memory(project(), 700, "ringfence.toml:2");
     let variable = || project().variable("RINGFENCE_MEMORY", "2000M");
     memory(variable(), 2000, "RINGFENCE_MEMORY");
-    let policy = || variable().file(Origin::Given, "limits = { memory = '3000M' }");
+    let policy = || variable().file(FileOrigin::Given, "limits = { memory = '3000M' }");
     memory(policy(), 3000, "policy.toml:1");
     memory(policy().flags(Policy::default().memory(Size::mebibytes(4000))), 4000, "--memory");
 }
@@ -35,14 +38,20 @@ fn a_scalar_is_the_highest_layers() {
 #[test]
 fn files_are_layered_by_origin_and_not_by_order() {
     let settings = given().user("backend = 'bwrap'").system("backend = 'native'").load().unwrap();
-    assert_eq!(settings.policy.backend, Some(Choice::Only(Backend::Bwrap)));
+    assert_eq!(settings.policy.backend, Some(BackendChoice::Only(Backend::Bwrap)));
 }
 
 #[test]
-fn lists_are_united_and_remember_everyone_who_added() {
+fn lists_are_united_and_remember_each_source() {
     let settings = given()
-        .system("require = ['network']\n[filesystem]\nread = ['/opt/a']\nhide = ['**/.env']\n[env]\npass = ['LANG']")
-        .user("[filesystem]\nread = ['/opt/b', '/opt/a']\nwrite = ['~/.cache/pip']\n[env]\nset = { A = '1', B = '1' }")
+        .system(
+            "require = ['network']\n[filesystem]\nread = ['/opt/a']\nhide = ['**/.env']\n\
+            [env]\npass = ['LANG']",
+        )
+        .user(
+            "[filesystem]\nread = ['/opt/b', '/opt/a']\nwrite = ['~/.cache/pip']\n[env]\n\
+            set = { A = '1', B = '1' }",
+        )
         .variable("RINGFENCE_READ", "/opt/c:/opt/d")
         .variable("RINGFENCE_HIDE", "*.pem, *.key")
         .variable("RINGFENCE_REQUIRE", "memory")
@@ -76,7 +85,7 @@ fn lists_are_united_and_remember_everyone_who_added() {
 }
 
 #[test]
-fn whoever_says_the_mode_or_the_hosts_says_both() {
+fn a_layer_that_sets_the_mode_or_the_hosts_sets_both() {
     let settings = given()
         .user("[network]\nallow = ['a.org', 'b.org']")
         .variable("RINGFENCE_ALLOW", "c.org")
@@ -96,7 +105,7 @@ fn whoever_says_the_mode_or_the_hosts_says_both() {
 }
 
 #[test]
-fn what_is_said_of_hosts_waits_for_a_layer_that_names_some() {
+fn rules_about_hosts_wait_for_a_layer_that_allows_hosts() {
     let standing = || given().user("[network]\ndeny = ['x.a.org']\ntransparent = true");
     assert_eq!(standing().load().unwrap().policy.network, None);
     let settings = standing()
@@ -173,7 +182,7 @@ fn every_variable_sets_its_key() {
 }
 
 #[test]
-fn a_wrong_value_names_the_variable_and_what_to_write() {
+fn a_wrong_value_names_the_variable_and_a_correction() {
     let error =
         refuse(given().variable("RINGFENCE_MEMORY", "12Q"), "RINGFENCE_MEMORY=`12Q` is not valid");
     assert_eq!(error.hint().unwrap(), "set RINGFENCE_MEMORY to a size such as 512M, or unset it");
@@ -209,12 +218,18 @@ fn an_unknown_variable_names_the_nearest_known_one() {
 }
 
 #[test]
-fn a_variable_that_is_no_text_matters_only_when_it_is_ours() {
+fn a_variable_that_is_no_text_is_refused_only_if_it_is_ours() {
     use std::os::unix::ffi::OsStringExt;
     let load = |name: &str| {
         let variables = [(OsString::from(name), OsString::from_vec(vec![0xff]))];
         let (files, flags) = (&[], Config::default());
-        Settings::load(Inputs { files, variables, flags, home: None, directory: Path::new("/") })
+        Settings::load(SettingsInputs {
+            files,
+            variables,
+            flags,
+            home: None,
+            directory: Path::new("/"),
+        })
     };
     assert!(load("OTHER").is_ok());
     assert_eq!(
@@ -249,16 +264,22 @@ fn paths_that_bound_workspaces_are_absolute_and_know_home() {
         "/etc/ringfence/config.toml:1: allow_workspace = \"src\" is not absolute",
     );
     let files = [LayerText {
-        origin: Origin::User,
+        origin: FileOrigin::User,
         path: "c.toml".into(),
         text: "filesystem.read = ['~/x']".into(),
     }];
     let (variables, flags, home) = ([], Config::default(), None);
-    let error =
-        Settings::load(Inputs { files: &files, variables, flags, home, directory: Path::new("/") });
+    let error = Settings::load(SettingsInputs {
+        files: &files,
+        variables,
+        flags,
+        home,
+        directory: Path::new("/"),
+    });
     assert_eq!(
         error.unwrap_err().to_string(),
-        "c.toml:1: filesystem.read starts with `~`, and there is no home directory to put in its place"
+        "c.toml:1: filesystem.read starts with `~`, and there is no home directory to put in its \
+         place"
     );
 }
 
@@ -268,17 +289,17 @@ fn a_dialect_is_above_files_and_below_our_own_variables() {
         given().user("backend = 'native'\nlimits.time = '5s'").variable("SANDBOX_METHOD", "bwrap")
     };
     let settings = dialect().variable("SANDBOX_TIMEOUT_SEC", "30").load().unwrap();
-    assert_eq!(settings.selection, Selection::Only(Backend::Bwrap));
-    assert_eq!(settings.policy.backend, Some(Choice::Only(Backend::Bwrap)));
+    assert_eq!(settings.selection, BackendSelection::Only(Backend::Bwrap));
+    assert_eq!(settings.policy.backend, Some(BackendChoice::Only(Backend::Bwrap)));
     assert_eq!(settings.policy.limits.time, Some(Span::seconds(30)));
     assert_eq!(settings.selected_by().to_string(), "SANDBOX_METHOD");
     check_source(&settings, "limits.time", "SANDBOX_TIMEOUT_SEC");
 
     let settings = dialect().variable("RINGFENCE_BACKEND", "docker").load().unwrap();
-    assert_eq!(settings.selection, Selection::Only(Backend::Docker));
+    assert_eq!(settings.selection, BackendSelection::Only(Backend::Docker));
     assert_eq!(settings.selected_by().to_string(), "RINGFENCE_BACKEND");
     let settings = dialect().flags(Policy::default().backend(Backend::Local)).load().unwrap();
-    assert_eq!(settings.selection, Selection::Only(Backend::Local));
+    assert_eq!(settings.selection, BackendSelection::Only(Backend::Local));
     assert_eq!(settings.selected_by().to_string(), "--backend");
 }
 
@@ -290,10 +311,10 @@ fn a_dialect_without_a_selector_leaves_the_choice_alone() {
         .variable("SANDBOX_STORE_CODE", "never")
         .load()
         .unwrap();
-    assert_eq!(settings.selection, Selection::Only(Backend::Native));
+    assert_eq!(settings.selection, BackendSelection::Only(Backend::Native));
     assert_eq!(
         (settings.code.block_imports, settings.code.store_code),
-        (BlockImports::Block, Store::Never)
+        (BlockImports::Block, RecordedRuns::Never)
     );
     check_source(&settings, "code.block_imports", "SANDBOX_BLOCK_DANGEROUS_IMPORTS");
     check_source(&settings, "code.store_code", "SANDBOX_STORE_CODE");
@@ -306,7 +327,7 @@ fn a_dialect_without_a_selector_leaves_the_choice_alone() {
 
 #[test]
 fn settings_arrive_at_another_process_as_they_were_sent() {
-    let settings = Given::default()
+    let settings = TestLayers::default()
         .system("backend = 'bwrap'\n[audit]\nstore = 'always'")
         .user(
             "[[credentials]]\nhost = 'api.example.org'\nfile = '~/.token'\n\

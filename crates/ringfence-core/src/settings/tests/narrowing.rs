@@ -5,7 +5,7 @@ use crate::policy::{Network, PathGlob, Size};
 use crate::{Backend, Clause};
 
 #[track_caller]
-fn allowed(given: Given) -> Settings {
+fn allowed(given: TestLayers) -> Settings {
     given.load().unwrap_or_else(|error| panic!("{error:?}"))
 }
 
@@ -17,7 +17,8 @@ fn globs(texts: &[&str]) -> Option<Vec<PathGlob>> {
 fn an_attempt_to_widen_names_both_lines() {
     let error = refuse(
         given().system("[network]\nmode = 'closed'").project("\n\n[network]\nmode = 'open'"),
-        "ringfence.toml:4: network.mode = \"open\" would widen `closed`, set at /etc/ringfence/config.toml:2",
+        "ringfence.toml:4: network.mode = \"open\" would widen `closed`, set at \
+         /etc/ringfence/config.toml:2",
     );
     assert_eq!(
         error.hint().unwrap(),
@@ -84,10 +85,11 @@ fn a_rule_without_a_port_is_two_ports_wide_to_a_project() {
 }
 
 #[test]
-fn what_is_denied_stays_denied() {
+fn hosts_that_are_denied_stay_denied_in_a_project() {
     let user =
         || given().user("[network]\nallow = ['*.a.org']\ndeny = ['x.a.org']\ntransparent = true");
-    let egress = |given: Given| allowed(given).policy.network.unwrap().egress().unwrap().clone();
+    let egress =
+        |given: TestLayers| allowed(given).policy.network.unwrap().egress().unwrap().clone();
     let narrowed = egress(user().project("[network]\nallow = ['*.a.org']\ndeny = ['y.a.org']"));
     assert_eq!(narrowed.deny, ["x.a.org", "y.a.org"].map(|rule| rule.parse().unwrap()));
     assert!(narrowed.transparent);
@@ -101,14 +103,15 @@ fn what_is_denied_stays_denied() {
 }
 
 #[test]
-fn a_project_turns_nothing_on_that_lets_more_out() {
+fn a_project_enables_nothing_that_widens_egress() {
     for (key, flag) in [("observe", "--observe"), ("transparent", "--transparent")] {
-        let project = |given: Given| given.project(&format!("network.{key} = true"));
+        let project = |given: TestLayers| given.project(&format!("network.{key} = true"));
         for below in ["network.mode = 'open'", "network.allow = ['a.org']", ""] {
             let error = refuse(
                 project(given().user(below)),
                 &format!(
-                    "ringfence.toml:1: network.{key} = true would widen `false`, the built-in default"
+                    "ringfence.toml:1: network.{key} = true would widen `false`, the built-in \
+                     default"
                 ),
             );
             assert!(error.hint().unwrap().ends_with(&format!("say it yourself with {flag}")));
@@ -120,8 +123,10 @@ fn a_project_turns_nothing_on_that_lets_more_out() {
 
 #[test]
 fn a_project_may_lower_limits_and_set_new_ones() {
-    let user = "[limits]\ntime = '1m'\nmemory = '1G'\ncpus = 2\nprocesses = 10\noutput = '5M'\ntmp = '1M'\ndisk = '1G'";
-    let lower = "[limits]\ntime = '1s'\nmemory = '1M'\ncpus = 1\nprocesses = 1\noutput = '1M'\ntmp = '1K'\ndisk = '1M'";
+    let user = "[limits]\ntime = '1m'\nmemory = '1G'\ncpus = 2\nprocesses = 10\noutput = '5M'\n\
+        tmp = '1M'\ndisk = '1G'";
+    let lower = "[limits]\ntime = '1s'\nmemory = '1M'\ncpus = 1\nprocesses = 1\noutput = '1M'\n\
+        tmp = '1K'\ndisk = '1M'";
     let settings = allowed(given().user(user).project(lower));
     assert_eq!(settings.policy.limits.memory, Some(Size::mebibytes(1)));
     assert_eq!(settings.policy.limits.processes, Some(1));
@@ -154,11 +159,11 @@ fn a_project_may_lower_limits_and_set_new_ones() {
 }
 
 #[test]
-fn a_project_may_choose_the_strongest_backend_where_nobody_chose_and_no_other() {
+fn a_project_may_choose_only_native_and_only_if_no_layer_chose() {
     for backend in Backend::ALL {
         let given = || given().project(&format!("backend = '{backend}'"));
         if backend == Backend::Native {
-            assert_eq!(allowed(given()).selection, Selection::Only(backend));
+            assert_eq!(allowed(given()).selection, BackendSelection::Only(backend));
         } else {
             let message = format!(
                 "ringfence.toml:1: backend = \"{backend}\" would widen `auto`, the built-in default"
@@ -223,11 +228,12 @@ fn a_project_may_hide_protect_and_require() {
 }
 
 #[test]
-fn a_project_may_not_add_paths_but_may_name_what_is_beneath_allowed_ones() {
+fn a_project_may_only_name_paths_beneath_allowed_ones() {
     let user =
         || given().user("[filesystem]\nread = ['/opt/models', 'data']\nwrite = ['~/.cache/pip']");
     let settings = allowed(user().project(
-        "[filesystem]\nread = ['/opt/models/a', '/home/ada/app/data/x', '~/.cache/pip']\nwrite = ['~/.cache/pip/x']",
+        "[filesystem]\nread = ['/opt/models/a', '/home/ada/app/data/x', '~/.cache/pip']\n\
+         write = ['~/.cache/pip/x']",
     ));
     let files = &settings.policy.filesystem;
     assert_eq!(
@@ -270,12 +276,13 @@ fn a_project_may_not_pass_set_or_replace_variables() {
     );
     refuse(
         given().project("env.set.LD_PRELOAD = '/work/evil.so'"),
-        "ringfence.toml:1: env.set.LD_PRELOAD = \"/work/evil.so\" would widen `unset`, the built-in default",
+        "ringfence.toml:1: env.set.LD_PRELOAD = \"/work/evil.so\" would widen `unset`, the \
+         built-in default",
     );
 }
 
 #[test]
-fn a_project_may_not_say_what_is_the_users_alone() {
+fn a_project_may_not_set_keys_of_the_user() {
     for (text, shown) in [
         ("allow_weaker = ['memory']", "allow_weaker = \"memory\" would widen `[]`"),
         ("workspace_root = '/'", "workspace_root = \"/\" would widen `unset`"),
@@ -291,7 +298,7 @@ fn a_project_may_not_say_what_is_the_users_alone() {
 }
 
 #[test]
-fn a_project_neither_moves_the_workspace_nor_says_where_it_is_inside() {
+fn a_project_moves_the_workspace_neither_outside_nor_inside() {
     let moves = [
         "sub",
         ".git",
@@ -307,7 +314,8 @@ fn a_project_neither_moves_the_workspace_nor_says_where_it_is_inside() {
     for asked in moves {
         let shown = if asked == "~" { "/home/ada" } else { asked };
         let message = format!(
-            "ringfence.toml:1: filesystem.workspace = \"{shown}\" would widen `.`, the built-in default"
+            "ringfence.toml:1: filesystem.workspace = \"{shown}\" would widen `.`, the built-in \
+             default"
         );
         let error = refuse(given().project(&format!("filesystem.workspace = '{asked}'")), &message);
         let hint =
@@ -336,7 +344,7 @@ fn a_project_neither_moves_the_workspace_nor_says_where_it_is_inside() {
 }
 
 /// Values of a key that a project may and may not set.
-struct Decision {
+struct ProjectDecision {
     key: &'static str,
     /// Text of the user's file.
     user: &'static str,
@@ -348,8 +356,8 @@ struct Decision {
 }
 
 /// One decision for each key. An accepted text leaves every other key unchanged.
-const DECISIONS: [Decision; 34] = [
-    Decision {
+const DECISIONS: [ProjectDecision; 34] = [
+    ProjectDecision {
         key: "backend",
         user: "backend = 'auto'",
         refused: &[
@@ -361,7 +369,7 @@ const DECISIONS: [Decision; 34] = [
         ],
         allowed: &["backend = 'auto'", "backend = 'native'"],
     },
-    Decision {
+    ProjectDecision {
         key: "filesystem.workspace",
         user: "filesystem.workspace = '/home/ada/app'",
         refused: &[
@@ -371,7 +379,7 @@ const DECISIONS: [Decision; 34] = [
         ],
         allowed: &["filesystem.workspace = '/home/ada/app'"],
     },
-    Decision {
+    ProjectDecision {
         key: "filesystem.read",
         user: "filesystem.read = ['/opt/a']",
         refused: &[
@@ -381,7 +389,7 @@ const DECISIONS: [Decision; 34] = [
         ],
         allowed: &["filesystem.read = ['/opt/a/b']", "filesystem.read = []"],
     },
-    Decision {
+    ProjectDecision {
         key: "filesystem.write",
         user: "[filesystem]\nwrite = ['/opt/a']\nread = ['/opt/b']",
         refused: &[
@@ -391,25 +399,25 @@ const DECISIONS: [Decision; 34] = [
         ],
         allowed: &["filesystem.write = ['/opt/a/b']", "filesystem.write = []"],
     },
-    Decision {
+    ProjectDecision {
         key: "filesystem.hide",
         user: "filesystem.hide = ['.env']",
         refused: &["filesystem.hide = ['../x']", "filesystem.hide = ['/etc/x']"],
         allowed: &["filesystem.hide = []", "filesystem.hide = ['*.pem']"],
     },
-    Decision {
+    ProjectDecision {
         key: "filesystem.protect",
         user: "",
         refused: &["filesystem.protect = ['../x']", "filesystem.protect = ['/etc/x']"],
         allowed: &["filesystem.protect = []", "filesystem.protect = ['Makefile']"],
     },
-    Decision {
+    ProjectDecision {
         key: "network.mode",
         user: "network.mode = 'closed'",
         refused: &["network.mode = 'open'"],
         allowed: &["network.mode = 'closed'", "network.mode = 'allow'"],
     },
-    Decision {
+    ProjectDecision {
         key: "network.allow",
         user: "network.allow = ['*.a.org']",
         refused: &[
@@ -419,19 +427,19 @@ const DECISIONS: [Decision; 34] = [
         ],
         allowed: &["network.allow = []", "network.allow = ['x.a.org']"],
     },
-    Decision {
+    ProjectDecision {
         key: "network.deny",
         user: "[network]\nallow = ['*.a.org']\ndeny = ['x.a.org']",
         refused: &["network.deny = ['*']"],
         allowed: &["network.deny = []", "network.deny = ['y.a.org']"],
     },
-    Decision {
+    ProjectDecision {
         key: "network.transparent",
         user: "network.allow = ['a.org']",
         refused: &["network.transparent = true"],
         allowed: &["network.transparent = false"],
     },
-    Decision {
+    ProjectDecision {
         key: "network.observe",
         user: "network.allow = ['a.org']",
         refused: &["network.observe = true"],
@@ -469,25 +477,25 @@ const DECISIONS: [Decision; 34] = [
         &["limits.disk = '2G'"],
         &["limits.disk = '0'", "limits.disk = '1M'"],
     ),
-    Decision {
+    ProjectDecision {
         key: "env.pass",
         user: "env.pass = ['LANG']",
         refused: &["env.pass = ['TOKEN']", "env.pass = ['LANG', 'TOKEN']"],
         allowed: &["env.pass = ['LANG']", "env.pass = []"],
     },
-    Decision {
+    ProjectDecision {
         key: "env.set",
         user: "env.set.A = '1'",
         refused: &["env.set.A = '2'", "env.set.LD_PRELOAD = 'x'"],
         allowed: &["env.set.A = '1'"],
     },
-    Decision {
+    ProjectDecision {
         key: "require",
         user: "",
         refused: &["require = ['nothing']"],
         allowed: &["require = ['memory']"],
     },
-    Decision {
+    ProjectDecision {
         key: "allow_weaker",
         user: "allow_weaker = ['memory']",
         refused: &["allow_weaker = ['filesystem']"],
@@ -519,13 +527,13 @@ const DECISIONS: [Decision; 34] = [
         "audit.dir = '/srv/a'",
         &["audit.dir = '/tmp'", "audit.dir = '.'", "audit.dir = '/srv/a'"],
     ),
-    Decision {
+    ProjectDecision {
         key: "code.block_imports",
         user: "code.block_imports = 'warn'",
         refused: &["code.block_imports = 'off'"],
         allowed: &["code.block_imports = 'warn'", "code.block_imports = 'block'"],
     },
-    Decision {
+    ProjectDecision {
         key: "code.imports",
         user: "",
         refused: &["code.imports = ['..']"],
@@ -538,7 +546,7 @@ const DECISIONS: [Decision; 34] = [
         "code.preload = ['json']",
         &["code.preload = []", "code.preload = ['json']"],
     ),
-    Decision {
+    ProjectDecision {
         key: "code.languages",
         user: "code.languages.ruby = { command = ['ruby'], suffix = '.rb' }",
         refused: &[
@@ -557,8 +565,8 @@ const fn limit(
     user: &'static str,
     refused: &'static [&'static str],
     allowed: &'static [&'static str],
-) -> Decision {
-    Decision { key, user, refused, allowed }
+) -> ProjectDecision {
+    ProjectDecision { key, user, refused, allowed }
 }
 
 /// Returns the decision for a key that a project may not set at all.
@@ -566,8 +574,8 @@ const fn users(
     key: &'static str,
     user: &'static str,
     refused: &'static [&'static str],
-) -> Decision {
-    Decision { key, user, refused, allowed: &[] }
+) -> ProjectDecision {
+    ProjectDecision { key, user, refused, allowed: &[] }
 }
 
 /// Returns the keys of the schema. A table with fixed keys counts as its keys, and a map with keys
@@ -610,12 +618,15 @@ fn every_key_of_the_schema_has_a_decision() {
 
 #[test]
 fn a_project_widens_no_key_and_changes_none_that_it_does_not_name() {
-    for Decision { key, user, refused, allowed: texts } in &DECISIONS {
+    for ProjectDecision { key, user, refused, allowed: texts } in &DECISIONS {
         let before = allowed(given().user(user));
         for text in *refused {
             // A text is refused because the project sets it, or because it is invalid in any file.
             let error = given().user(user).project(text).load().expect_err(text);
-            let is_told = matches!(&error, SettingsError::Widening(widening) if widening.key.starts_with(key));
+            let is_told = match &error {
+                SettingsError::Widening(widening) => widening.key.starts_with(key),
+                _ => false,
+            };
             let is_nonsense = given().user(text).load().is_err();
             let is_credential = matches!(error, SettingsError::Credentials { .. });
             assert!(is_told || is_nonsense || is_credential, "{text}: {error}");
@@ -650,7 +661,7 @@ fn explained(settings: &Settings, key: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_project_may_have_the_lint_look_harder_and_never_less() {
+fn a_project_may_only_make_the_lint_stricter() {
     let settings =
         allowed(given().project("[code]\nblock_imports = 'block'\nimports = ['pickle']"));
     assert_eq!(settings.code.block_imports, BlockImports::Block);
@@ -667,7 +678,8 @@ fn a_project_may_have_the_lint_look_harder_and_never_less() {
     );
     refuse(
         given().project("code.store_code = 'always'"),
-        "ringfence.toml:1: code.store_code = \"always\" would widen `on_error`, the built-in default",
+        "ringfence.toml:1: code.store_code = \"always\" would widen `on_error`, the built-in \
+         default",
     );
     refuse(
         given().project("code.warm = 9"),
@@ -692,8 +704,8 @@ fn a_project_may_add_a_language_and_change_none() {
     assert!(settings.code.project_languages.is_empty());
     refuse(
         given().project("[code.languages.python]\ncommand = ['./python']\nsuffix = '.py'"),
-        "ringfence.toml:1: code.languages.python = \"./python FILE.py\" would widen `python3 FILE.py`, \
-         the built-in default",
+        "ringfence.toml:1: code.languages.python = \"./python FILE.py\" would widen `python3 \
+         FILE.py`, the built-in default",
     );
     refuse(
         given().user(ruby).project("[code.languages.fast]\ncommand = ['./ruby']\nsuffix = '.rb'"),

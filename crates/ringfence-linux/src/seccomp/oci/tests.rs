@@ -5,15 +5,15 @@ use libc::{ENOSYS, c_int};
 use serde_json::Value;
 
 use super::*;
-use crate::seccomp::interpret::{Call, interpret};
+use crate::seccomp::interpret::{SyscallData, interpret};
 
-const GARBAGE: u64 = 0xdead_beef_0000_0000;
+const HIGH_WORD_GARBAGE: u64 = 0xdead_beef_0000_0000;
 
 /// Returns the verdict of an engine's filter. Panics if two rules apply, because libseccomp would
 /// then choose between them.
 #[track_caller]
-fn answer(rules: &[&SyscallRule], arguments: [u64; 6]) -> Result<(), c_int> {
-    let holds = |condition: &Condition| {
+fn answer(rules: &[&OciSyscallRule], arguments: [u64; 6]) -> Result<(), c_int> {
+    let holds = |condition: &ArgumentCondition| {
         assert_eq!(condition.op, MASKED_EQUAL);
         arguments[condition.index] & u64::from(condition.value) == u64::from(condition.value_two)
     };
@@ -45,8 +45,8 @@ fn words() -> Vec<u32> {
 #[track_caller]
 fn check(
     architecture: &Architecture,
-    profile: Profile,
-    rules: &[SyscallRule],
+    profile: FilterProfile,
+    rules: &[OciSyscallRule],
     compared: impl Fn(&Syscall) -> bool,
 ) {
     let program = compile(architecture, profile);
@@ -58,7 +58,7 @@ fn check(
             continue;
         }
         let name = syscall.map_or("", |syscall| syscall.name);
-        let rules: Vec<&SyscallRule> =
+        let rules: Vec<&OciSyscallRule> =
             rules.iter().filter(|rule| rule.names.contains(&name)).collect();
         let checks = |index| {
             rules.iter().flat_map(|rule| &rule.args).any(|condition| condition.index == index)
@@ -69,10 +69,11 @@ fn check(
             for &second in choices(1) {
                 let rules = narrowed(&rules, 1, second);
                 for &third in choices(2) {
-                    for garbage in [0, GARBAGE] {
+                    for garbage in [0, HIGH_WORD_GARBAGE] {
                         let word = |word: u32| u64::from(word) | garbage;
                         let arguments = [word(first), word(second), word(third), 0, 0, 0];
-                        let call = Call { number, architecture: architecture.audit, arguments };
+                        let call =
+                            SyscallData { number, architecture: architecture.audit, arguments };
                         let expected = interpret(&program, call).verdict;
                         assert_eq!(
                             answer(&rules, arguments),
@@ -88,8 +89,8 @@ fn check(
 
 /// Returns the rules that one argument does not exclude. Without this, the test would spend its
 /// time on rules that cannot apply.
-fn narrowed<'a>(rules: &[&'a SyscallRule], index: usize, word: u32) -> Vec<&'a SyscallRule> {
-    let possible = |condition: &Condition| {
+fn narrowed<'a>(rules: &[&'a OciSyscallRule], index: usize, word: u32) -> Vec<&'a OciSyscallRule> {
+    let possible = |condition: &ArgumentCondition| {
         condition.index != index || word & condition.value == condition.value_two
     };
     rules.iter().copied().filter(|rule| rule.args.iter().all(possible)).collect()
@@ -107,24 +108,25 @@ fn no_call_has_two_names_and_no_name_stands_for_two_calls() {
 
 #[test]
 fn every_call_gets_the_answer_of_the_filter() {
-    for sockets in [Sockets::Private, Sockets::None] {
+    for sockets in [AllowedSockets::Private, AllowedSockets::None] {
         for architecture in [Architecture::X86_64, Architecture::AARCH64] {
-            let rules = rules(std::slice::from_ref(&architecture), Profile { sockets }, |_| None);
-            check(&architecture, Profile { sockets }, &rules, |_| true);
+            let rules =
+                rules(std::slice::from_ref(&architecture), FilterProfile { sockets }, |_| None);
+            check(&architecture, FilterProfile { sockets }, &rules, |_| true);
         }
     }
 }
 
 #[test]
-fn a_container_to_build_sandboxes_in_gets_no_other_call_than_those_that_build() {
-    let profile = Profile { sockets: Sockets::Open };
+fn the_nesting_profile_adds_only_calls_that_build_sandboxes() {
+    let profile = FilterProfile { sockets: AllowedSockets::Open };
     let architectures = [Architecture::X86_64, Architecture::AARCH64];
     let rules = rules(&architectures, profile, nesting_exception);
     for architecture in &architectures {
         check(architecture, profile, &rules, |syscall| nesting_exception(syscall).is_none());
     }
-    for name in BUILDING {
-        let of_call: Vec<&SyscallRule> =
+    for name in BUILDING_CALLS {
+        let of_call: Vec<&OciSyscallRule> =
             rules.iter().filter(|rule| rule.names.contains(&name)).collect();
         assert_eq!(answer(&of_call, [u64::MAX; 6]), Ok(()), "{name}");
         let refused = families()
@@ -136,8 +138,8 @@ fn a_container_to_build_sandboxes_in_gets_no_other_call_than_those_that_build() 
 }
 
 #[test]
-fn the_text_is_a_profile_that_refuses_what_it_does_not_name() {
-    let text = oci_profile(Profile { sockets: Sockets::Private });
+fn an_oci_profile_refuses_calls_that_it_does_not_name() {
+    let text = oci_profile(FilterProfile { sockets: AllowedSockets::Private });
     let profile: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
     assert_eq!(profile["defaultErrnoRet"], ENOSYS);

@@ -10,7 +10,7 @@ use bollard::models::{
 use ringfence_core::policy::Network;
 use ringfence_core::{Clause, Plan};
 use ringfence_linux::Access;
-use ringfence_linux::seccomp::{Profile, Sockets, oci_profile};
+use ringfence_linux::seccomp::{AllowedSockets, FilterProfile, oci_profile};
 use ringfence_linux::view::inode_limit;
 use sha2::{Digest, Sha256};
 
@@ -88,8 +88,9 @@ impl Reach {
 
     /// Returns the seccomp filter that belongs to this network, as an OCI profile.
     pub(super) fn filter(self) -> String {
-        let sockets = if self == Reach::Host { Sockets::Open } else { Sockets::Private };
-        oci_profile(Profile { sockets })
+        let sockets =
+            if self == Reach::Host { AllowedSockets::Open } else { AllowedSockets::Private };
+        oci_profile(FilterProfile { sockets })
     }
 }
 

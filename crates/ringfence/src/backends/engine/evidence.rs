@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bollard::models::{ContainerInspectResponse, HostConfig};
-use ringfence_linux::inside::Identity as File;
+use ringfence_linux::inside::FileIdentity as File;
 use ringfence_linux::limit_inodes;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::process::Pid;
@@ -168,7 +168,7 @@ pub(super) fn limit_files(scratch: &[Scratch], guest: Pid) {
 fn identify(directory: impl std::os::fd::AsFd, path: &Path, resolve: ResolveFlags) -> Option<File> {
     let opened =
         openat2(directory, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve).ok()?;
-    File::of(&opened).ok()
+    File::from_file(&opened).ok()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use ringfence_linux::{Gate, passing};
+use ringfence_linux::{Gate, fd_passing};
 use rustix::process::Pid;
 use tokio::io::Interest;
 use tokio::net::UnixListener;
@@ -51,7 +51,7 @@ impl Handover {
     pub(super) async fn done(self, reach: Reach) -> Result<(Option<Pid>, Option<Gate>), Failure> {
         let hand = async || -> io::Result<(Option<Pid>, Option<Gate>)> {
             let (guest, _) = self.door.accept().await?;
-            passing::send(&guest, b"!", &[self.socket.as_fd()])?;
+            fd_passing::send(&guest, b"!", &[self.socket.as_fd()])?;
             let process = guest.peer_cred()?.pid().and_then(Pid::from_raw);
             if reach != Reach::Gated {
                 return Ok((process, None));
@@ -94,7 +94,7 @@ mod tests {
         assert!(gate.is_none());
         assert!(net::UnixStream::connect(&door).is_err(), "nobody is there any more");
 
-        let (_, mut handed) = passing::receive(&guest, &mut [0]).unwrap();
+        let (_, mut handed) = fd_passing::receive(&guest, &mut [0]).unwrap();
         let listener = net::UnixListener::from(handed.pop().unwrap());
         let mut caller = net::UnixStream::connect(channel.join(SOCKET)).unwrap();
         let (mut called, _) = listener.accept().unwrap();
@@ -113,9 +113,9 @@ mod tests {
         let handover = Handover::at(&door, &channel).unwrap();
         let guest = net::UnixStream::connect(&door).unwrap();
         let making = std::thread::spawn(move || {
-            passing::receive(&guest, &mut [0]).unwrap();
+            fd_passing::receive(&guest, &mut [0]).unwrap();
             let gate = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            passing::send(&guest, &[0], &[gate.as_fd()]).unwrap();
+            fd_passing::send(&guest, &[0], &[gate.as_fd()]).unwrap();
         });
         let (_, gate) = handover.done(Reach::Gated).await.unwrap();
         assert!(gate.is_some());

@@ -12,7 +12,7 @@ use bollard::query_parameters::{
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use ringfence_core::{Clause, Plan, Support};
-use ringfence_linux::cgroup::oom_counter_of;
+use ringfence_linux::cgroup::find_oom_counter;
 use ringfence_linux::pause::ProcessTree;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::time::{sleep, timeout};
@@ -31,7 +31,7 @@ use super::removal::{Registration, make_way, remove_all};
 use super::{Flavour, Place, block_on};
 use crate::backends::instance::{HostView, Instance, StopError};
 use crate::backends::process_tree::LOG_SIZE;
-use crate::egress::{Sealed, WayOut};
+use crate::egress::{LoadedCredentials, WayOut};
 use crate::readiness::ProcessEnd;
 use crate::room::{ContainerManifest, Manifest};
 use crate::view::Guarded;
@@ -52,7 +52,7 @@ pub(super) struct Request<'a> {
     pub(super) workspace: &'a ResolvedWorkspace,
     pub(super) guarded: &'a Guarded,
     pub(super) place: &'a Place,
-    pub(super) sealed: Option<&'a Sealed>,
+    pub(super) sealed: Option<&'a LoadedCredentials>,
 }
 
 /// Running container. The container is removed when the instance is dropped.
@@ -230,7 +230,7 @@ pub(super) async fn start(
     let inspected = instance.inspect().await?;
     instance.evidence = Evidence::of(&inspected, guest, &scratch);
     let id = inspected.id.as_deref().unwrap_or(&instance.container);
-    instance.oom_counter = oom_counter_of(guest.as_raw_nonzero().get(), id);
+    instance.oom_counter = find_oom_counter(guest.as_raw_nonzero().get(), id);
     instance.refuse_ignored(plan)?;
     Ok(instance)
 }
@@ -403,7 +403,7 @@ impl Instance for ContainerInstance {
         let pid = self.guest.as_ref().map(|guest| guest.pid.as_raw_nonzero().get());
         Some(HostView {
             oom_counters: self.oom_counter.iter().cloned().collect(),
-            tree: pid.and_then(ProcessTree::of),
+            tree: pid.and_then(ProcessTree::from_pid),
         })
     }
 

@@ -37,8 +37,8 @@ impl Mapped {
             |source| Failure::Files { what: "have root's files belong to the user inside", source };
         sweep();
         let mut mapped = Mapped::default();
-        let namespace =
-            ownership::namespace((from.user, from.group), (to.user, to.group)).map_err(failed)?;
+        let namespace = ownership::create_id_map((from.user, from.group), (to.user, to.group))
+            .map_err(failed)?;
         // A source that lies in another source is reached through the mount of the outer source.
         // Shallow binds come first, so the outer source is already mounted.
         let mut tops: Vec<(PathBuf, PathBuf)> = Vec::new();
@@ -72,7 +72,7 @@ impl Mapped {
             | OpenTreeFlags::AT_RECURSIVE
             | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
         let tree = open_tree(CWD, source, flags)?;
-        ownership::translate(tree.as_fd(), namespace)?;
+        ownership::map_mount_ids(tree.as_fd(), namespace)?;
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let point = Path::new(BASE).join(format!("{}-{number}", std::process::id()));
         make_private(Path::new(BASE))?;

@@ -41,7 +41,7 @@ use super::facets::{
 use super::{
     Backend, BackendStart, ContainerError, Freshness, Question, StartedSandbox, Unavailable,
 };
-use crate::egress::{Awaited, WayOut};
+use crate::egress::{GateSource, WayOut};
 use crate::pause::PauseError;
 use crate::room::{NetworkReach, Room, channel_in};
 use crate::session::UnixConnector;
@@ -220,7 +220,7 @@ impl Engine {
         let way_out = instance.take_way_out();
         let variables = named_variables(core, &context, way_out.as_ref());
         let egress = match way_out {
-            Some(WayOut::Gate(gate)) => Some(core.hold_gate(&context, Awaited::Received(gate))?),
+            Some(WayOut::Gate(gate)) => Some(core.hold_gate(&context, GateSource::Received(gate))?),
             Some(WayOut::Proxy(proxy)) => Some(core.order_proxy(&context, proxy).await?),
             None => None,
         };

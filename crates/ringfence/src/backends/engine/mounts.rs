@@ -13,7 +13,7 @@ use super::identity::Identity;
 use super::{GUEST_INSIDE, HANDOVER_INSIDE, LEASH_INSIDE, OWN_INSIDE, Place};
 use crate::ResolvedWorkspace;
 use crate::backends::mounted::{on_host, uncovered};
-use crate::egress::Sealed;
+use crate::egress::LoadedCredentials;
 use crate::granted::GrantedPath;
 use crate::view::{self, Guarded, ViewError};
 
@@ -213,7 +213,7 @@ pub(super) fn binds(view: &View, place: &Place, files: &OwnFiles) -> Vec<Bind> {
 
 /// Writes the certificates that code inside must trust for the proxy, and returns the mounts for
 /// them.
-pub(super) fn trust(place: &Place, sealed: &Sealed) -> Result<Vec<Bind>, Failure> {
+pub(super) fn trust(place: &Place, sealed: &LoadedCredentials) -> Result<Vec<Bind>, Failure> {
     let directory = place.directory.join("container");
     let write = |(inside, contents): (&'static str, Vec<u8>)| {
         let target = PathBuf::from(inside);

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use bollard::models::SystemInfoCgroupVersionEnum;
 use ringfence_core::policy::Size;
-use ringfence_core::{Capabilities, Clause, Defaults, Plan, Policy, Support};
-use ringfence_linux::cgroup::{UncountedMemory, Version, is_swapping};
-use ringfence_linux::gate::Kind;
+use ringfence_core::{Capabilities, Clause, Plan, Policy, Support, UnstatedClauses};
+use ringfence_linux::cgroup::{CgroupVersion, UncountedMemory, has_swap};
+use ringfence_linux::gate::GateKind;
 use rustix::process::Pid;
 
 use super::client::{self, Client, Flavour};
@@ -60,7 +60,12 @@ pub(super) async fn capabilities(
         runtime.unwrap_or("a runtime that it does not name"),
     );
     let support = support(&client, question, &identity, evidence);
-    Ok(Capabilities { backend: flavour.backend(), summary, defaults: Defaults::Required, support })
+    Ok(Capabilities {
+        backend: flavour.backend(),
+        summary,
+        defaults: UnstatedClauses::Required,
+        support,
+    })
 }
 
 /// Results of a trial container that worked.
@@ -87,7 +92,7 @@ fn support(
         ),
     };
     // No engine limits socket buffers where they are counted separately.
-    let version = if is_version_1 { Version::V1 } else { Version::V2 };
+    let version = if is_version_1 { CgroupVersion::V1 } else { CgroupVersion::V2 };
     let missing =
         missing_from_memory(version, UncountedMemory { sockets: is_version_1, swap: swaps });
     let memory = match limits.memory && !missing.is_empty() {
@@ -157,11 +162,11 @@ fn support(
 /// Returns the support for restricting a container to the allowed hosts.
 fn egress(policy: &Policy) -> Support {
     match egress::gate(policy) {
-        Some(Kind::Transparent) => Support::absent(
+        Some(GateKind::Transparent) => Support::absent(
             "only the launcher's own sandboxes can have a tunnel: a container's user may not make one",
             "leave `transparent` out, or use `--backend native`",
         ),
-        Some(Kind::Proxy) | None => Support::enforced("network namespace+egress proxy"),
+        Some(GateKind::Proxy) | None => Support::enforced("network namespace+egress proxy"),
     }
 }
 
@@ -210,7 +215,7 @@ async fn trial(
         Err(error) => Err(failed(&error)),
     };
     room.leave();
-    let swaps = info.swap_limit == Some(false) && is_swapping();
+    let swaps = info.swap_limit == Some(false) && has_swap();
     let is_version_1 = info.cgroup_version == Some(SystemInfoCgroupVersionEnum::_1);
     tried.map(|limits| Found { limits, swaps, is_version_1 })
 }

@@ -19,7 +19,7 @@ use bollard::query_parameters::{
     StartContainerOptions,
 };
 use ringfence_core::Clause;
-use ringfence_linux::gate::PROXY;
+use ringfence_linux::gate::PROXY_ADDRESS;
 
 use super::OWN_INSIDE;
 use super::client::{Client, Flavour};
@@ -134,7 +134,7 @@ impl ProxyNetwork {
             .and_then(|endpoint| endpoint.ip_address.as_deref()?.parse().ok());
         let address: IpAddr =
             address.ok_or_else(|| Failure::NoAddress { container: self.proxy.clone() })?;
-        Ok(SocketAddr::new(address, PROXY.port()))
+        Ok(SocketAddr::new(address, PROXY_ADDRESS.port()))
     }
 
     /// Returns the subnet of the network. A missing subnet is no error: then connections to other

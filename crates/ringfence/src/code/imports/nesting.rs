@@ -7,11 +7,11 @@ use ruff_python_parser::lexer::lex;
 
 /// Deepest nesting that is examined. CPython itself gives up far earlier: after 200 brackets or 100
 /// blocks.
-const DEEPEST: usize = 5000;
+const MAX_NESTING_DEPTH: usize = 5000;
 
 /// One pair of brackets, or the text outside all brackets.
 #[derive(Default)]
-struct Level {
+struct NestingLevel {
     /// Number of tokens since the last comma, each of which may be a level of the syntax tree.
     tokens: usize,
     /// Number of `lambda`s whose colon has not come yet. A comma among their parameters ends no
@@ -29,7 +29,7 @@ struct Level {
 /// line.
 pub(super) fn is_too_deep(code: &str) -> bool {
     let mut lexer = lex(code, Mode::Module);
-    let mut levels = vec![Level::default()];
+    let mut levels = vec![NestingLevel::default()];
     let (mut depth, mut blocks) = (0_usize, 0_usize);
     loop {
         let token = lexer.next_token();
@@ -40,7 +40,7 @@ pub(super) fn is_too_deep(code: &str) -> bool {
             TokenKind::Indent => blocks += 1,
             TokenKind::Dedent => blocks = blocks.saturating_sub(1),
             TokenKind::Newline => {
-                levels = vec![Level::default()];
+                levels = vec![NestingLevel::default()];
                 depth = 0;
             }
             TokenKind::Comma if level.lambdas == 0 && !level.is_open => {
@@ -55,7 +55,7 @@ pub(super) fn is_too_deep(code: &str) -> bool {
                 depth += 1;
                 match token {
                     TokenKind::Lpar | TokenKind::Lsqb | TokenKind::Lbrace => {
-                        levels.push(Level::default())
+                        levels.push(NestingLevel::default())
                     }
                     TokenKind::Lambda => level.lambdas += 1,
                     // A list may follow, or a whole statement, because the parser accepts one
@@ -67,7 +67,7 @@ pub(super) fn is_too_deep(code: &str) -> bool {
                 }
             }
         }
-        if depth + blocks > DEEPEST {
+        if depth + blocks > MAX_NESTING_DEPTH {
             return true;
         }
     }

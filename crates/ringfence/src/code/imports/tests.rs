@@ -2,7 +2,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-fn modules(names: &[&str]) -> Vec<Module> {
+fn modules(names: &[&str]) -> Vec<PythonModule> {
     names.iter().map(|name| name.parse().unwrap()).collect()
 }
 
@@ -33,7 +33,7 @@ fn imports_are_found_however_they_are_written() {
 }
 
 #[test]
-fn what_is_not_listed_or_only_looks_like_it_is_not_found() {
+fn modules_that_are_not_listed_are_not_found() {
     for code in [
         "import sys",
         "import oslo, ossaudiodev",
@@ -130,7 +130,7 @@ fn calls_that_import_are_found_under_every_name() {
 }
 
 #[test]
-fn text_that_is_executed_is_looked_into() {
+fn text_that_is_executed_is_examined() {
     check("exec('import os')", &["line 1, column 6: exec of text that imports os"]);
     check("exec(b'import os')", &["line 1, column 6: exec of text that imports os"]);
     check(
@@ -147,7 +147,7 @@ fn text_that_is_executed_is_looked_into() {
         "import importlib as i\nexec('i.import_module(\"socket\")')",
         &["line 2, column 6: exec of text that imports socket"],
     );
-    // A literal in a literal, deeper than `DEEPEST_LITERAL`.
+    // A literal in a literal, deeper than `MAX_LITERAL_DEPTH`.
     let mut code = "import os".to_owned();
     for _ in 0..12 {
         code = format!("exec({code:?})");
@@ -166,7 +166,7 @@ fn columns_are_characters_and_lines_end_as_python_ends_them() {
 }
 
 #[test]
-fn what_can_be_found_beside_an_error_is_found() {
+fn imports_beside_a_syntax_error_are_found() {
     check("import os\ndef f(:\n", &["line 1, column 8: import os"]);
     check("x = = 1\nimport os\n", &["line 2, column 8: import os"]);
     check("print('a\nimport os", &["line 2, column 8: import os"]);
@@ -175,7 +175,7 @@ fn what_can_be_found_beside_an_error_is_found() {
 }
 
 #[test]
-fn an_error_has_a_place() {
+fn a_syntax_error_has_a_position() {
     let error = |code: &str| find(code, &[]).error;
     assert_eq!(error("x = 1\n"), None);
     assert_eq!(error("x = 1\ny = = 2\n(\n"), Some((2, 5)));
@@ -185,8 +185,11 @@ fn an_error_has_a_place() {
 
 #[test]
 fn findings_are_bounded_in_number() {
-    assert_eq!(found(&"import os\n".repeat(10_000)).len(), MOST);
-    assert_eq!(found(&format!("exec({:?})\n", "import os\n".repeat(10)).repeat(1000)).len(), MOST);
+    assert_eq!(found(&"import os\n".repeat(10_000)).len(), MAX_FINDINGS);
+    assert_eq!(
+        found(&format!("exec({:?})\n", "import os\n".repeat(10)).repeat(1000)).len(),
+        MAX_FINDINGS
+    );
 }
 
 /// Code that is nested too deeply is reported, in bounded time and on a bounded stack.
@@ -266,7 +269,7 @@ fn a_long_list_of_short_things_is_not_deep() {
     let lines = format!("{}import os", "a = b + c\n".repeat(50_000));
     assert_eq!(found(&lines).len(), 1);
     assert_eq!(
-        found(&" ".repeat(LONGEST + 1)),
+        found(&" ".repeat(MAX_CODE_BYTES + 1)),
         ["line 1, column 1: too long, or nested too deeply, to be examined"]
     );
 }

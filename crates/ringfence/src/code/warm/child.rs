@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
 use crate::code::CodeError;
-use crate::code::script::{Lint, Script};
-use crate::code::stage::Stage;
+use crate::code::script::{LintResult, Script};
+use crate::code::stage::CodeStage;
 use crate::engine::Core;
 use crate::granted::Locations;
 use crate::last_word::{LastWord, Tree};
@@ -27,25 +27,25 @@ use crate::workspace::ResolvedWorkspace;
 use crate::{Command, RunError, untrusted};
 
 /// Program that an interpreter runs until there is code.
-pub(in crate::code) const INTERPRETER: &str = include_str!("interpreter.py");
+pub(in crate::code) const INTERPRETER_SCRIPT: &str = include_str!("interpreter.py");
 /// Number of the socket's descriptor in the interpreter. It is the highest number, so that code
 /// finds the lower ones free.
-const CHANNEL: i32 = crate::HIGHEST_DESCRIPTOR;
+const CHANNEL_DESCRIPTOR: i32 = crate::HIGHEST_DESCRIPTOR;
 /// Longest time that the interpreter may take to import its modules.
-const PATIENCE: Duration = Duration::from_secs(60);
+const IMPORT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time after the start of code in which the watching thread polls without sleeping. It is a small
 /// part of the time that the start of the next interpreter costs.
-const AWAKE: Duration = Duration::from_millis(1);
+const BUSY_POLL_TIME: Duration = Duration::from_millis(1);
 /// Longest message with which the interpreter reports that it is ready, in bytes.
-const LONGEST: usize = 16 * 1024;
+const MAX_READY_BYTES: usize = 16 * 1024;
 /// Longest excerpt of the interpreter's output in an error, in characters.
-const TOLD: usize = 500;
+const MAX_EXCERPT_CHARS: usize = 500;
 
-/// Description from which a [`Child`] is started.
+/// Description from which a [`WarmInterpreter`] is started.
 #[derive(Debug, Clone)]
-pub(super) struct Recipe {
+pub(super) struct InterpreterRecipe {
     pub(super) policy: Policy,
-    /// Script that waits: [`INTERPRETER`], in the language of the code.
+    /// Script that waits: [`INTERPRETER_SCRIPT`], in the language of the code.
     pub(super) interpreter: Script,
     /// Modules that are imported beforehand, in one line.
     pub(super) preload: String,
@@ -53,7 +53,7 @@ pub(super) struct Recipe {
 
 /// An interpreter that waits for code.
 #[derive(Debug)]
-pub(super) struct Child {
+pub(super) struct WarmInterpreter {
     /// Run of the interpreter; dropped before its directory in `stage`.
     underway: Underway,
     capture: Capture,
@@ -65,20 +65,20 @@ pub(super) struct Child {
     tree: Option<Tree>,
     /// Modules that could not be imported, each with the reason.
     pub(super) not_imported: Vec<String>,
-    stage: Stage,
+    stage: CodeStage,
 }
 
 /// State of a workspace at the start of an interpreter.
 #[derive(Debug)]
-pub(super) struct Scene {
+pub(super) struct GuardedState {
     policy: Policy,
     workspace: ResolvedWorkspace,
     guarded: Guarded,
 }
 
-impl Scene {
+impl GuardedState {
     /// Returns true if the same paths of the workspace would be guarded now.
-    pub(super) fn is_as_it_was(&self, core: &Core) -> bool {
+    pub(super) fn is_unchanged(&self, core: &Core) -> bool {
         let guarded = core.guarded(&self.policy, &self.workspace, &Locations::read());
         guarded.is_ok_and(|guarded| guarded.is_same(&self.guarded))
     }
@@ -86,7 +86,7 @@ impl Scene {
 
 /// Event that ends the wait of an interpreter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum InterpreterEvent {
     /// The owner has code for the interpreter.
     Called,
     /// The owner no longer needs the interpreter.
@@ -95,12 +95,20 @@ pub(super) enum Event {
     Ended,
 }
 
-impl Child {
+impl WarmInterpreter {
     /// Starts an interpreter, and waits until it is ready for code. The interpreter is ended when
     /// the other end of `line` closes.
-    pub(super) fn start(core: &Core, recipe: &Recipe, line: &OwnedFd) -> Result<Child, CodeError> {
-        let stage =
-            Stage::new(&core.settings, &recipe.policy, &recipe.interpreter, Lint::default())?;
+    pub(super) fn start(
+        core: &Core,
+        recipe: &InterpreterRecipe,
+        line: &OwnedFd,
+    ) -> Result<WarmInterpreter, CodeError> {
+        let stage = CodeStage::new(
+            &core.settings,
+            &recipe.policy,
+            &recipe.interpreter,
+            LintResult::default(),
+        )?;
         let Prepared::Launch(ready) = core.ready(&stage.policy, &stage.command, Purpose::Run)?
         else {
             return Err(CodeError::NotWaiting {
@@ -112,15 +120,16 @@ impl Child {
             step: "make a socket for the interpreter".to_owned(),
             source,
         };
-        let (channel, theirs) = control::pair().map_err(failed)?;
+        let (channel, theirs) = control::socket_pair().map_err(failed)?;
         // No deadline yet, because the time of the code begins when there is code.
-        let (underway, capture) = core.launch_captured(*ready, vec![(CHANNEL, theirs)], None)?;
+        let (underway, capture) =
+            core.launch_captured(*ready, vec![(CHANNEL_DESCRIPTOR, theirs)], None)?;
         let file = File::options()
             .write(true)
             .open(&stage.file)
             .map_err(|source| CodeError::Stage { source })?;
         let command = stage.command.clone();
-        let mut child = Child {
+        let mut child = WarmInterpreter {
             underway,
             capture,
             command,
@@ -145,11 +154,11 @@ impl Child {
 
     /// Returns the state of the workspace at the start, if the policy names a workspace, which
     /// others can change, too.
-    pub(super) fn scene(&self, recipe: &Recipe) -> Option<Scene> {
+    pub(super) fn scene(&self, recipe: &InterpreterRecipe) -> Option<GuardedState> {
         let context = &self.underway.context;
         let (workspace, guarded) = (context.workspace.clone(), context.guarded.clone());
         let is_shared = recipe.policy.filesystem.workspace.is_some();
-        is_shared.then(|| Scene { policy: self.stage.policy.clone(), workspace, guarded })
+        is_shared.then(|| GuardedState { policy: self.stage.policy.clone(), workspace, guarded })
     }
 
     /// Returns the socket on which the interpreter learns that code is ready.
@@ -159,19 +168,19 @@ impl Child {
 
     /// Sends the list of modules to import, and waits for the message that the interpreter is
     /// ready.
-    fn greet(&mut self, recipe: &Recipe, line: &OwnedFd) -> Result<(), CodeError> {
+    fn greet(&mut self, recipe: &InterpreterRecipe, line: &OwnedFd) -> Result<(), CodeError> {
         let lost = |why: &str| CodeError::NotWaiting { why: why.to_owned() };
         let sent =
             rustix::net::send(&*self.channel, recipe.preload.as_bytes(), SendFlags::NOSIGNAL);
         if sent.is_ok() {
-            match self.poll(line, Some(Instant::now() + PATIENCE)) {
+            match self.poll(line, Some(Instant::now() + IMPORT_TIMEOUT)) {
                 None => return Err(lost("it does not come to an end with its imports")),
-                Some(Event::Called | Event::Dismissed) => {
+                Some(InterpreterEvent::Called | InterpreterEvent::Dismissed) => {
                     return Err(lost("it is not wanted any more"));
                 }
-                Some(Event::Ended) => {}
+                Some(InterpreterEvent::Ended) => {}
             }
-            let mut buffer = [0; LONGEST];
+            let mut buffer = [0; MAX_READY_BYTES];
             let heard = rustix::net::recv(&*self.channel, &mut buffer[..], RecvFlags::DONTWAIT);
             let length = heard.map_or(0, |(_, length)| length);
             let text = String::from_utf8_lossy(&buffer[..length]);
@@ -193,20 +202,21 @@ impl Child {
             || format!("ended by signal {}", signal.unwrap_or_default()),
             |code| format!("exited with {code}"),
         );
-        let said: String = untrusted::printable(stderr.trim()).chars().take(TOLD).collect();
+        let said: String =
+            untrusted::printable(stderr.trim()).chars().take(MAX_EXCERPT_CHARS).collect();
         Err(CodeError::NotWaiting {
             why: format!("it {how}; {said}").trim_end_matches(['.', ';', ' ']).to_owned(),
         })
     }
 
     /// Waits for a call of the owner, or for the end of the interpreter.
-    pub(super) fn wait(&self, line: &OwnedFd) -> Event {
-        self.poll(line, None).unwrap_or(Event::Ended)
+    pub(super) fn wait(&self, line: &OwnedFd) -> InterpreterEvent {
+        self.poll(line, None).unwrap_or(InterpreterEvent::Ended)
     }
 
     /// Waits until the owner calls, or until the interpreter writes or ends. Returns `None` at the
     /// deadline.
-    fn poll(&self, line: &OwnedFd, deadline: Option<Instant>) -> Option<Event> {
+    fn poll(&self, line: &OwnedFd, deadline: Option<Instant>) -> Option<InterpreterEvent> {
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let timeout = left.and_then(|left| Timespec::try_from(left).ok());
@@ -216,13 +226,17 @@ impl Child {
                 Ok(0) => return None,
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
-                Err(_) => return Some(Event::Dismissed),
+                Err(_) => return Some(InterpreterEvent::Dismissed),
             }
             if fds[0].revents().contains(PollFlags::IN) {
                 let _ = is_called(line); // poll has found the byte, so this read cannot block
-                return Some(Event::Called);
+                return Some(InterpreterEvent::Called);
             }
-            return Some(if fds[0].revents().is_empty() { Event::Ended } else { Event::Dismissed });
+            return Some(if fds[0].revents().is_empty() {
+                InterpreterEvent::Ended
+            } else {
+                InterpreterEvent::Dismissed
+            });
         }
     }
 
@@ -245,7 +259,7 @@ impl Child {
             capture: Some(&mut self.capture),
             cancel: Some(line.as_fd()),
             last_word: Some(LastWord::on(&self.channel, self.tree.as_ref(), &was_told)),
-            awake_until: Some(Instant::now() + AWAKE),
+            awake_until: Some(Instant::now() + BUSY_POLL_TIME),
             ..Watch::default()
         };
         let result = self.underway.watch(&self.command, watch, None);
@@ -262,7 +276,7 @@ impl Child {
         let _ = rustix::net::shutdown(&self.underway.started.control, Shutdown::Both);
         let mut fds = [PollFd::new(&*self.channel, PollFlags::IN)];
         // An interpreter that does not end in time has read the message.
-        let _ = poll(&mut fds, Timespec::try_from(PATIENCE).ok().as_ref());
+        let _ = poll(&mut fds, Timespec::try_from(IMPORT_TIMEOUT).ok().as_ref());
         rustix::net::recv(&*self.channel, &mut [0][..], RecvFlags::DONTWAIT)
             != Err(Errno::CONNRESET)
     }

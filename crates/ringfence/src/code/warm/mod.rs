@@ -20,17 +20,17 @@ use rustix::net::SendFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::sync::{oneshot, watch};
 
-use super::script::{Lint, Script};
-use super::stage::Teller;
+use super::script::{LintResult, Script};
+use super::stage::ResultBuilder;
 use super::{CodeError, time, with_time};
 use crate::engine::Core;
 use crate::{Engine, RunError, chain};
-pub(super) use child::INTERPRETER;
-use child::{Child, Event, Recipe, Scene, is_called};
+pub(super) use child::INTERPRETER_SCRIPT;
+use child::{GuardedState, InterpreterEvent, InterpreterRecipe, WarmInterpreter, is_called};
 
 /// Longest code, in bytes, that is sent to an interpreter in a message. Longer code is read from
 /// the file.
-const SHORT: usize = 8 * 1024;
+const MAX_SENT_CODE_BYTES: usize = 8 * 1024;
 
 /// Pool of interpreters that wait for code, each in a sandbox of its own that it never leaves and
 /// that nothing else enters. Each interpreter runs one piece of code and is then replaced. Dropping
@@ -42,7 +42,7 @@ const SHORT: usize = 8 * 1024;
 /// of a policy counts this memory.
 #[derive(Debug, Clone)]
 pub struct Interpreters {
-    pool: Arc<Pool>,
+    pool: Arc<InterpreterPool>,
 }
 
 impl Engine {
@@ -51,16 +51,20 @@ impl Engine {
     /// ready, code runs as by [`Engine::execute_code`].
     pub fn interpreters(&self, policy: &Policy, language: &str) -> Result<Interpreters, CodeError> {
         let settings = &self.core.settings.code;
-        let interpreter = Script::new(settings, INTERPRETER, language)?;
+        let interpreter = Script::new(settings, INTERPRETER_SCRIPT, language)?;
         if !interpreter.language.is_python() {
             return Err(CodeError::NotPython { language: language.to_owned() });
         }
         let policy = with_time(policy, None);
         let (changed, _) = watch::channel(());
-        let pool = Arc::new(Pool {
+        let pool = Arc::new(InterpreterPool {
             core: Arc::clone(&self.core),
             policy_sha256: policy.sha256(),
-            recipe: Arc::new(Recipe { policy, interpreter, preload: settings.preload_line() }),
+            recipe: Arc::new(InterpreterRecipe {
+                policy,
+                interpreter,
+                preload: settings.preload_line(),
+            }),
             state: Mutex::default(),
             changed,
         });
@@ -73,18 +77,19 @@ impl Interpreters {
     /// Runs code in an interpreter that waits, or cold if none waits, and returns its result.
     /// Dropping the future ends every process of the code.
     ///
-    /// Everything else is as with [`Engine::execute_code`], and [`crate::result::Meta::warm`] tells
-    /// the two apart. Modules that were imported beforehand are in `sys.modules`, and two frames of
-    /// the interpreter program are below the code's own frames.
+    /// Everything else is as with [`Engine::execute_code`], and
+    /// [`crate::result::RunMetadata::warm`] tells the two apart. Modules that were imported
+    /// beforehand are in `sys.modules`, and two frames of the interpreter program are below the
+    /// code's own frames.
     pub async fn execute_code(
         &self,
         code: &str,
         timeout: Option<Duration>,
     ) -> Result<ExecutionResult, CodeError> {
-        let Pool { core, recipe, .. } = &*self.pool;
+        let InterpreterPool { core, recipe, .. } = &*self.pool;
         let script = Script::new(&core.settings.code, code, &recipe.interpreter.name)?;
-        let lint = match script.is_looked_at() {
-            false => Lint::default(),
+        let lint = match script.is_linted() {
+            false => LintResult::default(),
             true => {
                 let looked_at = script.clone();
                 tokio::task::spawn_blocking(move || looked_at.lint())
@@ -103,7 +108,7 @@ impl Interpreters {
                     None => self.pool.policy_sha256.clone(),
                     Some(_) => with_time(&recipe.policy, timeout).sha256(),
                 };
-                let mut result = Teller::new(script, lint, policy_sha256).tell(outcome)?;
+                let mut result = ResultBuilder::new(script, lint, policy_sha256).tell(outcome)?;
                 result.meta.warm = true;
                 return Ok(result);
             }
@@ -150,18 +155,18 @@ impl Interpreters {
 }
 
 #[derive(Debug)]
-struct Pool {
+struct InterpreterPool {
     core: Arc<Core>,
-    recipe: Arc<Recipe>,
+    recipe: Arc<InterpreterRecipe>,
     policy_sha256: String,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     /// Notifies waiters of [`Interpreters::ready`] that the state has changed.
     changed: watch::Sender<()>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    seats: Vec<Seat>,
+struct PoolState {
+    seats: Vec<PoolEntry>,
     /// Number of the next seat.
     next: u64,
     not_imported: Vec<String>,
@@ -170,25 +175,25 @@ struct State {
 
 /// Entry of the pool for an interpreter that is being started or waits.
 #[derive(Debug)]
-struct Seat {
+struct PoolEntry {
     number: u64,
     /// Pipe to the interpreter's thread; closing it ends the interpreter.
     line: OwnedFd,
-    waiting: Option<Waiting>,
+    waiting: Option<WaitingInterpreter>,
 }
 
 /// Handles through which a waiting interpreter gets code.
 #[derive(Debug)]
-struct Waiting {
-    calls: mpsc::SyncSender<Call>,
+struct WaitingInterpreter {
+    calls: mpsc::SyncSender<RunRequest>,
     channel: Arc<OwnedFd>,
     file: Arc<File>,
-    scene: Option<Arc<Scene>>,
+    scene: Option<Arc<GuardedState>>,
 }
 
 /// Request to run the code that was just written.
 #[derive(Debug)]
-struct Call {
+struct RunRequest {
     begun: Instant,
     time: Duration,
     answer: oneshot::Sender<Result<ExecutionResult, RunError>>,
@@ -196,23 +201,24 @@ struct Call {
 
 /// An interpreter that was taken from the pool. Dropping it ends the interpreter.
 #[derive(Debug)]
-struct Taken {
+struct TakenInterpreter {
     line: OwnedFd,
-    waiting: Waiting,
+    waiting: WaitingInterpreter,
 }
 
-impl Taken {
+impl TakenInterpreter {
     /// Gives the interpreter the code, and waits for the result. Returns `None` if the interpreter
     /// ended before it had the code.
     async fn run(self, code: &str, time: Duration) -> Option<Result<ExecutionResult, RunError>> {
-        let Taken { line, waiting: Waiting { calls, channel, file, .. } } = self;
+        let TakenInterpreter { line, waiting: WaitingInterpreter { calls, channel, file, .. } } =
+            self;
         let (answer, result) = oneshot::channel();
-        calls.try_send(Call { begun: Instant::now(), time, answer }).ok()?;
+        calls.try_send(RunRequest { begun: Instant::now(), time, answer }).ok()?;
         let say =
             |words: &str| rustix::net::send(&*channel, words.as_bytes(), SendFlags::NOSIGNAL).ok();
         // Write on this thread, because to wake another thread would take longer than the writes
         // take. Short code is compiled while its file is written.
-        let is_short = code.len() <= SHORT;
+        let is_short = code.len() <= MAX_SENT_CODE_BYTES;
         if is_short {
             say(&["!", code].concat())?;
         }
@@ -228,8 +234,8 @@ impl Taken {
     }
 }
 
-impl Pool {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl InterpreterPool {
+    fn state(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -239,22 +245,22 @@ impl Pool {
     }
 
     /// Takes an interpreter that waits.
-    fn take(&self) -> Option<Taken> {
+    fn take(&self) -> Option<TakenInterpreter> {
         let mut state = self.state();
         let index = state.seats.iter().position(|seat| seat.waiting.is_some())?;
-        let Seat { line, waiting, .. } = state.seats.remove(index);
-        Some(Taken { line, waiting: waiting? })
+        let PoolEntry { line, waiting, .. } = state.seats.remove(index);
+        Some(TakenInterpreter { line, waiting: waiting? })
     }
 
     /// Takes an interpreter that waits and sees the same as an interpreter that is started now. In
     /// a workspace that others change, too, an interpreter has only those paths hidden and
     /// protected that existed at its start.
-    async fn take_current(&self) -> Option<Taken> {
+    async fn take_current(&self) -> Option<TakenInterpreter> {
         loop {
             let taken = self.take()?;
             let Some(scene) = taken.waiting.scene.clone() else { return Some(taken) };
             let core = Arc::clone(&self.core);
-            let looked = tokio::task::spawn_blocking(move || scene.is_as_it_was(&core)).await;
+            let looked = tokio::task::spawn_blocking(move || scene.is_unchanged(&core)).await;
             if looked.expect("looking at a workspace does not panic") {
                 return Some(taken);
             }
@@ -264,7 +270,7 @@ impl Pool {
     /// Starts the missing interpreters, a few at a time. After a warm run, the pool is refilled
     /// when the code has ended and not when it begins, so that the code does not share the
     /// processors with a start.
-    fn refill(self: &Arc<Pool>) {
+    fn refill(self: &Arc<InterpreterPool>) {
         let at_once =
             std::thread::available_parallelism().map_or(1, |count| count.get().div_ceil(2));
         let mut state = self.state();
@@ -274,7 +280,7 @@ impl Pool {
             let Ok((own, line)) = pipe_with(PipeFlags::CLOEXEC) else { return };
             let number = state.next;
             state.next += 1;
-            state.seats.push(Seat { number, line, waiting: None });
+            state.seats.push(PoolEntry { number, line, waiting: None });
             let (pool, core, recipe) =
                 (Arc::downgrade(self), Arc::clone(&self.core), Arc::clone(&self.recipe));
             std::thread::spawn(move || keep(&pool, &core, &recipe, number, &own));
@@ -282,9 +288,15 @@ impl Pool {
     }
 
     /// Records that an interpreter waits, if its seat still exists.
-    fn seat(self: &Arc<Pool>, number: u64, child: &Child, calls: mpsc::SyncSender<Call>) {
+    fn seat(
+        self: &Arc<InterpreterPool>,
+        number: u64,
+        child: &WarmInterpreter,
+        calls: mpsc::SyncSender<RunRequest>,
+    ) {
         let scene = child.scene(&self.recipe).map(Arc::new);
-        let waiting = Waiting { calls, channel: child.channel(), file: child.file(), scene };
+        let waiting =
+            WaitingInterpreter { calls, channel: child.channel(), file: child.file(), scene };
         let mut state = self.state();
         if let Some(seat) = state.seats.iter_mut().find(|seat| seat.number == number) {
             seat.waiting = Some(waiting);
@@ -315,8 +327,14 @@ impl Pool {
 }
 
 /// Runs one interpreter from its start to its end, on a thread of its own.
-fn keep(pool: &Weak<Pool>, core: &Core, recipe: &Recipe, number: u64, line: &OwnedFd) {
-    let mut child = match Child::start(core, recipe, line) {
+fn keep(
+    pool: &Weak<InterpreterPool>,
+    core: &Core,
+    recipe: &InterpreterRecipe,
+    number: u64,
+    line: &OwnedFd,
+) {
+    let mut child = match WarmInterpreter::start(core, recipe, line) {
         Ok(child) => child,
         Err(error) => {
             // Do not try again before there is code to run, because the same error would occur
@@ -332,13 +350,13 @@ fn keep(pool: &Weak<Pool>, core: &Core, recipe: &Recipe, number: u64, line: &Own
     owner.seat(number, &child, sender);
     drop(owner);
     let called = match child.wait(line) {
-        Event::Called => calls.try_recv().ok(),
-        Event::Dismissed => return,
+        InterpreterEvent::Called => calls.try_recv().ok(),
+        InterpreterEvent::Dismissed => return,
         // The interpreter may have read the code, and may have ended, before this thread sees the
         // call.
-        Event::Ended => calls.try_recv().ok().filter(|_| is_called(line)),
+        InterpreterEvent::Ended => calls.try_recv().ok().filter(|_| is_called(line)),
     };
-    if let Some(Call { begun, time, answer }) = called {
+    if let Some(RunRequest { begun, time, answer }) = called {
         if let Some(result) = child.run(time, line) {
             let duration = begun.elapsed().as_secs_f64();
             // If nobody waits, the run was ended by its caller.

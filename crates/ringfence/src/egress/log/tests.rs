@@ -2,7 +2,7 @@ use ringfence_egress::Via;
 
 use super::*;
 
-fn denied(target: &str) -> Entry {
+fn denied(target: &str) -> LogEntry {
     let denial = ringfence_egress::Denial {
         target: target.to_owned(),
         reason: Reason::Unlisted,
@@ -10,11 +10,11 @@ fn denied(target: &str) -> Entry {
         policy: None,
     };
     let (time, sandbox) = (Timestamp::now().to_string(), Some("own".to_owned()));
-    Entry { time, sandbox, workspace: "/w".into(), event: Event::Denied(denial), number: None }
+    LogEntry { time, sandbox, workspace: "/w".into(), event: Event::Denied(denial), number: None }
 }
 
-fn targets(entries: &[Entry]) -> Vec<&str> {
-    let target = |entry: &'_ Entry| match &entry.event {
+fn targets(entries: &[LogEntry]) -> Vec<&str> {
+    let target = |entry: &'_ LogEntry| match &entry.event {
         Event::Denied(denial) => Some(denial.target.len()),
         _ => None,
     };
@@ -48,7 +48,7 @@ fn a_flood_leaves_the_first_and_the_last_events_of_a_sandbox_and_the_number_of_a
     assert!(recorded.omitted > 0);
     assert_eq!(recorded.omitted + recorded.entries.len() as u64, 30_002);
     assert_eq!(last_number(&log.path), 30_002);
-    assert!(size_of(room.path()) <= 3 * LONGEST_OF_SANDBOX);
+    assert!(size_of(room.path()) <= 3 * MAX_SANDBOX_PART_BYTES);
     // Another process continues with the next number.
     let mut log = OwnLog::new(room.path());
     log.write(denied("later.test:443"));
@@ -80,20 +80,23 @@ fn a_result_tells_of_the_denials_since_its_command_began_whatever_became_of_the_
         log.write(denied(&format!("{number}.again.test:443")));
     }
     let told = since(start);
-    assert_eq!(told.len(), MOST_DENIALS + 1);
-    let more: u64 = told[MOST_DENIALS].split(' ').next().unwrap().parse().unwrap();
-    assert_eq!(more + MOST_DENIALS as u64, 30_001);
+    assert_eq!(told.len(), MAX_LISTED_DENIALS + 1);
+    let more: u64 = told[MAX_LISTED_DENIALS].split(' ').next().unwrap().parse().unwrap();
+    assert_eq!(more + MAX_LISTED_DENIALS as u64, 30_001);
 }
 
 #[test]
 fn the_log_of_a_sandbox_that_ends_goes_to_its_user() {
     let (room, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     hand_over(room.path(), state.path());
-    assert!(!state.path().join(NAME).exists(), "nothing was denied");
+    assert!(!state.path().join(CURRENT_FILE).exists(), "nothing was denied");
     let mut log = OwnLog::new(room.path());
     log.write(denied("first.test:443"));
     hand_over(room.path(), state.path());
-    assert_eq!(targets(&read_part(&state.path().join(NAME)).unwrap().entries), ["first.test:443"]);
+    assert_eq!(
+        targets(&read_part(&state.path().join(CURRENT_FILE)).unwrap().entries),
+        ["first.test:443"]
+    );
 
     for number in 0..30_000 {
         log.write(denied(&format!("{number}.flood.test:443")));
@@ -101,17 +104,17 @@ fn the_log_of_a_sandbox_that_ends_goes_to_its_user() {
     log.write(denied("last.test:443"));
     let state = tempfile::tempdir().unwrap();
     hand_over(room.path(), state.path());
-    let recorded = read_part(&state.path().join(NAME)).unwrap();
+    let recorded = read_part(&state.path().join(CURRENT_FILE)).unwrap();
     let found = targets(&recorded.entries);
     assert_eq!((found[0], found[found.len() - 1]), ("first.test:443", "last.test:443"));
     assert_eq!(recorded.omitted + found.len() as u64, 30_002);
-    assert!(size_of(state.path()) <= LONGEST_SHARE);
+    assert!(size_of(state.path()) <= MAX_SHARE_BYTES);
 }
 
 #[test]
 fn one_run_takes_its_share_of_a_users_log_and_the_rest_is_counted() {
     let state = tempfile::tempdir().unwrap();
-    let path = state.path().join(NAME);
+    let path = state.path().join(CURRENT_FILE);
     SharedLog::new(state.path()).write(denied("earlier.test:443"));
     let mut log = SharedLog::new(state.path());
     for number in 0..20_000 {
@@ -124,30 +127,31 @@ fn one_run_takes_its_share_of_a_users_log_and_the_rest_is_counted() {
     let recorded = read_part(&path).unwrap();
     assert_eq!(targets(&recorded.entries)[0], "earlier.test:443");
     assert_eq!(recorded.omitted + recorded.entries.len() as u64, 20_001);
-    assert!(size_of(state.path()) < LONGEST_SHARE + 2 * LONGEST_LINE);
+    assert!(size_of(state.path()) < MAX_SHARE_BYTES + 2 * MAX_LINE_BYTES);
 }
 
 #[test]
-fn what_goes_when_a_new_part_is_begun_is_counted() {
+fn events_dropped_with_an_old_part_are_counted() {
     let state = tempfile::tempdir().unwrap();
-    let path = state.path().join(NAME);
+    let path = state.path().join(CURRENT_FILE);
     for round in 0..30 {
         let mut log = SharedLog::new(state.path());
         for number in 0..7_000 {
             log.write(denied(&format!("{number}.round{round}.test:443")));
         }
     }
-    let (mut old, new) = (read_part(&path.with_file_name(OLD)).unwrap(), read_part(&path).unwrap());
+    let (mut old, new) =
+        (read_part(&path.with_file_name(PREVIOUS_FILE)).unwrap(), read_part(&path).unwrap());
     assert!(!old.entries.is_empty() && !new.entries.is_empty());
     old.add(new);
     assert_eq!(old.omitted + old.entries.len() as u64, 30 * 7_000);
-    assert!(size_of(state.path()) <= 2 * (LONGEST + 2 * LONGEST_SHARE));
+    assert!(size_of(state.path()) <= 2 * (MAX_PART_BYTES + 2 * MAX_SHARE_BYTES));
 }
 
 #[test]
 fn a_run_goes_on_in_the_new_part_that_other_runs_have_begun() {
     let state = tempfile::tempdir().unwrap();
-    let path = state.path().join(NAME);
+    let path = state.path().join(CURRENT_FILE);
     let mut long = SharedLog::new(state.path());
     long.write(denied("early.test:443"));
     for rotations in 1..=2 {
@@ -172,7 +176,7 @@ fn a_run_goes_on_in_the_new_part_that_other_runs_have_begun() {
 }
 
 #[test]
-fn what_a_client_wrote_does_not_make_a_line_longer_than_it_may_be() {
+fn text_of_a_client_makes_no_line_longer_than_the_limit() {
     let room = tempfile::tempdir().unwrap();
     let mut log = OwnLog::new(room.path());
     let mut long = denied(&"\u{1}".repeat(60_000));
@@ -182,6 +186,6 @@ fn what_a_client_wrote_does_not_make_a_line_longer_than_it_may_be() {
     log.write(denied("short.test:443"));
     let recorded = read_numbered(&log.path).unwrap();
     assert_eq!((recorded.entries.len(), recorded.omitted), (2, 0));
-    assert!(size_of(room.path()) < 2 * LONGEST_LINE);
+    assert!(size_of(room.path()) < 2 * MAX_LINE_BYTES);
     assert_eq!(last_number(&log.path), 2);
 }

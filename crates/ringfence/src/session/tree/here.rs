@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ringfence_core::workspace::without_dots;
+use ringfence_core::workspace::remove_dots;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 
 use crate::Host;
@@ -29,7 +29,7 @@ impl Here {
         // A path through the workspace may lead out again. Then `..` is removed by name, because a
         // planted link would otherwise decide where `..` leads.
         let path = if self.shared(&std::path::absolute(path)?).is_some() {
-            without_dots(&std::path::absolute(path)?)
+            remove_dots(&std::path::absolute(path)?)
         } else {
             path.to_owned()
         };

@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_no_git_writes_is_an_error() {
+    fn an_index_that_git_never_writes_is_an_error() {
         let file = entry(0o100_644, b"file", 0, 4);
         let link = entry(GITLINK_KIND, b"new", 0, 3);
         let both = [file.clone(), link.clone()];
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_for_threads_say_what_is_there() {
+    fn tables_for_threads_must_match_the_entries_of_an_index() {
         let entries = [entry(0o100_644, b"file", 0, 4), entry(GITLINK_KIND, b"new", 0, 3)];
         let [first, second] = entries.each_ref().map(|entry| u8::try_from(entry.len()).unwrap());
         let end_marker =
@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_stand_for_others_are_told() {
+    fn entries_that_stand_for_others_make_an_index_partial() {
         let directory = entry(DIRECTORY_KIND, b"some/", EXTENDED_FLAG, 5);
         assert!(read_parts(3, &[directory], &[extension(b"sdir", b"")]).unwrap().is_partial);
         assert!(read_parts(2, &[entry(GITLINK_KIND, b"", 0, 0)], &[]).unwrap().is_partial);

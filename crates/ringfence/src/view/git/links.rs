@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::GitSearch;
 use crate::view::deciders::{PathState, SearchPhase};
 use crate::view::observed::{
-    DirectoryScan, FileIdentity, FileTime, RepositoryOrigin, TraceEnd, TreeWalk, is_absent,
+    DirectoryScan, FileTime, ObservedIdentity, RepositoryOrigin, TraceEnd, TreeWalk, is_absent,
     is_changed_since, is_present_and_changed_since, paths_below, scan_directory,
 };
 
@@ -108,8 +108,8 @@ impl LinkSurvey {
     /// so a missing name is still missing.
     pub(in crate::view) fn without_covered(
         &mut self,
-        identities: &[(PathBuf, FileIdentity)],
-    ) -> Vec<(PathBuf, FileIdentity)> {
+        identities: &[(PathBuf, ObservedIdentity)],
+    ) -> Vec<(PathBuf, ObservedIdentity)> {
         let surveyed: HashSet<&OsStr> =
             self.directories.iter().map(|path| path.as_os_str()).collect();
         let mut listed = HashSet::new();
@@ -117,7 +117,7 @@ impl LinkSurvey {
         for (path, identity) in identities {
             if identity.is_listed_directory() {
                 listed.insert(path.as_os_str());
-            } else if let FileIdentity::Read { .. } = identity {
+            } else if let ObservedIdentity::Read { .. } = identity {
                 read.insert(path.as_os_str());
             }
         }
@@ -125,12 +125,12 @@ impl LinkSurvey {
             let above = path.parent().map(Path::as_os_str);
             above.is_some_and(|above| surveyed.contains(above) || listed.contains(above))
         };
-        let is_covered = |path: &Path, identity: &FileIdentity| match identity {
-            FileIdentity::Absent => is_in_known_directory(path),
-            FileIdentity::Passed { .. } => {
+        let is_covered = |path: &Path, identity: &ObservedIdentity| match identity {
+            ObservedIdentity::Absent => is_in_known_directory(path),
+            ObservedIdentity::Passed { .. } => {
                 surveyed.contains(path.as_os_str()) && is_in_known_directory(path)
             }
-            FileIdentity::Read { .. } | FileIdentity::Denied => false,
+            ObservedIdentity::Read { .. } | ObservedIdentity::Denied => false,
         };
         let uncovered = identities
             .iter()

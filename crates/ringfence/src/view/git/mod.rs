@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::{io, iter};
 
-use ringfence_core::workspace::without_dots;
+use ringfence_core::workspace::remove_dots;
 use rustix::fs::FileType;
 
 use super::deciders::{Deciders, PathState, path_from};
@@ -454,7 +454,7 @@ impl GitSearch<'_> {
                 .and_then(|worktree| self.deciders.resolve(worktree))
                 .map(|worktree| worktree.path);
             // Git finds submodules relative to the worktree, wherever that is.
-            self.visit_repository(&own, found.clone().or_else(|| named.map(without_dots)));
+            self.visit_repository(&own, found.clone().or_else(|| named.map(remove_dots)));
             let inside = found.filter(|worktree| worktree.starts_with(self.workspace));
             match &back_link {
                 Some(file) if inside.is_some() => self.deciders.protect_silently(&file.path),

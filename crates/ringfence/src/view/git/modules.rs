@@ -5,13 +5,13 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use ringfence_core::workspace::without_dots;
+use ringfence_core::workspace::remove_dots;
 
 use super::config::{ConfigVariable, parse_config};
 use super::index::{Gitlink, IndexLinks, read_index};
 use super::{GitEntry, GitSearch, KnownRepository, MAX_CONFIG, PendingVisit};
 use crate::view::deciders::{PathState, path_from};
-use crate::view::names::lies_in;
+use crate::view::visible_names::lies_in;
 
 /// Commit that an index makes git check out in the work tree of a submodule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,7 +65,7 @@ impl GitSearch<'_> {
 
     /// Returns the path of a submodule's work tree without links. The work tree need not exist.
     fn submodule_path(&mut self, path: &Path) -> PathBuf {
-        self.deciders.resolve(path).map_or_else(|| without_dots(path), |found| found.path)
+        self.deciders.resolve(path).map_or_else(|| remove_dots(path), |found| found.path)
     }
 
     /// Records the commits that git checks out over deciding files, once all deciding files are

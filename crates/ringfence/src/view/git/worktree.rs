@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ringfence_core::workspace::without_dots;
+use ringfence_core::workspace::remove_dots;
 use rustix::fs::{AtFlags, CWD, statat};
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +30,7 @@ pub(in crate::view) fn shared_repository(
     // because the link could be changed later.
     let back_link = worktree.join("gitdir");
     let linked = untrusted::read(&back_link, MAX_PATH).ok()?;
-    if without_dots(&worktree.join(path_from(trim_back_link(linked.as_bytes())))) != link {
+    if remove_dots(&worktree.join(path_from(trim_back_link(linked.as_bytes())))) != link {
         return None;
     }
     let common = untrusted::read(&worktree.join("commondir"), MAX_PATH).ok()?;
@@ -73,7 +73,8 @@ impl DistrustedLinks {
         let written =
             written.and_then(|()| fs_err::write(&mark, path.as_os_str().as_encoded_bytes()));
         if let Err(error) = written {
-            tracing::warn!(path = %path.display(), %error, "cannot remember that a sandbox made this link");
+            tracing::warn!(path = %path.display(), %error, "cannot remember that a sandbox made \
+                this link");
         }
     }
 

@@ -9,13 +9,13 @@ mod far_repositories;
 mod kept_searches;
 
 /// Workspace at `ws` in a temporary directory, shown at `/work`.
-struct Place {
+struct TestWorkspace {
     root: tempfile::TempDir,
 }
 
-impl Place {
-    fn new(files: &[&str]) -> Place {
-        let place = Place { root: tempfile::tempdir().unwrap() };
+impl TestWorkspace {
+    fn new(files: &[&str]) -> TestWorkspace {
+        let place = TestWorkspace { root: tempfile::tempdir().unwrap() };
         fs_err::create_dir(place.path("ws")).unwrap();
         files.iter().for_each(|file| place.write(file, ""));
         place
@@ -33,7 +33,7 @@ impl Place {
 
     /// Waits until a change would get a later time stamp than `file` has.
     fn wait_for_later_changes(&self, file: &str) {
-        while FileTime::now() <= FileTime::of_change(&self.path(file)) {
+        while FileTime::now() <= FileTime::from_change(&self.path(file)) {
             std::hint::spin_loop();
         }
     }
@@ -77,10 +77,10 @@ impl Place {
         };
         let mut view = vec![bind("ws", Path::new("/work"), Access::Write)];
         view.extend(more.iter().map(|(path, access)| bind(path, &self.path(path), *access)));
-        let names = Names::in_view(&view);
+        let names = VisibleNames::in_view(&view);
         let root = self.path("");
         let text = |path: &Path| path.strip_prefix(&root).unwrap_or(path).display().to_string();
-        let Steps { pins, guards } = guarded.steps(&names);
+        let GuardEntries { pins, guards } = guarded.steps(&names);
         let pins = pins.into_iter().map(|path| format!("pin {}", text(&path)));
         let guards = guards.into_iter().map(|entry| match entry {
             Entry::Protect { path } => format!("protect {}", text(&path)),
@@ -93,14 +93,14 @@ impl Place {
 
 #[test]
 fn hooks_and_configuration_are_protected_unasked_and_their_directory_stays() {
-    let place = Place::new(&["ws/.git/config", "ws/.git/hooks/a"]);
+    let place = TestWorkspace::new(&["ws/.git/config", "ws/.git/hooks/a"]);
     let steps = place.steps(&place.guarded(&[]), &[]);
     assert_eq!(steps, ["pin /work/.git", "protect /work/.git/config", "protect /work/.git/hooks"]);
 }
 
 #[test]
-fn what_lies_in_a_guarded_directory_needs_no_guard_of_its_own() {
-    let place = Place::new(&["ws/.git/config", "ws/.git/worktrees/x/commondir"]);
+fn files_in_a_guarded_directory_need_no_guard_of_their_own() {
+    let place = TestWorkspace::new(&["ws/.git/config", "ws/.git/worktrees/x/commondir"]);
     assert_eq!(place.steps(&place.guarded(&[".git", ".git/config"]), &[]), ["hide /work/.git"]);
     let policy = Policy::default()
         .protect(PathGlob::literal(".git"))
@@ -110,15 +110,15 @@ fn what_lies_in_a_guarded_directory_needs_no_guard_of_its_own() {
 }
 
 #[test]
-fn what_is_above_a_hidden_path_stays() {
-    let place = Place::new(&["ws/conf/deep/.env"]);
+fn directories_above_a_hidden_path_stay() {
+    let place = TestWorkspace::new(&["ws/conf/deep/.env"]);
     let steps = place.steps(&place.guarded(&["conf/deep/.env"]), &[]);
     assert_eq!(steps, ["pin /work/conf", "pin /work/conf/deep", "hide /work/conf/deep/.env"]);
 }
 
 #[test]
 fn guarded_paths_are_guarded_wherever_else_they_are_shown() {
-    let place = Place::new(&["ws/.git/config", "ws/.env"]);
+    let place = TestWorkspace::new(&["ws/.git/config", "ws/.env"]);
     let guarded = place.guarded(&[".env"]);
     let check = |more: &[(&str, Access)], expected: &[&str]| {
         let steps: BTreeSet<String> = place.steps(&guarded, more).into_iter().collect();
@@ -137,7 +137,7 @@ fn guarded_paths_are_guarded_wherever_else_they_are_shown() {
 
 #[test]
 fn a_git_file_that_was_planted_is_reported() {
-    let place = Place::new(&[]);
+    let place = TestWorkspace::new(&[]);
     let guarded = place.guarded(&[]);
     place.write("ws/.git", "gitdir: fake");
     assert_eq!(guarded.planted(), [".git"]);
@@ -145,7 +145,7 @@ fn a_git_file_that_was_planted_is_reported() {
 
 #[test]
 fn a_workspace_that_became_a_bare_repository_is_reported() {
-    let place = Place::new(&[]);
+    let place = TestWorkspace::new(&[]);
     let guarded = place.guarded(&[]);
     for file in ["ws/HEAD", "ws/config", "ws/objects/x", "ws/refs/x"] {
         place.write(file, "");
@@ -155,7 +155,7 @@ fn a_workspace_that_became_a_bare_repository_is_reported() {
 
 #[test]
 fn a_repository_that_was_made_is_reported_by_its_directory() {
-    let place = Place::new(&[]);
+    let place = TestWorkspace::new(&[]);
     let guarded = place.guarded(&[]);
     for file in ["ws/.git/hooks/a", "ws/.git/config", "ws/.git/HEAD"] {
         place.write(file, "");
@@ -165,7 +165,7 @@ fn a_repository_that_was_made_is_reported_by_its_directory() {
 
 #[test]
 fn a_link_in_place_of_a_repository_is_followed_and_watched() {
-    let place = Place::new(&["ws/real/config"]);
+    let place = TestWorkspace::new(&["ws/real/config"]);
     symlink("real", place.path("ws/.git")).unwrap();
     let guarded = place.guarded(&[]);
     assert_eq!(place.steps(&guarded, &[]), ["pin /work/real", "protect /work/real/config"]);
@@ -175,8 +175,8 @@ fn a_link_in_place_of_a_repository_is_followed_and_watched() {
 }
 
 /// Creates a repository at `ws/.git`, with a module `sub` and a worktree at `ws/wt`.
-fn repository() -> Place {
-    let place = Place::new(&[
+fn repository() -> TestWorkspace {
+    let place = TestWorkspace::new(&[
         "ws/.git/HEAD",
         "ws/.git/objects/x",
         "ws/.git/refs/heads/main",
@@ -261,7 +261,7 @@ fn a_sequence_that_a_run_left_or_changed_is_reported() {
 }
 
 #[test]
-fn whatever_changes_the_meaning_of_a_commits_name_is_reported() {
+fn a_change_of_the_meaning_of_a_commits_name_is_reported() {
     for file in [
         ".git/info/grafts",
         ".git/modules/sub/info/grafts",
@@ -374,7 +374,7 @@ fn a_link_to_a_guarded_file_that_a_run_removes_is_reported_and_the_file_stays_gu
         ("protect", Policy::default().protect("way/*".parse().unwrap()), "way"),
     ];
     for (effect, policy, link) in policies {
-        let place = Place::new(&["ws/vault/key"]);
+        let place = TestWorkspace::new(&["ws/vault/key"]);
         symlink("vault", place.path("ws/first")).unwrap();
         symlink("first", place.path("ws/way")).unwrap();
         symlink("vault/key", place.path("ws/link")).unwrap();
@@ -402,7 +402,7 @@ fn a_link_to_a_guarded_file_that_a_run_removes_is_reported_and_the_file_stays_gu
 }
 
 /// Returns the path of the list of removed links that a run in the workspace of `place` left.
-fn list_of_removed_links(place: &Place) -> PathBuf {
+fn list_of_removed_links(place: &TestWorkspace) -> PathBuf {
     let lists = fs_err::read_dir(place.path("home/.local/state/ringfence/removed-links")).unwrap();
     let lists: Vec<PathBuf> = lists.map(|entry| entry.unwrap().path()).collect();
     assert_eq!(lists.len(), 1, "{lists:?}");
@@ -411,7 +411,7 @@ fn list_of_removed_links(place: &Place) -> PathBuf {
 
 #[test]
 fn a_run_is_refused_if_the_list_of_removed_links_cannot_be_read() {
-    let place = Place::new(&["ws/vault/key"]);
+    let place = TestWorkspace::new(&["ws/vault/key"]);
     symlink("vault/key", place.path("ws/link")).unwrap();
     let policy = Policy::default().hide(PathGlob::literal("link"));
     let guarded = place.find(&policy);
@@ -438,7 +438,7 @@ fn a_run_is_refused_if_the_list_of_removed_links_cannot_be_read() {
 
 #[test]
 fn removed_links_that_would_fill_their_list_are_remembered_by_target() {
-    let place = Place::new(&["ws/store/abc", "ws/conf/x"]);
+    let place = TestWorkspace::new(&["ws/store/abc", "ws/conf/x"]);
     symlink("../store/abc", place.path("ws/conf/prod.key")).unwrap();
     let policy = Policy::default().hide("conf/*.key".parse().unwrap());
     let is_guarded =
@@ -464,7 +464,7 @@ fn removed_links_that_would_fill_their_list_are_remembered_by_target() {
 
 #[test]
 fn more_guarded_files_or_links_than_can_be_mounted_are_refused() {
-    let place = Place::new(&["ws/a/.env", "ws/b/x"]);
+    let place = TestWorkspace::new(&["ws/a/.env", "ws/b/x"]);
     for number in 0..=MAX_GUARDED_PATHS {
         fs_err::hard_link(place.path("ws/a/.env"), place.path(&format!("ws/b/{number}"))).unwrap();
     }
@@ -478,7 +478,7 @@ fn more_guarded_files_or_links_than_can_be_mounted_are_refused() {
         ["pin /work/a", "hide /work/a/.env", "hide /work/b"]
     );
 
-    let place = Place::new(&["ws/real/x"]);
+    let place = TestWorkspace::new(&["ws/real/x"]);
     (0..200).for_each(|number| place.write(&format!("ws/real/{number}.env"), ""));
     (0..100).for_each(|number| symlink("real", place.path(&format!("ws/l{number}"))).unwrap());
     let error = place.try_find(&pattern("l*/*.env")).unwrap_err();
@@ -487,7 +487,7 @@ fn more_guarded_files_or_links_than_can_be_mounted_are_refused() {
 
 #[test]
 fn every_link_on_the_way_to_a_match_counts() {
-    let place = Place::new(&["ws/vault/key"]);
+    let place = TestWorkspace::new(&["ws/vault/key"]);
     symlink("vault", place.path("ws/first")).unwrap();
     symlink("first", place.path("ws/way")).unwrap();
     let policy = Policy::default().hide("way/*".parse().unwrap());
@@ -574,7 +574,7 @@ fn an_index_that_cannot_be_judged_is_reported_after_every_run() {
 
 #[test]
 fn repositories_that_lead_to_each_other_in_a_long_chain_are_all_found() {
-    let place = Place::new(&["ws/.git/HEAD"]);
+    let place = TestWorkspace::new(&["ws/.git/HEAD"]);
     for number in 0..1000 {
         let include = format!("[include]\n\tpath = inc{}\n", number + 1);
         place.write(&format!("ws/.git/inc{number}"), &include);
@@ -614,7 +614,7 @@ fn a_worktree_and_a_clone_that_a_run_makes_inside_are_not_reported() {
 
 #[test]
 fn a_repository_that_the_environment_names_is_guarded() {
-    let place = Place::new(&["ws/a/b/cfg/HEAD", "ws/a/b/common/hooks/x"]);
+    let place = TestWorkspace::new(&["ws/a/b/cfg/HEAD", "ws/a/b/common/hooks/x"]);
     (0..40).for_each(|number| place.write(&format!("ws/0{number}/x"), ""));
     place.write("ws/a/b/cfg/config", "[core]\n\tfsmonitor = ./x.sh\n");
     place.write("ws/work/x.sh", "");
@@ -636,7 +636,7 @@ fn a_repository_that_the_environment_names_is_guarded() {
 
 #[test]
 fn repositories_above_and_in_other_writable_trees_are_guarded() {
-    let place = Place::new(&["other/one/.git/config", "two/tree/hooks/x"]);
+    let place = TestWorkspace::new(&["other/one/.git/config", "two/tree/hooks/x"]);
     // The workspace lies in a directory with a `.git` that is not a repository, below one that is.
     fs_err::create_dir_all(place.path("ws/inner/.git")).unwrap();
     place.write("ws/.git/config", "[include]\n\tpath = ../inner/deep/conf\n");
@@ -662,7 +662,7 @@ fn repositories_above_and_in_other_writable_trees_are_guarded() {
 
 #[test]
 fn scripts_behind_links_in_hook_directories_are_protected() {
-    let place = Place::new(&[
+    let place = TestWorkspace::new(&[
         "ws/.husky/_/h",
         "ws/tmpl/hooks/h",
         "ws/tools/one",
@@ -713,7 +713,7 @@ fn files_that_an_interpreter_finds_beside_a_script_are_guarded() {
         ),
     ];
     for (command, file, text, added) in cases {
-        let place = Place::new(&["ws/.git/HEAD"]);
+        let place = TestWorkspace::new(&["ws/.git/HEAD"]);
         place.write("ws/.git/config", format!("[filter \"x\"]\n\tclean = {command}\n"));
         place.write(&format!("ws/{file}"), text);
         let guarded = place.guarded(&[]);
@@ -725,7 +725,7 @@ fn files_that_an_interpreter_finds_beside_a_script_are_guarded() {
 
 #[test]
 fn a_script_that_is_named_without_its_end_is_protected() {
-    let place = Place::new(&["ws/tools/clean.js", "ws/tools/other.js"]);
+    let place = TestWorkspace::new(&["ws/tools/clean.js", "ws/tools/other.js"]);
     place.write(
         "ws/.git/config",
         "[filter \"x\"]\n\tclean = node tools/clean\n\tsmudge = sh tools/other\n",
@@ -748,9 +748,15 @@ fn modules_beside_a_script_that_a_hook_leads_to_are_reported() {
 
 #[test]
 fn arguments_of_an_alias_are_no_files() {
-    let place =
-        Place::new(&["ws/build", "ws/lint.py", "ws/tools/run", "ws/tools/Makefile", "ws/clean"]);
-    let config = "[alias]\n\ta = !make build -C tools && lint.py && tools/run\n[filter \"x\"]\n\tclean = sh clean\n";
+    let place = TestWorkspace::new(&[
+        "ws/build",
+        "ws/lint.py",
+        "ws/tools/run",
+        "ws/tools/Makefile",
+        "ws/clean",
+    ]);
+    let config = "[alias]\n\ta = !make build -C tools && lint.py && tools/run\n\
+        [filter \"x\"]\n\tclean = sh clean\n";
     place.write("ws/.git/config", config);
     let steps = place.steps(&place.guarded(&[]), &[]);
     for file in ["lint.py", "tools/run", "tools/Makefile", "clean"] {
@@ -785,7 +791,7 @@ fn links_behind_many_directories_are_reported() {
 #[test]
 fn a_shared_repository_is_guarded_with_its_worktrees() {
     let own = "repo/.git/worktrees/ws";
-    let place = Place::new(&["repo/.git/more", "repo/.git/objects/x", "repo/.git/refs/x"]);
+    let place = TestWorkspace::new(&["repo/.git/more", "repo/.git/objects/x", "repo/.git/refs/x"]);
     place.write("repo/.git/config", "[include]\n\tpath = more\n");
     place.write("ws/.git", format!("gitdir: {}\n", place.path(own).display()));
     place.write(&format!("{own}/gitdir"), place.path("ws/.git").display().to_string());
@@ -812,7 +818,7 @@ fn a_shared_repository_is_guarded_with_its_worktrees() {
 
 #[test]
 fn hooks_that_the_configuration_names_are_protected_or_watched() {
-    let place = Place::new(&["ws/.husky/_/pre-commit"]);
+    let place = TestWorkspace::new(&["ws/.husky/_/pre-commit"]);
     place.write("ws/.git/config", "[core]\n\thooksPath = .husky/_\n[include]\n\tpath = ../more\n");
     let guarded = place.guarded(&[]);
     assert!(place.steps(&guarded, &[]).contains(&"protect /work/.husky".to_owned()));
@@ -822,8 +828,12 @@ fn hooks_that_the_configuration_names_are_protected_or_watched() {
 
 #[test]
 fn other_names_of_guarded_files_are_guarded() {
-    let place =
-        Place::new(&["ws/.git/config", "ws/.git/hooks/pre-commit", "ws/.env", "ws/a/plain"]);
+    let place = TestWorkspace::new(&[
+        "ws/.git/config",
+        "ws/.git/hooks/pre-commit",
+        "ws/.env",
+        "ws/a/plain",
+    ]);
     for (file, name) in
         [(".git/config", "one"), (".git/hooks/pre-commit", "a/two"), (".env", "three")]
     {
@@ -839,7 +849,8 @@ fn other_names_of_guarded_files_are_guarded() {
 
 #[test]
 fn other_names_outside_the_workspace_are_guarded_where_they_are_shown() {
-    let place = Place::new(&["ws/.git/config", "ws/.env", "read/deep/plain", "write/plain"]);
+    let place =
+        TestWorkspace::new(&["ws/.git/config", "ws/.env", "read/deep/plain", "write/plain"]);
     fs_err::hard_link(place.path("ws/.env"), place.path("read/deep/x")).unwrap();
     fs_err::hard_link(place.path("ws/.git/config"), place.path("write/c")).unwrap();
     let mut policy = Policy::default().hide(PathGlob::literal(".env"));
@@ -854,7 +865,7 @@ fn other_names_outside_the_workspace_are_guarded_where_they_are_shown() {
 
 #[test]
 fn nothing_is_guarded_where_nothing_is_to_be_protected() {
-    let place = Place::new(&["ws/.git/config"]);
+    let place = TestWorkspace::new(&["ws/.git/config"]);
     let mut policy = Policy::default();
     policy.filesystem.protect = Some(Vec::new());
     let guarded = place.find(&policy);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use ringfence::Policy;
-use ringfence::contexts::{Context, Event};
+use ringfence::contexts::{CellEvent, CodeContext};
 use ringfence_test_ledger::require;
 use serde_json::json;
 
@@ -14,7 +14,7 @@ use super::{behind, in_python, interrupted, raised, run, value};
 const LONG: usize = 17 << 20;
 
 /// Checks that an error was reported in part, with its type and its end.
-async fn is_told_in_part(context: &Context, code: &str, name: &str, end: &str) {
+async fn is_told_in_part(context: &CodeContext, code: &str, name: &str, end: &str) {
     let error = raised(context, code).await;
     assert_eq!(error.name, name, "{code}");
     for text in [&error.value, &error.traceback] {
@@ -63,8 +63,8 @@ fn an_error_of_python_that_fails_when_it_is_told_ends_its_cell() {
         // An error whose text takes forever to compute can be interrupted: once for its text, and
         // once for its traceback. The code counts before it writes, because the interrupt follows
         // what it writes.
-        let endless = "class E(Exception):\n def __str__(self):\n  n = E.n = getattr(E, 'n', 0) + 1\n  print(1)\n  \
-                       while n < 2: pass\n  return 'found'\nraise E";
+        let endless = "class E(Exception):\n def __str__(self):\n  n = E.n = getattr(E, 'n', 0) + \
+            1\n  print(1)\n  while n < 2: pass\n  return 'found'\nraise E";
         let error = interrupted(context, endless).await;
         assert_eq!(
             (error.name.as_str(), error.value.as_str()),
@@ -81,8 +81,9 @@ fn a_form_of_python_that_cannot_be_read_is_left_out() {
     in_python(async |context| {
         run(
             context,
-            "class Rich:\n def __init__(self, value): self.value = value\n def __repr__(self): return 'plain'\n \
-                      def _repr_html_(self): return '<b>'\n def _repr_json_(self): return self.value",
+            "class Rich:\n def __init__(self, value): self.value = value\n def __repr__(self): \
+             return 'plain'\n def _repr_html_(self): return '<b>'\n def _repr_json_(self): return \
+             self.value",
         )
         .await;
         let deep = "deep = 1\nfor _ in range(200): deep = [deep]";
@@ -109,9 +110,11 @@ fn a_form_of_python_that_cannot_be_read_is_left_out() {
 fn a_result_that_the_host_cannot_read_is_counted() {
     require!(user_namespaces, binary, python3);
     in_python(async |context| {
-        let forge = "import gc\nhost = next(o for o in gc.get_objects() if type(o).__name__ == 'Host')\nx = 7";
+        let forge = "import gc\nhost = next(o for o in gc.get_objects() if type(o).__name__ == \
+            'Host')\nx = 7";
         run(context, forge).await;
-        let forged = "host.send(host.output, b'{\"type\":\"result\",\"is_main_result\":false,\"formats\":{\"x\":1e999}}')\nx";
+        let forged = "host.send(host.output, \
+            b'{\"type\":\"result\",\"is_main_result\":false,\"formats\":{\"x\":1e999}}')\nx";
         let outcome = run(context, forged).await;
         assert_eq!((outcome.left.results, outcome.results.len()), (1, 1), "{outcome:?}");
         assert_eq!(value(context, "x").await, "7");
@@ -160,7 +163,8 @@ fn a_context_keeps_the_descriptors_that_it_needs() {
         // them.
         assert_eq!(run(context, "!ls /proc/self/fd | wc -l").await.stdout.trim(), "4");
         let forked = "if os.fork() == 0:\n os.closerange(3, os.sysconf('SC_OPEN_MAX'))\n \
-                      print(max(map(int, os.listdir('/proc/self/fd'))) < 10)\n os._exit(0)\nos.wait()[1]";
+                      print(max(map(int, os.listdir('/proc/self/fd'))) < 10)\n os._exit(0)\n\
+                      os.wait()[1]";
         let outcome = run(context, forked).await;
         assert_eq!(
             (outcome.stdout.as_str(), outcome.results[0].text()),
@@ -191,8 +195,9 @@ fn streams_that_code_closed_work_in_the_next_cell() {
         }
         assert_eq!(value(context, "sys.stdout.close(); 6").await, "6");
         // Streams that the code puts in their place stay there.
-        let own = "class Own:\n def __init__(self): self.said = ''\n def write(self, text): self.said += text\n\
-                   sys.stdout, before = Own(), sys.stdout";
+        let own = "class Own:\n def __init__(self): self.said = ''\n def write(self, text): \
+            self.said += text\n\
+            sys.stdout, before = Own(), sys.stdout";
         run(context, own).await;
         assert_eq!(run(context, "print('kept')").await.stdout, "");
         assert_eq!(
@@ -203,10 +208,11 @@ fn streams_that_code_closed_work_in_the_next_cell() {
 }
 
 #[test]
-fn what_a_fork_of_a_cell_wrote_is_heard() {
+fn output_of_a_fork_of_a_cell_is_reported() {
     require!(user_namespaces, binary, python3);
     in_python(async |context| {
-        let code = "import os\nchild = os.fork()\nif child == 0: print('child', end='')\nelse: os.waitpid(child, 0)\nNone";
+        let code = "import os\nchild = os.fork()\nif child == 0: print('child', end='')\n\
+            else: os.waitpid(child, 0)\nNone";
         let outcome = run(context, code).await;
         assert_eq!((outcome.stdout.as_str(), outcome.error), ("child", None));
     });
@@ -262,7 +268,8 @@ fn errors_and_values_of_javascript_that_cannot_be_told_cost_no_state() {
             ("{ get err() { throw 1 }, message: 'm' }", "m"),
             ("new Error('half \\ud800')", "half \u{fffd}"),
             (
-                "{ [Symbol.for('nodejs.util.inspect.custom')]() { throw 1 }, get message() { throw 1 } }",
+                "{ [Symbol.for('nodejs.util.inspect.custom')]() { throw 1 }, get message() { throw \
+                 1 } }",
                 "<an error that cannot be told>",
             ),
         ] {
@@ -300,7 +307,7 @@ fn errors_and_values_of_javascript_that_cannot_be_told_cost_no_state() {
 }
 
 #[test]
-fn what_fails_in_a_shell_that_ends_at_failures_ends_the_cell() {
+fn a_failure_in_a_shell_with_errexit_ends_the_cell() {
     require!(user_namespaces, binary);
     behind(Policy::default(), async |sandbox| {
         let context = sandbox.contexts().create("bash", None).await.unwrap();
@@ -341,7 +348,7 @@ fn names_of_a_shell_are_the_codes_own() {
 }
 
 #[test]
-fn what_a_cell_of_python_wrote_until_its_interrupt_is_told_once() {
+fn output_of_a_python_cell_until_its_interrupt_is_reported_once() {
     require!(user_namespaces, binary, python3);
     in_python(async |context| {
         for _ in 0..10 {
@@ -349,7 +356,7 @@ fn what_a_cell_of_python_wrote_until_its_interrupt_is_told_once() {
             let mut cell = context.execute(code, &BTreeMap::new()).await.unwrap();
             let (mut said, mut is_asked) = (String::new(), false);
             while let Some(event) = cell.next().await {
-                if let Event::Stdout(text) = event.unwrap() {
+                if let CellEvent::Stdout(text) = event.unwrap() {
                     said.push_str(&text);
                     if !std::mem::replace(&mut is_asked, true) {
                         context.interrupt().await.unwrap();

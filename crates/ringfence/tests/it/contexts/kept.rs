@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ringfence::contexts::{Context, ContextError, Event};
+use ringfence::contexts::{CellEvent, CodeContext, ContextError};
 use ringfence::{Engine, Exec, Policy, Sandbox, StartRequest};
 use ringfence_test_ledger::require;
 use tempfile::TempDir;
@@ -60,23 +60,23 @@ impl Stays {
 }
 
 fn listed(sandbox: &Sandbox) -> Vec<[String; 3]> {
-    let told = |context: &Context| {
+    let told = |context: &CodeContext| {
         [context.id(), context.language(), context.directory()].map(str::to_owned)
     };
     sandbox.contexts().list().iter().map(told).collect()
 }
 
 /// Returns the only context of a sandbox.
-fn only(sandbox: &Sandbox) -> Context {
+fn only(sandbox: &Sandbox) -> CodeContext {
     let all = sandbox.contexts().list();
     assert_eq!(all.len(), 1, "{all:?}");
     all.into_iter().next().unwrap()
 }
 
 /// Runs a cell until it has written something, and drops it while it still runs.
-async fn leave_running(context: &Context, code: &str) {
+async fn leave_running(context: &CodeContext, code: &str) {
     let mut cell = context.execute(code, &BTreeMap::new()).await.unwrap();
-    while !matches!(cell.next().await.unwrap().unwrap(), Event::Stdout(_)) {}
+    while !matches!(cell.next().await.unwrap().unwrap(), CellEvent::Stdout(_)) {}
 }
 
 /// Returns the number of processes that run in the sandbox.
@@ -148,7 +148,7 @@ fn contexts_go_on_for_the_next_process() {
 }
 
 #[test]
-fn a_cell_that_nobody_listens_to_any_more_is_interrupted_and_what_it_said_is_gone() {
+fn a_cell_without_a_listener_is_interrupted_and_its_output_is_lost() {
     require!(user_namespaces, binary, python3, node);
     for (language, cells, check, result) in [
         (
@@ -191,7 +191,7 @@ fn a_cell_that_nobody_listens_to_any_more_is_interrupted_and_what_it_said_is_gon
 }
 
 #[test]
-fn what_a_context_started_goes_on_with_it() {
+fn processes_that_a_context_started_go_on_with_it() {
     require!(user_namespaces, binary, python3);
     let stays = Stays::new();
     let marker = format!("77{}", std::process::id());
@@ -216,7 +216,8 @@ fn what_a_context_started_goes_on_with_it() {
 fn a_cell_that_does_not_end_ends_its_context() {
     require!(user_namespaces, binary, python3);
     let stays = Stays::new();
-    let stubborn = "import time\nprint(1)\nwhile True:\n try:\n  while True: time.sleep(1)\n except KeyboardInterrupt: pass";
+    let stubborn = "import time\nprint(1)\nwhile True:\n try:\n  while True: time.sleep(1)\n \
+        except KeyboardInterrupt: pass";
     stays.keeper(async |sandbox| {
         leave_running(&sandbox.contexts().create("python", None).await.unwrap(), stubborn).await;
     });

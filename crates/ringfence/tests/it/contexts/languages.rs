@@ -89,7 +89,7 @@ fn javascript_keeps_its_state_and_survives_interrupts() {
 }
 
 #[test]
-fn a_language_without_contexts_or_without_its_program_is_an_error_that_says_what_there_is() {
+fn a_language_without_contexts_or_program_is_an_error_that_lists_the_others() {
     require!(user_namespaces, binary);
     let home = place();
     let mut code = CodeSettings::default();
@@ -118,7 +118,7 @@ fn a_language_without_contexts_or_without_its_program_is_an_error_that_says_what
 }
 
 #[test]
-fn the_lint_of_imports_is_asked_here_too() {
+fn the_lint_of_imports_also_examines_cells() {
     require!(user_namespaces, binary, python3);
     let home = place();
     for degree in [BlockImports::Off, BlockImports::Block] {
@@ -164,8 +164,9 @@ fn tables_of_pandas_and_figures_of_matplotlib_are_shown() {
         );
         assert_eq!(shown["e2b/data"], json!({"a": [1, 2], "b": ["x", null]}));
         // Two figures are shown by `show`, and one is still open at the end.
-        let figures = "import matplotlib.pyplot as plt\nfor _ in range(2):\n    plt.plot([1, 2]); plt.show()\n\
-                       figure = plt.figure(); figure.gca().plot([3]); None";
+        let figures = "import matplotlib.pyplot as plt\n\
+            for _ in range(2):\n    plt.plot([1, 2]); plt.show()\n\
+            figure = plt.figure(); figure.gca().plot([3]); None";
         let drawn = run(&context, figures).await;
         assert_eq!(
             (drawn.stderr.as_str(), drawn.error, drawn.results.len()),

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Creates a superproject whose index has the submodule `sub`, at `commit`.
-fn superproject(commit: u8) -> Place {
+fn superproject(commit: u8) -> TestWorkspace {
     let place = repository();
     place.write("ws/.git/index", index_with_commit("sub", commit));
     place.write("ws/sub/.git", "gitdir: ../.git/modules/sub\n");
@@ -18,7 +18,7 @@ fn index_with_commit(path: &str, commit: u8) -> Vec<u8> {
 }
 
 #[track_caller]
-fn check_changed_commit(place: &Place, expected: &[&str], purpose: &str) {
+fn check_changed_commit(place: &TestWorkspace, expected: &[&str], purpose: &str) {
     let guarded = place.guarded(&[]);
     assert_eq!(guarded.planted(), [] as [&str; 0], "{purpose}");
     place.write("ws/.git/index", index_with_commit("sub", 2));
@@ -28,7 +28,7 @@ fn check_changed_commit(place: &Place, expected: &[&str], purpose: &str) {
 #[test]
 fn another_commit_is_reported_where_any_deciding_file_lies_in_the_submodule() {
     let module = "ws/.git/modules/sub/config";
-    let absolute = |place: &Place, name: &str| place.path(name).display().to_string();
+    let absolute = |place: &TestWorkspace, name: &str| place.path(name).display().to_string();
     let cases: [(&str, &str, &[&str], &str); 15] = [
         (module, "[core]\n\thooksPath = .hooks\n", &["sub"], ""),
         (module, "[core]\n\thooksPath = @/.hooks\n", &["sub"], ""),
@@ -205,7 +205,7 @@ fn a_git_file_is_read_as_git_reads_it() {
 }
 
 /// Returns the repository of the worktree `wt`, as the sandbox of a workspace there would get it.
-fn shared_worktree(place: &Place) -> Option<PathBuf> {
+fn shared_worktree(place: &TestWorkspace) -> Option<PathBuf> {
     let host = Host::new([("HOME".into(), place.path("home").into())].into(), place.path("ws"));
     shared_repository(&place.path("ws/wt"), GitScope::for_host(&host).distrusted())
 }
@@ -226,7 +226,8 @@ fn remotes_of_old_count_unless_the_configuration_has_a_remote_of_that_name() {
 
 #[test]
 fn a_directory_of_templates_in_the_environment_is_protected_with_its_hooks() {
-    let place = Place::new(&["ws/.git/HEAD", "ws/template/hooks/post-checkout", "ws/tools/x"]);
+    let place =
+        TestWorkspace::new(&["ws/.git/HEAD", "ws/template/hooks/post-checkout", "ws/tools/x"]);
     symlink("../../tools/x", place.path("ws/template/hooks/pre-commit")).unwrap();
     let guarded = place.find_with(&Policy::default(), &[("GIT_TEMPLATE_DIR", "template")]).unwrap();
     let steps = place.steps(&guarded, &[]);

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Adds more directories than are searched before a run, and a repository behind them.
-fn add_far_repository(place: &Place, path: &str) {
+fn add_far_repository(place: &TestWorkspace, path: &str) {
     (0..40).for_each(|number| place.write(&format!("ws/0{number}/x"), ""));
     for file in ["HEAD", "config", "objects/x", "refs/x"] {
         place.write(&format!("ws/{path}/.git/{file}"), "");

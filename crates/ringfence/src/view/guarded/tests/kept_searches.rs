@@ -5,10 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use super::*;
 
 /// Description of a change, and the change itself.
-type Named<'a, T> = (&'a str, &'a dyn Fn(&T));
+type NamedChange<'a, T> = (&'a str, &'a dyn Fn(&T));
 
 /// Creates a repository with a submodule, large enough for search results to be saved.
-fn superproject() -> Place {
+fn superproject() -> TestWorkspace {
     let place = repository();
     for file in ["HEAD", "config", "objects/x", "refs/heads/x", "hooks/x", "logs/x", "info/x"] {
         place.write(&format!("ws/.git/modules/sub/{file}"), "");
@@ -22,7 +22,7 @@ fn superproject() -> Place {
 }
 
 /// Returns the files of saved results.
-fn results(place: &Place) -> Vec<PathBuf> {
+fn results(place: &TestWorkspace) -> Vec<PathBuf> {
     let Ok(entries) = fs_err::read_dir(place.path("home/.cache/ringfence")) else {
         return Vec::new();
     };
@@ -33,7 +33,7 @@ fn results(place: &Place) -> Vec<PathBuf> {
 }
 
 /// Searches until the result is saved, which needs time stamps that are old enough.
-fn keep_result(place: &Place) -> Guarded {
+fn keep_result(place: &TestWorkspace) -> Guarded {
     loop {
         let guarded = place.guarded(&[]);
         guarded.survey();
@@ -59,7 +59,7 @@ fn a_kept_result_is_that_of_a_search() {
 
 #[test]
 fn a_result_serves_only_while_nothing_changed_that_the_search_looked_at() {
-    let changes: [Named<'_, Place>; 9] = [
+    let changes: [NamedChange<'_, TestWorkspace>; 9] = [
         ("configuration", &|place| place.write("ws/.git/config", "[core]\n\thooksPath = 01\n")),
         ("index", &|place| place.write("ws/.git/index", index_with_submodule("other"))),
         ("configuration of the submodule", &|place| {
@@ -95,7 +95,7 @@ fn a_result_serves_only_while_nothing_changed_that_the_search_looked_at() {
 
 #[test]
 fn a_result_that_somebody_else_could_have_written_is_not_used() {
-    let damages: [Named<'_, Path>; 4] = [
+    let damages: [NamedChange<'_, Path>; 4] = [
         ("writable by others", &|file| {
             fs_err::set_permissions(file, std::fs::Permissions::from_mode(0o622)).unwrap();
         }),

@@ -32,9 +32,9 @@ fn is_shortest(path: &[u8]) -> bool {
 }
 
 /// Parts of the host's tree that a view shows.
-pub(super) struct Names(Vec<Shown>);
+pub(super) struct VisibleNames(Vec<VisiblePart>);
 
-struct Shown {
+struct VisiblePart {
     /// Path on the host, in its shortest form, as is `destination`.
     source: PathBuf,
     destination: PathBuf,
@@ -43,19 +43,19 @@ struct Shown {
     depth: usize,
 }
 
-impl Names {
+impl VisibleNames {
     /// Collects the names of a view that consists of these entries.
-    pub(super) fn in_view<'e>(entries: impl IntoIterator<Item = &'e Entry>) -> Names {
+    pub(super) fn in_view<'e>(entries: impl IntoIterator<Item = &'e Entry>) -> VisibleNames {
         let shown = entries.into_iter().filter_map(|entry| match entry {
             Entry::Bind { source, destination, access } => {
                 let [source, destination] =
                     [source, destination].map(|path| path.components().collect::<PathBuf>());
                 let depth = destination.components().count();
-                Some(Shown { source, destination, access: *access, depth })
+                Some(VisiblePart { source, destination, access: *access, depth })
             }
             _ => None,
         });
-        Names(shown.collect())
+        VisibleNames(shown.collect())
     }
 
     /// Returns every name of a host path, and of the parts of it that are shown.
@@ -77,7 +77,7 @@ impl Names {
         })
     }
 
-    fn names(&self, path: &Path) -> impl Iterator<Item = (&Shown, PathBuf)> {
+    fn names(&self, path: &Path) -> impl Iterator<Item = (&VisiblePart, PathBuf)> {
         let path: PathBuf = path.components().collect();
         self.0.iter().filter_map(move |shown| {
             let inside = match rest_below(&path, &shown.source) {
@@ -90,7 +90,7 @@ impl Names {
     }
 
     /// Tells whether no other mount covers a path of `shown`.
-    fn is_uncovered(&self, shown: &Shown, inside: &Path) -> bool {
+    fn is_uncovered(&self, shown: &VisiblePart, inside: &Path) -> bool {
         let above = self.0.iter().filter(|other| rest_below(inside, &other.destination).is_some());
         // The last of several mounts at one path covers the others.
         let top = above.max_by_key(|other| other.depth);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_lies_in_what_its_components_begin_with() {
+    fn a_path_lies_in_a_directory_whose_components_it_begins_with() {
         let paths = [
             "/", "/a", "/a/", "/a/b", "/a/./b", "/a//b", "/a/b/c", "/ab", "/a/bc", "a/b", "/a/.",
             "/a/.b", "",
@@ -136,14 +136,14 @@ mod tests {
     }
 
     #[test]
-    fn a_path_has_a_name_wherever_what_is_above_it_is_shown() {
+    fn a_path_has_a_name_wherever_a_parent_is_shown() {
         let view = [
             bind("/p", "/p", Access::Read),
             bind("/p/ws", "/link", Access::Read),
             bind("/p/ws/a/b", "/b", Access::Read),
             bind("/p/ws", "/work", Access::Write),
         ];
-        let names = Names::in_view(&view);
+        let names = VisibleNames::in_view(&view);
         assert_eq!(
             texts(names.readable(Path::new("/p/ws/a"))),
             ["/p/ws/a", "/link/a", "/b", "/work/a"]
@@ -157,10 +157,13 @@ mod tests {
     #[test]
     fn a_path_has_no_name_where_something_else_is_mounted_over_it() {
         let view = [bind("/p", "/p", Access::Write), bind("/p/a/ws", "/p/a/ws", Access::Write)];
-        let names = Names::in_view(&view);
+        let names = VisibleNames::in_view(&view);
         assert_eq!(texts(names.writable(Path::new("/p/a/ws/x"))), ["/p/a/ws/x"]);
         assert_eq!(texts(names.renamable(Path::new("/p/a"))), ["/p/a"]);
         let other = [bind("/p", "/p", Access::Write), bind("/other", "/p/ws", Access::Write)];
-        assert_eq!(texts(Names::in_view(&other).writable(Path::new("/p/ws/x"))), [] as [&str; 0]);
+        assert_eq!(
+            texts(VisibleNames::in_view(&other).writable(Path::new("/p/ws/x"))),
+            [] as [&str; 0]
+        );
     }
 }

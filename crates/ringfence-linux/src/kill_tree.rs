@@ -5,25 +5,25 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::processes::below;
-use crate::sys::process::{Waited, kill_everyone, wait_any};
+use crate::processes::descendants;
+use crate::sys::process::{WaitedChild, kill_all_others, wait_any};
 
 /// The result of ending a tree.
 #[derive(Debug)]
-pub(crate) struct Sweep {
+pub(crate) struct TreeSweep {
     /// End of the command itself, if the command was among the reaped processes.
-    pub(crate) command: Option<Waited>,
+    pub(crate) command: Option<WaitedChild>,
     /// True if no descendant is left.
     pub(crate) complete: bool,
 }
 
 /// Timeout after which ending a tree is given up and reported as incomplete.
-const PATIENCE: Duration = Duration::from_secs(5);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Kills and reaps every other process in the pid namespace whose process 1 this process is.
-pub(crate) fn end_namespace(command: Pid) -> Sweep {
-    end(command, || {
-        let _ = kill_everyone(); // ESRCH: no other process exists
+pub(crate) fn end_namespace(command: Pid) -> TreeSweep {
+    reap_until_ended(command, || {
+        let _ = kill_all_others(); // ESRCH: no other process exists
     })
 }
 
@@ -34,9 +34,9 @@ pub(crate) fn end_namespace(command: Pid) -> Sweep {
 pub(crate) fn end_strays(launcher: i32, firsts: &[i32]) -> bool {
     /// Limit on the rounds. Each round kills the processes that it finds; the next round finds
     /// their forks.
-    const ROUNDS: usize = 50;
-    for _ in 0..ROUNDS {
-        let strays = below(launcher, firsts);
+    const MAX_ROUNDS: usize = 50;
+    for _ in 0..MAX_ROUNDS {
+        let strays = descendants(launcher, firsts);
         if strays.is_empty() {
             return true;
         }
@@ -59,16 +59,18 @@ fn stop_and_kill(processes: &[Pid]) {
 ///
 /// Because a tree may fork while it is killed, each round first stops all processes and then kills
 /// them.
-pub(crate) fn end_descendants(command: Pid) -> Sweep {
-    end(command, || stop_and_kill(&below(rustix::process::getpid().as_raw_nonzero().get(), &[])))
+pub(crate) fn end_descendants(command: Pid) -> TreeSweep {
+    reap_until_ended(command, || {
+        stop_and_kill(&descendants(rustix::process::getpid().as_raw_nonzero().get(), &[]))
+    })
 }
 
 /// Reaps until no child is left, and calls `kill` between rounds to end the remaining processes.
 ///
 /// Orphans become children of this process, so "no child" means "no descendant".
-fn end(command: Pid, kill: impl Fn()) -> Sweep {
-    let deadline = Instant::now() + PATIENCE;
-    let mut sweep = Sweep { command: None, complete: false };
+fn reap_until_ended(command: Pid, kill: impl Fn()) -> TreeSweep {
+    let deadline = Instant::now() + END_TIMEOUT;
+    let mut sweep = TreeSweep { command: None, complete: false };
     // Processes that are already ending get a few rounds first, because searching all processes of
     // a host is costly.
     let mut moments = 5;

@@ -14,13 +14,13 @@ use crate::RunError;
 use crate::engine::Core;
 
 /// Path inside of the certificates that programs trust: those of the host, and the sandbox's own.
-pub(crate) const BUNDLE: &str = "/run/ringfence/ca-bundle.pem";
+pub(crate) const BUNDLE_PATH: &str = "/run/ringfence/ca-bundle.pem";
 /// Path inside of the sandbox's own certificate alone.
-const OWN: &str = "/run/ringfence/ca.pem";
+const OWN_CERTIFICATE_PATH: &str = "/run/ringfence/ca.pem";
 /// Value inside of a variable in which clients expect a secret.
 const PLACEHOLDER: &str = "placeholder-for-a-secret-that-stays-outside";
 /// Variables that name the certificates that programs trust instead of their own.
-const IN_PLACE: [&str; 9] = [
+const BUNDLE_VARIABLES: [&str; 9] = [
     "AWS_CA_BUNDLE",
     "CARGO_HTTP_CAINFO",
     "CURL_CA_BUNDLE",
@@ -32,17 +32,17 @@ const IN_PLACE: [&str; 9] = [
     "SSL_CERT_FILE",
 ];
 /// Variable that names the certificates that a program trusts besides its own.
-const BESIDES: &str = "NODE_EXTRA_CA_CERTS";
+const EXTRA_CERTIFICATES_VARIABLE: &str = "NODE_EXTRA_CA_CERTS";
 
 /// Credentials whose secrets were read. The secrets stay sealed until nothing is left to fork.
-pub(crate) struct Sealed {
+pub(crate) struct LoadedCredentials {
     credentials: Vec<(Credential, Secret)>,
     authority: Arc<Authority>,
     /// Certificates that the host trusts, in PEM.
     trusted: Vec<u8>,
 }
 
-impl fmt::Debug for Sealed {
+impl fmt::Debug for LoadedCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sealed").field("credentials", &self.credentials).finish_non_exhaustive()
     }
@@ -51,7 +51,7 @@ impl fmt::Debug for Sealed {
 impl Core {
     /// Reads the secrets of the credentials that are for a host that the plan allows. Other secrets
     /// are not read, and a credential does not allow its host.
-    pub(crate) fn seal(&self, plan: &Plan) -> Result<Option<Sealed>, RunError> {
+    pub(crate) fn seal(&self, plan: &Plan) -> Result<Option<LoadedCredentials>, RunError> {
         let allow = plan
             .policy
             .network
@@ -64,7 +64,8 @@ impl Core {
             .iter()
             .partition(|own| allow.iter().any(|rule| rule.overlaps(&own.host)));
         for credential in unused {
-            tracing::debug!(host = %credential.host, "a credential is not used: the policy does not name its host");
+            tracing::debug!(host = %credential.host, "a credential is not used: the policy does \
+                not name its host");
         }
         if used.is_empty() {
             return Ok(None);
@@ -75,7 +76,7 @@ impl Core {
             move |source| RunError::Setup { step, source }
         };
         let read =
-            |credential: &Credential| Ok((credential.clone(), Secret::of(credential, host)?));
+            |credential: &Credential| Ok((credential.clone(), Secret::read(credential, host)?));
         let credentials = used.into_iter().map(read).collect::<Result<_, RunError>>()?;
         let trusted = host
             .trusted_certificates()
@@ -83,7 +84,7 @@ impl Core {
         let authority = Authority::new().map_err(io::Error::other);
         let authority =
             authority.map_err(failed("make the sandbox's own certificate authority"))?;
-        let sealed = Sealed { credentials, authority: Arc::new(authority), trusted };
+        let sealed = LoadedCredentials { credentials, authority: Arc::new(authority), trusted };
         // Open the credentials once, so that errors are reported before the sandbox starts. The
         // opened secrets are overwritten again.
         sealed.open().map_err(failed("make ready what hosts outside are shown"))?;
@@ -91,7 +92,7 @@ impl Core {
     }
 }
 
-impl Sealed {
+impl LoadedCredentials {
     /// Returns the credentials for the proxy.
     pub(crate) fn open(&self) -> io::Result<Credentials> {
         let open = |(credential, secret): &(Credential, Secret)| {
@@ -115,7 +116,10 @@ impl Sealed {
 
     /// Returns the files that are shown inside, each with its path.
     pub(crate) fn files(&self) -> [(&'static str, Vec<u8>); 2] {
-        [(BUNDLE, self.bundle()), (OWN, self.authority.certificate().into_bytes())]
+        [
+            (BUNDLE_PATH, self.bundle()),
+            (OWN_CERTIFICATE_PATH, self.authority.certificate().into_bytes()),
+        ]
     }
 
     /// Returns the variables that make programs trust the authority, and those that stand for
@@ -123,10 +127,10 @@ impl Sealed {
     pub(crate) fn variables(&self) -> Vec<(String, String)> {
         let placeholders =
             self.credentials.iter().filter_map(|(credential, _)| credential.placeholder.as_deref());
-        let in_place = IN_PLACE.map(|name| (name, BUNDLE));
+        let in_place = BUNDLE_VARIABLES.map(|name| (name, BUNDLE_PATH));
         let all = in_place
             .into_iter()
-            .chain([(BESIDES, OWN)])
+            .chain([(EXTRA_CERTIFICATES_VARIABLE, OWN_CERTIFICATE_PATH)])
             .chain(placeholders.map(|name| (name, PLACEHOLDER)));
         all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }

@@ -8,11 +8,11 @@ use ruff_python_ast::{
 };
 
 /// Longest chain of sub-expressions that is followed.
-const FARTHEST: usize = 16;
+const MAX_CHAIN_LENGTH: usize = 16;
 
 /// Object of Python that leads to imports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum KnownObject {
     /// The module `importlib`.
     Importlib,
     /// The module `builtins`.
@@ -24,33 +24,33 @@ pub(super) enum Known {
     Compile,
 }
 
-impl Known {
+impl KnownObject {
     /// Returns the module of this name.
-    fn module(name: &str) -> Option<Known> {
+    fn module(name: &str) -> Option<KnownObject> {
         match name {
-            "importlib" => Some(Known::Importlib),
-            "builtins" => Some(Known::Builtins),
+            "importlib" => Some(KnownObject::Importlib),
+            "builtins" => Some(KnownObject::Builtins),
             _ => None,
         }
     }
 
     /// Returns the built-in function of this name.
-    fn built_in(name: &str) -> Option<Known> {
+    fn built_in(name: &str) -> Option<KnownObject> {
         match name {
-            "__import__" => Some(Known::BuiltInImport),
-            "exec" => Some(Known::Exec),
-            "eval" => Some(Known::Eval),
-            "compile" => Some(Known::Compile),
+            "__import__" => Some(KnownObject::BuiltInImport),
+            "exec" => Some(KnownObject::Exec),
+            "eval" => Some(KnownObject::Eval),
+            "compile" => Some(KnownObject::Compile),
             _ => None,
         }
     }
 
     /// Returns the member `name` of this module.
-    fn member(self, name: &str) -> Option<Known> {
+    fn member(self, name: &str) -> Option<KnownObject> {
         match (self, name) {
-            (Known::Importlib, "import_module") => Some(Known::ImportModule),
-            (Known::Importlib, "__import__") => Some(Known::BuiltInImport),
-            (Known::Builtins, name) => Known::built_in(name),
+            (KnownObject::Importlib, "import_module") => Some(KnownObject::ImportModule),
+            (KnownObject::Importlib, "__import__") => Some(KnownObject::BuiltInImport),
+            (KnownObject::Builtins, name) => KnownObject::built_in(name),
             _ => None,
         }
     }
@@ -59,23 +59,23 @@ impl Known {
 /// Names of a program that lead to imports. The position of a binding does not matter: a name
 /// counts everywhere in the program.
 #[derive(Debug)]
-pub(super) struct Words<'a> {
-    own: BTreeMap<String, Known>,
+pub(super) struct NameBindings<'a> {
+    own: BTreeMap<String, KnownObject>,
     /// Names of the program that executes this one.
-    outer: Option<&'a Words<'a>>,
+    outer: Option<&'a NameBindings<'a>>,
 }
 
-impl<'a> Words<'a> {
-    pub(super) fn new(outer: Option<&'a Words<'a>>) -> Words<'a> {
-        Words { own: BTreeMap::new(), outer }
+impl<'a> NameBindings<'a> {
+    pub(super) fn new(outer: Option<&'a NameBindings<'a>>) -> NameBindings<'a> {
+        NameBindings { own: BTreeMap::new(), outer }
     }
 
     /// Returns the meaning of an expression.
-    pub(super) fn meaning(&self, expr: &Expr) -> Option<Known> {
-        self.followed(expr, FARTHEST)
+    pub(super) fn meaning(&self, expr: &Expr) -> Option<KnownObject> {
+        self.followed(expr, MAX_CHAIN_LENGTH)
     }
 
-    fn followed(&self, expr: &Expr, left: usize) -> Option<Known> {
+    fn followed(&self, expr: &Expr, left: usize) -> Option<KnownObject> {
         let left = left.checked_sub(1)?;
         match expr {
             Expr::Name(name) => self.word(name.id.as_str()),
@@ -88,26 +88,26 @@ impl<'a> Words<'a> {
             }
             // For example `__import__("importlib")`.
             Expr::Call(call) => {
-                let imports = [Known::BuiltInImport, Known::ImportModule];
+                let imports = [KnownObject::BuiltInImport, KnownObject::ImportModule];
                 self.followed(&call.func, left).filter(|known| imports.contains(known))?;
-                Known::module(&literal(call.arguments.args.first()?)?)
+                KnownObject::module(&literal(call.arguments.args.first()?)?)
             }
             _ => None,
         }
     }
 
-    fn word(&self, name: &str) -> Option<Known> {
+    fn word(&self, name: &str) -> Option<KnownObject> {
         if let Some(known) = self.own.get(name) {
             return Some(*known);
         }
         match self.outer {
             Some(outer) => outer.word(name),
-            None if name == "__builtins__" => Some(Known::Builtins),
-            None => Known::built_in(name),
+            None if name == "__builtins__" => Some(KnownObject::Builtins),
+            None => KnownObject::built_in(name),
         }
     }
 
-    fn bind(&mut self, name: &str, known: Option<Known>) {
+    fn bind(&mut self, name: &str, known: Option<KnownObject>) {
         if let Some(known) = known {
             self.own.insert(name.to_owned(), known);
         }
@@ -116,11 +116,11 @@ impl<'a> Words<'a> {
     fn import(&mut self, import: &StmtImport) {
         for alias in &import.names {
             match &alias.asname {
-                Some(name) => self.bind(name.as_str(), Known::module(alias.name.as_str())),
+                Some(name) => self.bind(name.as_str(), KnownObject::module(alias.name.as_str())),
                 // `import importlib.util` binds the name `importlib`.
                 None => {
                     let first = alias.name.as_str().split('.').next().unwrap_or_default();
-                    self.bind(first, Known::module(first));
+                    self.bind(first, KnownObject::module(first));
                 }
             }
         }
@@ -128,7 +128,9 @@ impl<'a> Words<'a> {
 
     fn import_from(&mut self, import: &StmtImportFrom) {
         let module = import.module.as_ref().filter(|_| import.level == 0);
-        let Some(module) = module.and_then(|module| Known::module(module.as_str())) else { return };
+        let Some(module) = module.and_then(|module| KnownObject::module(module.as_str())) else {
+            return;
+        };
         for alias in &import.names {
             match alias.name.as_str() {
                 "*" => self.bind("import_module", module.member("import_module")),
@@ -141,7 +143,7 @@ impl<'a> Words<'a> {
     }
 }
 
-impl<'a> Visitor<'a> for Words<'_> {
+impl<'a> Visitor<'a> for NameBindings<'_> {
     fn visit_stmt(&mut self, stmt: &'a Stmt) {
         match stmt {
             Stmt::Import(import) => self.import(import),
@@ -177,7 +179,7 @@ impl<'a> Visitor<'a> for Words<'_> {
 /// f-string without fields.
 pub(super) fn literal(expr: &Expr) -> Option<String> {
     let mut text = String::new();
-    append(expr, &mut text, FARTHEST).then_some(text)
+    append(expr, &mut text, MAX_CHAIN_LENGTH).then_some(text)
 }
 
 fn append(expr: &Expr, text: &mut String, left: usize) -> bool {

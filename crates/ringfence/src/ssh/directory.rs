@@ -16,14 +16,14 @@ use super::SshError;
 use crate::Sandbox;
 
 /// Longest wait for another command that works on the same sandbox's server.
-const PATIENCE: Duration = Duration::from_secs(60);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause between two attempts to take the lock.
-const MOMENT: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The server of a sandbox, as it was when it was first started. The key is not read again, because
 /// a server that has another key later is not the one that was started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Pinned {
+pub(super) struct PinnedServer {
     /// Name that distinguishes the server's directory inside from all others.
     pub(super) identity: String,
     /// Name of the user that logs in.
@@ -36,17 +36,17 @@ pub(super) struct Pinned {
 
 /// Directory of a sandbox's ssh files on the host.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct SshDirectory {
     pub(super) directory: PathBuf,
 }
 
 /// Lock that is held while a server is checked and started.
-pub(super) struct Turn {
+pub(super) struct ServerLock {
     _lock: OwnedFd,
 }
 
-impl Place {
-    pub(super) fn of(sandbox: &Sandbox) -> Result<Place, SshError> {
+impl SshDirectory {
+    pub(super) fn for_sandbox(sandbox: &Sandbox) -> Result<SshDirectory, SshError> {
         let directory = sandbox.directory().join("ssh");
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
         made.map_err(|source| SshError::File {
@@ -54,11 +54,11 @@ impl Place {
             path: directory.clone(),
             source,
         })?;
-        Ok(Place { directory })
+        Ok(SshDirectory { directory })
     }
 
     /// Waits until no other command works on the same server.
-    pub(super) async fn turn(&self) -> Result<Turn, SshError> {
+    pub(super) async fn turn(&self) -> Result<ServerLock, SshError> {
         let path = self.directory.join("lock");
         let failed = |source: Errno| SshError::File {
             doing: "lock",
@@ -67,12 +67,12 @@ impl Place {
         };
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let lock = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
             match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Turn { _lock: lock }),
+                Ok(()) => return Ok(ServerLock { _lock: lock }),
                 Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
-                    tokio::time::sleep(MOMENT).await
+                    tokio::time::sleep(POLL_INTERVAL).await
                 }
                 Err(error) => return Err(failed(error)),
             }
@@ -80,12 +80,12 @@ impl Place {
     }
 
     /// Returns the server as it was first started, if it was.
-    pub(super) fn pinned(&self) -> Option<Pinned> {
+    pub(super) fn pinned(&self) -> Option<PinnedServer> {
         let text = fs_err::read_to_string(self.directory.join("server.json")).ok()?;
         serde_json::from_str(&text).ok()
     }
 
-    pub(super) fn pin(&self, server: &Pinned) -> Result<(), SshError> {
+    pub(super) fn pin(&self, server: &PinnedServer) -> Result<(), SshError> {
         let text = serde_json::to_string(server).expect("a server is made of text and numbers");
         write(&self.directory.join("server.json"), &text)
     }
