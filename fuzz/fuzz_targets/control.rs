@@ -4,8 +4,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use ringfence_proto::query::Query;
-use ringfence_proto::signature::{Claim, Purpose};
+use ringfence_proto::query::UrlQuery;
+use ringfence_proto::signature::{SignatureClaim, SignaturePurpose};
 use ringfence_server::requests;
 
 /// Token that no input was signed with.
@@ -19,12 +19,12 @@ fuzz_target!(|input: (&[u8], &str)| {
     drop(serde_json::from_slice::<requests::NewSnapshot>(body));
     drop(serde_json::from_slice::<requests::LeaseRequest>(body));
     drop(serde_json::from_slice::<requests::PauseRequest>(body));
-    let Ok(query) = Query::of(text) else { return };
+    let Ok(query) = UrlQuery::parse(text) else { return };
     for (name, value) in query.pairs() {
         assert!(query.all(name).any(|found| found == value));
     }
-    for purpose in [Purpose::Read, Purpose::Write] {
-        if let Ok(claim) = Claim::of(&query, purpose) {
+    for purpose in [SignaturePurpose::Read, SignaturePurpose::Write] {
+        if let Ok(claim) = SignatureClaim::from_query(&query, purpose) {
             assert!(claim.check(TOKEN, 0).is_err());
         }
     }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use libfuzzer_sys::fuzz_target;
 use ringfence_egress::{
-    AddressClass, HostRule, Reason, Rules, Target, TargetHost, Verdict, classify,
+    AddressClass, DenialReason, HostRule, Rules, Target, TargetHost, Verdict, classify,
 };
 
 fuzz_target!(|texts: (&str, &str, &str)| {
@@ -38,7 +38,7 @@ fn judge(index: &Rules, allow: &[HostRule], deny: &[HostRule], target: &Target) 
         (allow.iter().any(|rule| names(rule, target)), deny.iter().any(|rule| names(rule, target)));
     match index.judge(target) {
         // An address that embeds another address is denied by the rule for the embedded address.
-        Verdict::Denied(Reason::Listed { rule }) => {
+        Verdict::Denied(DenialReason::Listed { rule }) => {
             let may_carry = matches!(target.host, TargetHost::Address(IpAddr::V6(_)));
             assert!(deny.contains(&rule) && (names(&rule, target) || may_carry));
         }
@@ -47,9 +47,9 @@ fn judge(index: &Rules, allow: &[HostRule], deny: &[HostRule], target: &Target) 
             let expected = match target.host {
                 _ if allowed => Verdict::Allowed,
                 TargetHost::Address(address) if classify(address) != AddressClass::Public => {
-                    Verdict::Denied(Reason::Internal { address, class: classify(address) })
+                    Verdict::Denied(DenialReason::Internal { address, class: classify(address) })
                 }
-                _ => Verdict::Denied(Reason::Unlisted),
+                _ => Verdict::Denied(DenialReason::Unlisted),
             };
             assert_eq!(verdict, expected);
         }

@@ -3,10 +3,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use ringfence_proto::frame::{Decoder, Frame, FrameError};
+use ringfence_proto::frame::{Frame, FrameDecoder, FrameError};
 
 fn decode<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<Frame>, FrameError> {
-    let (mut decoder, mut frames) = (Decoder::default(), Vec::new());
+    let (mut decoder, mut frames) = (FrameDecoder::default(), Vec::new());
     for piece in pieces {
         decoder.push(piece);
         while let Some(frame) = decoder.next_frame()? {

@@ -6,15 +6,15 @@ use std::fmt::Debug;
 
 use libfuzzer_sys::fuzz_target;
 use ringfence_proto::code::{EndOfStream, Failure};
-use ringfence_proto::frame::{self, Decoder, Frame};
+use ringfence_proto::frame::{self, Frame, FrameDecoder};
 use ringfence_proto::{filesystem, process};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 fn read<T: DeserializeOwned + Serialize + PartialEq + Debug>(bytes: &[u8]) {
     let Ok(message) = frame::parse::<T>(bytes) else { return };
-    let mut decoder = Decoder::default();
-    decoder.push(&frame::message(&message));
+    let mut decoder = FrameDecoder::default();
+    decoder.push(&frame::encode_message(&message));
     let Ok(Some(Frame::Message(written))) = decoder.next_frame() else {
         panic!("a message has a frame")
     };
@@ -23,7 +23,7 @@ fn read<T: DeserializeOwned + Serialize + PartialEq + Debug>(bytes: &[u8]) {
 
 fuzz_target!(|bytes: &[u8]| {
     read::<process::StartRequest>(bytes);
-    read::<process::OneProcess>(bytes);
+    read::<process::ProcessRequest>(bytes);
     read::<process::EventMessage>(bytes);
     read::<process::ListResponse>(bytes);
     read::<process::SendInputRequest>(bytes);

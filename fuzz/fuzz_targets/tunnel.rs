@@ -17,14 +17,14 @@ mod opening;
 #[path = "../../crates/ringfence-egress/src/watch/mod.rs"]
 mod watch;
 
-use hello::{Hello, HelloPosition, HelloReader};
-use opening::{LineRule, Opening, OpeningKind, OtherNames};
-use watch::{Admission, StreamWatch};
+use hello::{ClientHello, HelloPosition, HelloReader};
+use opening::{LineRule, OpeningKind, OpeningReader, OtherNames};
+use watch::{AdmittedBytes, StreamWatch};
 
 fuzz_target!(|input: (u8, &[u8])| {
     let (size, bytes) = input;
     for size in [bytes.len(), usize::from(size)] {
-        let mut opening = Opening::new(OtherNames::Judged);
+        let mut opening = OpeningReader::new(OtherNames::Judged);
         let mut kind = None;
         for piece in bytes.chunks(size.max(1)) {
             opening.bytes.extend_from_slice(piece);
@@ -36,16 +36,16 @@ fuzz_target!(|input: (u8, &[u8])| {
         let kind = kind.unwrap_or_else(|| opening.kind_at_end());
         let passed = &opening.bytes;
         match kind {
-            OpeningKind::Tls(Hello::Named(name)) => {
+            OpeningKind::Tls(ClientHello::Named(name)) => {
                 check_hello(&passed[..opening.hello_length()], Some(&name))
             }
-            OpeningKind::Tls(Hello::Unnamed) => {
+            OpeningKind::Tls(ClientHello::Unnamed) => {
                 check_hello(&passed[..opening.hello_length()], None)
             }
             // A single printable character passes alone, and the proxy cuts an answer to it in TLS.
             OpeningKind::Other if matches!(passed.as_slice(), [b' '..=b'~']) => {}
             OpeningKind::Other => check_unread(bytes, passed.len()),
-            OpeningKind::Tls(Hello::Unreadable(_))
+            OpeningKind::Tls(ClientHello::Unreadable(_))
             | OpeningKind::Http
             | OpeningKind::Undecided(_) => {}
         }
@@ -59,7 +59,8 @@ fuzz_target!(|input: (u8, &[u8])| {
 /// header that names a host. The end of the stream may end that line.
 fn check_late_host(bytes: &[u8], size: usize) {
     let mut watch = StreamWatch::new(LineRule::First);
-    let is_stopped = bytes.chunks(size.max(1)).any(|piece| watch.read(piece) == Admission::None);
+    let is_stopped =
+        bytes.chunks(size.max(1)).any(|piece| watch.read(piece) == AdmittedBytes::None);
     if is_stopped || !watch.admits_end() {
         return;
     }
@@ -94,9 +95,9 @@ fn check_late_hello(bytes: &[u8], size: usize) {
     let mut passed = Vec::new();
     for piece in bytes.chunks(size.max(1)) {
         match watch.read(piece) {
-            Admission::All => passed.extend_from_slice(piece),
-            Admission::Part(mut part) => passed.append(&mut part),
-            Admission::None => return assert!(!watch.take_findings().is_empty()),
+            AdmittedBytes::All => passed.extend_from_slice(piece),
+            AdmittedBytes::Part(mut part) => passed.append(&mut part),
+            AdmittedBytes::None => return assert!(!watch.take_findings().is_empty()),
         }
     }
     if !watch.admits_end() {
@@ -132,7 +133,7 @@ fn check_hello(bytes: &[u8], name: Option<&str>) {
 /// Checks that a second hello is the only handshake message up to the end of that hello.
 fn check_second_hello(bytes: &[u8]) {
     let mut reader = HelloReader::new(HelloPosition::AfterRetry);
-    if let Some(Hello::Named(name)) = reader.read(bytes) {
+    if let Some(ClientHello::Named(name)) = reader.read(bytes) {
         let names =
             names_in(&content_of(&bytes[..reader.length()], &[22])).expect("it can be read");
         assert_eq!(names, [name.as_bytes()].map(<[u8]>::to_ascii_lowercase));

@@ -5,7 +5,7 @@ use std::fmt;
 use anyhow::Result;
 
 /// The arguments after the name of a chore. Flags and options are removed when they are read.
-pub(crate) struct Arguments(Vec<String>);
+pub(crate) struct ChoreArguments(Vec<String>);
 
 /// Error for a command line that a chore does not understand.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ impl fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
-impl Arguments {
+impl ChoreArguments {
     pub(crate) fn new(arguments: impl Iterator<Item = String>) -> Self {
         Self(arguments.collect())
     }
@@ -101,8 +101,8 @@ pub(crate) fn nearest<'a>(typed: &str, candidates: impl Iterator<Item = &'a str>
 mod tests {
     use super::*;
 
-    fn arguments(line: &str) -> Arguments {
-        Arguments::new(line.split_whitespace().map(str::to_owned))
+    fn arguments(line: &str) -> ChoreArguments {
+        ChoreArguments::new(line.split_whitespace().map(str::to_owned))
     }
 
     #[track_caller]
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_number_above_zero_is_refused() {
+    fn values_that_are_not_positive_numbers_are_refused() {
         check_error(arguments("--runs").number("--runs"), "`--runs` needs a number after it");
         check_error(
             arguments("--runs 0").number("--runs"),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_flag_is_refused_with_the_nearest() {
+    fn a_misspelt_flag_is_refused_with_the_nearest_flag() {
         check_error(
             arguments("--noinstall").rest(&["--no-install", "--quick"]),
             "there is no flag `--noinstall` here; did you mean `--no-install`?",
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_of_the_chores_is_the_one_meant() {
+    fn the_most_similar_chore_is_suggested() {
         let chores = || ["check", "test", "dist", "bench", "docs"].into_iter();
         assert_eq!(nearest("tset", chores()), "test");
         assert_eq!(nearest("benhc", chores()), "bench");

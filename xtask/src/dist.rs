@@ -5,15 +5,15 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::arguments::Arguments;
+use crate::arguments::ChoreArguments;
 use crate::elf;
 use crate::workspace::{Workspace, output_of, run as run_command};
 
 /// Limit in bytes of the binary, which contains the guest, the proxy with its TLS, a parser of
 /// Python, and two servers.
-const LARGEST: u64 = 20_000_000;
+const MAX_BINARY_BYTES: u64 = 20_000_000;
 
-pub(crate) fn run(workspace: &Workspace, arguments: Arguments) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, arguments: ChoreArguments) -> Result<()> {
     arguments.end(&[])?;
     build(workspace).map(drop)
 }
@@ -36,8 +36,8 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
         .with_context(|| format!("`{}` is not fully static", binary.display()))?;
     let size = image.len() as u64;
     ensure!(
-        size < LARGEST,
-        "`{}` has {size} bytes, more than the {LARGEST} it may have",
+        size < MAX_BINARY_BYTES,
+        "`{}` has {size} bytes, more than the {MAX_BINARY_BYTES} it may have",
         binary.display()
     );
     let version = output_of(Command::new(&binary).arg("--version"))?;
@@ -49,7 +49,8 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
 ///
 /// A panic aborts, so that no code reads the tables for unwinding. A position-independent program
 /// of this size has a megabyte of relocations, which the linker packs.
-const STATIC_FLAGS: &str = "-C target-feature=+crt-static -C force-unwind-tables=no -C link-arg=-Wl,-z,pack-relative-relocs";
+const STATIC_FLAGS: &str = "-C target-feature=+crt-static -C force-unwind-tables=no -C \
+                            link-arg=-Wl,-z,pack-relative-relocs";
 
 /// Returns the cargo command that builds static release binaries.
 ///

@@ -9,10 +9,10 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use crate::arguments::Arguments;
+use crate::arguments::ChoreArguments;
 use crate::workspace::{Workspace, files_below, run as run_command};
 
-pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, mut arguments: ChoreArguments) -> Result<()> {
     let check_only = arguments.flag("--check");
     arguments.end(&["--check"])?;
     if check_only { check(workspace) } else { write(workspace) }
@@ -27,7 +27,7 @@ fn write(workspace: &Workspace) -> Result<()> {
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     let fresh = tempfile::tempdir()?;
     generate(workspace, fresh.path())?;
-    let stale = differences(fresh.path(), &workspace.root.join("docs"))?;
+    let stale = find_differences(fresh.path(), &workspace.root.join("docs"))?;
     let names =
         stale.iter().map(|path| format!("docs/{}", path.display())).collect::<Vec<_>>().join(", ");
     ensure!(
@@ -49,7 +49,7 @@ fn generate(workspace: &Workspace, directory: &Path) -> Result<()> {
 ///
 /// Every file of a generated directory is generated. A checked-in file there that is no longer
 /// generated is therefore a difference.
-fn differences(fresh: &Path, kept: &Path) -> Result<BTreeSet<PathBuf>> {
+fn find_differences(fresh: &Path, kept: &Path) -> Result<BTreeSet<PathBuf>> {
     let mut different = BTreeSet::new();
     for path in files_below(fresh)? {
         let name = path.strip_prefix(fresh)?;
@@ -87,7 +87,7 @@ mod tests {
 
     #[track_caller]
     fn check(fresh: &[(&str, &str)], kept: &[(&str, &str)], expected: &[&str]) {
-        let found = differences(tree(fresh).path(), tree(kept).path()).unwrap();
+        let found = find_differences(tree(fresh).path(), tree(kept).path()).unwrap();
         assert_eq!(found, expected.iter().map(PathBuf::from).collect());
     }
 

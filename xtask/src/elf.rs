@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_is_an_error() {
+    fn a_truncated_image_is_an_error() {
         check(b"#!/bin/sh\n", Err("it is not an ELF file"));
         check(b"\x7fELF\x02\x01", Err("it is cut short at offset 32"));
         check(&image(PT_DYNAMIC, &[5])[..124], Err("it is cut short at offset 120"));

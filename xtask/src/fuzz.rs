@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-use crate::arguments::{Arguments, nearest};
+use crate::arguments::{ChoreArguments, nearest};
 use crate::workspace::{Workspace, files_below, find_program, run as run_command};
 
 /// Manifest of the fuzz targets.
@@ -16,14 +16,14 @@ const MANIFEST: &str = "fuzz/Cargo.toml";
 /// Directory of the initial inputs, with one subdirectory per target.
 const CORPUS: &str = "fuzz/corpus";
 /// Version of cargo-fuzz to install where cargo-fuzz is missing.
-const CARGO_FUZZ: &str = "0.13.1";
+const CARGO_FUZZ_VERSION: &str = "0.13.1";
 /// Seconds that each target runs by default.
-const SECONDS: usize = 30;
+const DEFAULT_SECONDS: usize = 30;
 
-pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()> {
-    let seconds = arguments.number("--seconds")?.unwrap_or(SECONDS);
+pub(crate) fn run(workspace: &Workspace, mut arguments: ChoreArguments) -> Result<()> {
+    let seconds = arguments.number("--seconds")?.unwrap_or(DEFAULT_SECONDS);
     let wanted = arguments.rest(&["--seconds"])?;
-    let all = targets(workspace)?;
+    let all = list_targets(workspace)?;
     if let Some(unknown) = wanted.iter().find(|name| !all.contains(name)) {
         let nearest = nearest(unknown, all.iter().map(String::as_str));
         bail!("there is no fuzz target `{unknown}`\nhint: cargo xtask fuzz {nearest}");
@@ -32,8 +32,8 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     let mut failed = Vec::new();
     for target in all.iter().filter(|name| wanted.is_empty() || wanted.contains(name)) {
         println!("── {target}, {seconds} s");
-        let found = made(workspace, &["corpus", target])?;
-        let artifacts = made(workspace, &["artifacts", target])?;
+        let found = create_directory(workspace, &["corpus", target])?;
+        let artifacts = create_directory(workspace, &["artifacts", target])?;
         let mut command =
             workspace.cargo(["fuzz", "run", "--sanitizer", "none", "--fuzz-dir", "fuzz"]);
         command.arg("--target-dir").arg(directory(workspace).join("build")).arg(target);
@@ -57,7 +57,7 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
 
 /// Checks that every target compiles and has initial inputs.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
-    for target in targets(workspace)? {
+    for target in list_targets(workspace)? {
         let corpus = workspace.root.join(CORPUS).join(&target);
         if !corpus.is_dir() || files_below(&corpus)?.is_empty() {
             bail!("the fuzz target `{target}` has no inputs to begin with in {}", corpus.display());
@@ -75,7 +75,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
 }
 
 /// Returns the names of all targets, which are the names of their files.
-fn targets(workspace: &Workspace) -> Result<Vec<String>> {
+fn list_targets(workspace: &Workspace) -> Result<Vec<String>> {
     let files = files_below(&workspace.root.join("fuzz/fuzz_targets"))?;
     let name = |file: PathBuf| file.file_stem().and_then(|name| name.to_str()).map(str::to_owned);
     files
@@ -90,7 +90,7 @@ fn directory(workspace: &Workspace) -> PathBuf {
 }
 
 /// Creates a subdirectory of the fuzzing directory and returns its path.
-fn made(workspace: &Workspace, parts: &[&str]) -> Result<PathBuf> {
+fn create_directory(workspace: &Workspace, parts: &[&str]) -> Result<PathBuf> {
     let path = parts.iter().fold(directory(workspace), |path, part| path.join(part));
     fs_err::create_dir_all(&path)?;
     Ok(path)
@@ -109,7 +109,7 @@ fn path_with_cargo_fuzz(workspace: &Workspace) -> Result<std::ffi::OsString> {
             "install",
             "--locked",
             "--version",
-            CARGO_FUZZ,
+            CARGO_FUZZ_VERSION,
             "cargo-fuzz",
             "--root",
         ]);

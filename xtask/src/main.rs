@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use crate::arguments::Arguments;
+use crate::arguments::ChoreArguments;
 use crate::workspace::Workspace;
 
 /// One chore: its name, its help text and its function.
@@ -30,7 +30,7 @@ struct Chore {
     name: &'static str,
     usage: &'static str,
     about: &'static str,
-    run: fn(&Workspace, Arguments) -> Result<()>,
+    run: fn(&Workspace, ChoreArguments) -> Result<()>,
 }
 
 const CHORES: &[Chore] = &[
@@ -48,14 +48,17 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "kernels",
-        usage: "kernels [--list] [--no-install] [--binary PATH] [--checks A,B] [--write-promises] [CELL…]",
-        about: "boots Debian's kernels in virtual machines and checks ringfence there; as root, makes their disks first",
+        usage: "kernels [--list] [--no-install] [--binary PATH] [--checks A,B] [--write-promises] \
+                [CELL…]",
+        about: "boots Debian's kernels in virtual machines and checks ringfence there; as root, \
+                makes their disks first",
         run: kernels::run,
     },
     Chore {
         name: "fuzz",
         usage: "fuzz [--seconds N] [TARGET…]",
-        about: "runs each fuzz target for N seconds, 30 unless told; installs cargo-fuzz in target/ if it is missing",
+        about: "runs each fuzz target for N seconds, 30 unless told; installs cargo-fuzz in \
+                target/ if it is missing",
         run: fuzz::run,
     },
     Chore {
@@ -66,7 +69,8 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "bench",
-        usage: "bench [--runs N] [--quick] [--against REVISION] [--egress] [--no-install] [--no-engines]",
+        usage: "bench [--runs N] [--quick] [--against REVISION] [--egress] [--no-install] \
+                [--no-engines]",
         about: "measures ringfence beside its peers, as root with engines; writes docs/bench",
         run: bench::run,
     },
@@ -102,7 +106,7 @@ fn main() -> ExitCode {
         );
         return ExitCode::from(2);
     };
-    let arguments = Arguments::new(arguments);
+    let arguments = ChoreArguments::new(arguments);
     if arguments.ask_for_help() {
         println!("{}\n\nUsage: cargo xtask {}", chore.about, chore.usage);
         return ExitCode::SUCCESS;

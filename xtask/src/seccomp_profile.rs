@@ -8,14 +8,14 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::arguments::Arguments;
+use crate::arguments::ChoreArguments;
 use crate::workspace::{Workspace, output_of};
 
 const FILE: &str = ".devcontainer/seccomp.json";
 const TEST: &str =
     "seccomp::oci::tests::the_stored_profile_of_the_dev_container_is_the_one_the_table_gives";
 
-pub(crate) fn run(workspace: &Workspace, arguments: Arguments) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, arguments: ChoreArguments) -> Result<()> {
     arguments.end(&[])?;
     pass(test(workspace).env("RINGFENCE_BLESS", "1"))
         .with_context(|| format!("cannot write {FILE}"))?;

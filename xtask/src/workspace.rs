@@ -53,13 +53,13 @@ fn cargo<S: AsRef<OsStr>>(directory: &Path, arguments: impl IntoIterator<Item = 
 }
 
 /// Formats a command as a person would type it.
-pub(crate) fn spell(command: &Command) -> String {
+pub(crate) fn format_command(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or_default();
-    spell_words(std::iter::once(program).chain(command.get_args()))
+    format_words(std::iter::once(program).chain(command.get_args()))
 }
 
 /// Joins words as a shell would read them, but quotes only words with spaces.
-pub(crate) fn spell_words(words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
+pub(crate) fn format_words(words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
     let quote = |word: String| if word.contains(' ') { format!("'{word}'") } else { word };
     let words = words.into_iter().map(|word| quote(word.as_ref().to_string_lossy().into_owned()));
     words.collect::<Vec<_>>().join(" ")
@@ -67,9 +67,10 @@ pub(crate) fn spell_words(words: impl IntoIterator<Item = impl AsRef<OsStr>>) ->
 
 /// Runs a command that prints its own output, and fails if the command fails.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
-    println!("$ {}", spell(command));
-    let status = command.status().with_context(|| format!("cannot run `{}`", spell(command)))?;
-    ensure!(status.success(), "`{}` ended with {status}", spell(command));
+    println!("$ {}", format_command(command));
+    let status =
+        command.status().with_context(|| format!("cannot run `{}`", format_command(command)))?;
+    ensure!(status.success(), "`{}` ended with {status}", format_command(command));
     Ok(())
 }
 
@@ -79,13 +80,13 @@ pub(crate) fn output_of(command: &mut Command) -> Result<String> {
         .stdin(Stdio::null())
         .stderr(Stdio::piped())
         .output()
-        .with_context(|| format!("cannot run `{}`", spell(command)))?;
+        .with_context(|| format!("cannot run `{}`", format_command(command)))?;
     if !output.status.success() {
         let words = String::from_utf8_lossy(&output.stderr);
-        bail!("`{}` ended with {}: {}", spell(command), output.status, words.trim());
+        bail!("`{}` ended with {}: {}", format_command(command), output.status, words.trim());
     }
     String::from_utf8(output.stdout)
-        .with_context(|| format!("`{}` printed what is not text", spell(command)))
+        .with_context(|| format!("`{}` printed what is not text", format_command(command)))
 }
 
 /// Finds a program on PATH, or in /usr/sbin or /sbin, which `su` leaves out of root's PATH.
@@ -122,12 +123,12 @@ mod tests {
 
     #[test]
     fn words_with_spaces_are_quoted() {
-        assert_eq!(spell_words(["sh", "-c", "echo hi"]), "sh -c 'echo hi'");
-        assert_eq!(spell(Command::new("/usr/bin/cargo").arg("fmt")), "cargo fmt");
+        assert_eq!(format_words(["sh", "-c", "echo hi"]), "sh -c 'echo hi'");
+        assert_eq!(format_command(Command::new("/usr/bin/cargo").arg("fmt")), "cargo fmt");
     }
 
     #[test]
-    fn files_are_listed_in_order_without_what_was_built() {
+    fn files_are_listed_in_order_without_build_output() {
         let directory = tempfile::tempdir().unwrap();
         for name in ["b.rs", "a/c.rs", "target/d.rs", ".git/e"] {
             let path = directory.path().join(name);

@@ -1,10 +1,11 @@
-//! Loads a proxy and says how it did: an origin on loopback, and clients that reach it through the proxy, or directly.
+//! Loads a proxy and says how it did: an origin on loopback, and clients that reach it through the
+//! proxy, or directly.
 //!
 //! ```text
-//! bench_proxy                                  prints the origin's address, then reads lines
-//! stream PROXY|direct STREAMS BYTES            answers megabytes a second, all streams together
-//! request PROXY|direct COUNT                   answers the p50 and p99 of one request, in microseconds
-//! hold PROXY|direct COUNT                      holds so many tunnels until the next line; answers how many stand
+//! bench_proxy                        prints the origin's address, then reads lines
+//! stream PROXY|direct STREAMS BYTES  answers megabytes a second, all streams together
+//! request PROXY|direct COUNT         answers the p50 and p99 of one request, in microseconds
+//! hold PROXY|direct COUNT            holds tunnels until the next line; answers how many stand
 //! ```
 
 use std::io::BufRead;
@@ -15,7 +16,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+type BenchError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Number of bytes that are written and read at once.
 const PIECE: usize = 256 * 1024;
@@ -25,7 +26,7 @@ const FILL: u8 = b'x';
 const ANSWER: &[u8] = &[FILL; 5];
 
 #[tokio::main]
-async fn main() -> Result<(), Failure> {
+async fn main() -> Result<(), BenchError> {
     let origin = TcpListener::bind("127.0.0.1:0").await?;
     let address = origin.local_addr()?;
     tokio::spawn(serve(origin));
@@ -58,7 +59,7 @@ fn say(answer: &str) {
     println!("{answer}");
 }
 
-fn way(word: &str) -> Result<Option<SocketAddr>, Failure> {
+fn way(word: &str) -> Result<Option<SocketAddr>, BenchError> {
     Ok(if word == "direct" { None } else { Some(word.parse()?) })
 }
 
@@ -91,7 +92,7 @@ async fn serve(origin: TcpListener) {
 }
 
 /// Reads the head of a message; its second word, which is a request's path and an answer's status.
-async fn head(stream: &mut BufReader<TcpStream>) -> Result<Option<String>, Failure> {
+async fn head(stream: &mut BufReader<TcpStream>) -> Result<Option<String>, BenchError> {
     let (mut first, mut line) = (String::new(), String::new());
     if stream.read_line(&mut first).await? == 0 {
         return Ok(None);
@@ -109,7 +110,7 @@ async fn head(stream: &mut BufReader<TcpStream>) -> Result<Option<String>, Failu
 async fn tunnel(
     proxy: Option<SocketAddr>,
     origin: SocketAddr,
-) -> Result<BufReader<TcpStream>, Failure> {
+) -> Result<BufReader<TcpStream>, BenchError> {
     let stream = TcpStream::connect(proxy.unwrap_or(origin)).await?;
     stream.set_nodelay(true)?;
     let mut stream = BufReader::with_capacity(PIECE, stream);
@@ -130,7 +131,7 @@ async fn stream(
     origin: SocketAddr,
     streams: usize,
     bytes: u64,
-) -> Result<String, Failure> {
+) -> Result<String, BenchError> {
     let mut tunnels = Vec::new();
     for _ in 0..streams {
         tunnels.push(tunnel(proxy, origin).await?);
@@ -152,7 +153,7 @@ async fn stream(
                     read => left -= read as u64,
                 }
             }
-            Ok::<_, Failure>(())
+            Ok::<_, BenchError>(())
         });
     }
     while let Some(done) = all.join_next().await {
@@ -165,7 +166,7 @@ async fn request(
     proxy: Option<SocketAddr>,
     origin: SocketAddr,
     count: usize,
-) -> Result<String, Failure> {
+) -> Result<String, BenchError> {
     let mut times: Vec<Duration> = Vec::new();
     for _ in 0..count {
         let start = Instant::now();

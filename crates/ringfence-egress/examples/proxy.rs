@@ -1,7 +1,8 @@
 //! A proxy on its own: to try rules by hand, and to measure.
 //!
 //! ```text
-//! cargo run -p ringfence-egress --example proxy -- --listen 127.0.0.1:3128 --allow example.org --events
+//! cargo run -p ringfence-egress --example proxy -- \
+//!     --listen 127.0.0.1:3128 --allow example.org --events
 //! curl -x http://127.0.0.1:3128 https://example.org/
 //! curl -x socks5h://127.0.0.1:3128 http://example.net/
 //! ```
@@ -10,28 +11,30 @@ use std::io::Write;
 use std::net::SocketAddr;
 
 use ringfence_egress::{
-    Event, HostRule, Limits, Listener, Mode, Proxy, Resolver, Rules, Settings, Upstream,
+    ClientLimits, EgressEvent, HostRule, Proxy, ProxyListener, ProxyMode, ProxySettings, Resolver,
+    Rules, UpstreamProxies,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, UnixListener};
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
-const USAGE: &str = "proxy --listen ADDRESS:PORT|PATH [--allow RULE]... [--deny RULE]... [--resolver ADDRESS:PORT] [--observe] [--events]";
+const USAGE: &str = "proxy --listen ADDRESS:PORT|PATH [--allow RULE]... [--deny RULE]... \
+                     [--resolver ADDRESS:PORT] [--observe] [--events]";
 
 #[derive(Default)]
-struct Options {
+struct ProxyOptions {
     listen: Option<String>,
     allow: Vec<HostRule>,
     deny: Vec<HostRule>,
     resolver: Option<SocketAddr>,
-    mode: Mode,
+    mode: ProxyMode,
     events: bool,
 }
 
-impl Options {
-    fn read(mut words: impl Iterator<Item = String>) -> Result<Options, Failure> {
-        let mut options = Options::default();
+impl ProxyOptions {
+    fn read(mut words: impl Iterator<Item = String>) -> Result<ProxyOptions, AnyError> {
+        let mut options = ProxyOptions::default();
         while let Some(word) = words.next() {
             let mut value =
                 || words.next().ok_or_else(|| format!("`{word}` needs a value: {USAGE}"));
@@ -40,7 +43,7 @@ impl Options {
                 "--allow" => options.allow.push(value()?.parse()?),
                 "--deny" => options.deny.push(value()?.parse()?),
                 "--resolver" => options.resolver = Some(value()?.parse()?),
-                "--observe" => options.mode = Mode::Observe,
+                "--observe" => options.mode = ProxyMode::Observe,
                 "--events" => options.events = true,
                 _ => return Err(format!("unknown word `{word}`: {USAGE}").into()),
             }
@@ -51,10 +54,10 @@ impl Options {
 
 /// On one thread, as the proxy of a sandbox runs.
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Failure> {
-    let options = Options::read(std::env::args().skip(1))?;
+async fn main() -> Result<(), AnyError> {
+    let options = ProxyOptions::read(std::env::args().skip(1))?;
     let place = options.listen.ok_or(USAGE)?;
-    let listener: Listener = match place.parse::<SocketAddr>() {
+    let listener: ProxyListener = match place.parse::<SocketAddr>() {
         Ok(address) => TcpListener::bind(address).await?.into(),
         Err(_) => UnixListener::bind(&place)?.into(),
     };
@@ -63,14 +66,16 @@ async fn main() -> Result<(), Failure> {
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
 
     let rules = Rules::new(&options.allow, &options.deny);
-    let settings = Settings {
+    let settings = ProxySettings {
         mode: options.mode,
-        upstream: Upstream::from_variables(|name| std::env::var(name).ok())?,
-        limits: Limits::default(),
-        resolver: options.resolver.map_or_else(|| Ok(Resolver::system()), Resolver::at)?,
+        upstream: UpstreamProxies::from_variables(|name| std::env::var(name).ok())?,
+        limits: ClientLimits::default(),
+        resolver: options
+            .resolver
+            .map_or_else(|| Ok(Resolver::for_system()), Resolver::for_server)?,
         credentials: None,
     };
-    let print = move |event: Event| {
+    let print = move |event: EgressEvent| {
         if options.events {
             let line = serde_json::to_string(&event).expect("an event is JSON");
             let _ = writeln!(std::io::stderr(), "{line}"); // nobody listens

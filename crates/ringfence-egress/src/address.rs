@@ -61,32 +61,35 @@ impl fmt::Display for AddressClass {
 /// class of that IPv4 address.
 pub fn classify(address: IpAddr) -> AddressClass {
     match address.to_canonical() {
-        IpAddr::V4(address) => of_ipv4(address),
-        IpAddr::V6(address) => of_ipv6(address),
+        IpAddr::V4(address) => classify_ipv4(address),
+        IpAddr::V6(address) => classify_ipv6(address),
     }
 }
 
-fn of_ipv4(address: Ipv4Addr) -> AddressClass {
+fn classify_ipv4(address: Ipv4Addr) -> AddressClass {
     let bits = address.to_bits();
     let within = |first: &Ipv4Addr, prefix: u32| {
         (bits ^ first.to_bits()).checked_shr(32 - prefix).unwrap_or(0) == 0
     };
-    let range = IPV4.iter().find(|(first, prefix, _)| within(first, *prefix));
+    let range = IPV4_RANGES.iter().find(|(first, prefix, _)| within(first, *prefix));
     range.map_or(AddressClass::Public, |(_, _, class)| *class)
 }
 
-fn of_ipv6(address: Ipv6Addr) -> AddressClass {
+fn classify_ipv6(address: Ipv6Addr) -> AddressClass {
     let bits = address.to_bits();
     let within = |first: &Ipv6Addr, prefix: u32| {
         (bits ^ first.to_bits()).checked_shr(128 - prefix).unwrap_or(0) == 0
     };
-    let range = IPV6.iter().find(|(first, prefix, _)| within(first, *prefix));
+    let range = IPV6_RANGES.iter().find(|(first, prefix, _)| within(first, *prefix));
     let own = range.map_or(AddressClass::Public, |(_, _, class)| *class);
-    carried(address).map(of_ipv4).find(|class| *class != AddressClass::Public).unwrap_or(own)
+    carried_ipv4_addresses(address)
+        .map(classify_ipv4)
+        .find(|class| *class != AddressClass::Public)
+        .unwrap_or(own)
 }
 
 /// Returns the IPv4 addresses that may receive the packets sent to an IPv6 address.
-pub(crate) fn carried(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
+pub(crate) fn carried_ipv4_addresses(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
     let ipv4 =
         |high: u16, low: u16| Some(Ipv4Addr::from_bits((u32::from(high) << 16) | u32::from(low)));
     let carried = match address.segments() {
@@ -112,7 +115,7 @@ pub(crate) fn carried(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
 /// at which clouds hand out a machine's credentials.
 ///
 /// The first match counts, so an exception stands before the range that contains it.
-const IPV4: &[(Ipv4Addr, u32, AddressClass)] = &[
+const IPV4_RANGES: &[(Ipv4Addr, u32, AddressClass)] = &[
     // Amazon, Google, Azure, Oracle, DigitalOcean, Hetzner, OpenStack.
     (Ipv4Addr::new(169, 254, 169, 254), 32, AddressClass::Metadata),
     // Amazon: ECS tasks and EKS pods.
@@ -147,11 +150,11 @@ const IPV4: &[(Ipv4Addr, u32, AddressClass)] = &[
     (Ipv4Addr::new(240, 0, 0, 0), 4, AddressClass::Reserved),
 ];
 
-/// IPv6 ranges and their classes; as in [`IPV4`], the first match counts.
+/// IPv6 ranges and their classes; as in [`IPV4_RANGES`], the first match counts.
 ///
 /// Only `2000::/3` was ever allocated for the internet, so the last entry reserves every other
 /// address.
-const IPV6: &[(Ipv6Addr, u32, AddressClass)] = &[
+const IPV6_RANGES: &[(Ipv6Addr, u32, AddressClass)] = &[
     // Amazon: machines and EKS pods.
     (Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), 128, AddressClass::Metadata),
     (Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23), 128, AddressClass::Metadata),

@@ -23,16 +23,16 @@ use tokio_rustls::server::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use zeroize::Zeroizing;
 
-use crate::authority::Authority;
-use crate::connect::Origin;
-use crate::pass::Pass;
+use crate::certificate_authority::CertificateAuthority;
+use crate::connect::OriginConnection;
+use crate::maybe_tls::MaybeTlsStream;
+use crate::pass::ConnectionPass;
 use crate::proxy::Proxy;
-use crate::stream::Stream;
-use crate::way::Way;
-use crate::{Refusal, Target, TargetHost, Verdict};
+use crate::stream::ByteStream;
+use crate::{ConnectionRefusal, Target, TargetHost, Verdict};
 
 /// ALPN name of the protocol inside TLS, towards the client and towards the host.
-pub(crate) const PROTOCOL: &[u8] = b"http/1.1";
+pub(crate) const ALPN_PROTOCOL: &[u8] = b"http/1.1";
 
 /// Header that the proxy adds to requests for some hosts.
 ///
@@ -90,7 +90,7 @@ impl fmt::Debug for Credential {
 #[derive(Debug)]
 pub struct Credentials {
     list: Vec<Credential>,
-    authority: Arc<Authority>,
+    authority: Arc<CertificateAuthority>,
     outside: Arc<ClientConfig>,
 }
 
@@ -102,7 +102,7 @@ impl Credentials {
     /// of authorities in PEM.
     pub fn new(
         list: Vec<Credential>,
-        authority: Arc<Authority>,
+        authority: Arc<CertificateAuthority>,
         trusted: &[u8],
     ) -> Result<Credentials, CredentialError> {
         let mut roots = RootCertStore::empty();
@@ -116,20 +116,20 @@ impl Credentials {
         let outside = ClientConfig::builder_with_provider(Arc::new(default_provider()));
         let outside = outside.with_safe_default_protocol_versions()?.with_root_certificates(roots);
         let mut outside = outside.with_no_client_auth();
-        outside.alpn_protocols = vec![PROTOCOL.to_vec()];
+        outside.alpn_protocols = vec![ALPN_PROTOCOL.to_vec()];
         Ok(Credentials { list, authority, outside: Arc::new(outside) })
     }
 }
 
 /// Credentials that apply to one target.
 #[derive(Clone, Copy)]
-pub(crate) struct Applied<'a> {
+pub(crate) struct AppliedCredentials<'a> {
     credentials: &'a Credentials,
     name: &'a HostName,
     target: &'a Target,
 }
 
-impl Applied<'_> {
+impl AppliedCredentials<'_> {
     fn list(&self) -> impl Iterator<Item = &Credential> {
         self.credentials
             .list
@@ -139,54 +139,58 @@ impl Applied<'_> {
 
     /// Sets the credentials' headers, in place of any headers of the same names that the client
     /// sent.
-    pub(crate) fn present(&self, headers: &mut HeaderMap) {
+    pub(crate) fn set_headers(&self, headers: &mut HeaderMap) {
         for credential in self.list() {
             headers.insert(credential.name.clone(), credential.value.clone());
         }
     }
 
     /// Accepts a client's TLS connection in the role of the target's server.
-    pub(crate) async fn accept<S: Stream>(&self, client: S) -> io::Result<TlsStream<S>> {
-        let server = self.credentials.authority.server(self.name).map_err(io::Error::other)?;
+    pub(crate) async fn accept_tls<S: ByteStream>(&self, client: S) -> io::Result<TlsStream<S>> {
+        let server =
+            self.credentials.authority.server_config(self.name).map_err(io::Error::other)?;
         TlsAcceptor::from(server).accept(client).await
     }
 
-    async fn secure(&self, stream: TcpStream) -> io::Result<Way> {
+    async fn connect_tls(&self, stream: TcpStream) -> io::Result<MaybeTlsStream> {
         let name = ServerName::try_from(self.name.to_string()).map_err(io::Error::other)?;
         let stream =
             TlsConnector::from(Arc::clone(&self.credentials.outside)).connect(name, stream).await?;
-        Ok(Way::Tls(Box::new(stream)))
+        Ok(MaybeTlsStream::Tls(Box::new(stream)))
     }
 }
 
 impl Proxy {
     /// Returns the credentials that requests to `target` get, if there are any.
     ///
-    /// A target that only `Mode::Observe` lets through gets no credentials.
-    pub(crate) fn credentials_for<'a>(&'a self, target: &'a Target) -> Option<Applied<'a>> {
+    /// A target that only `ProxyMode::Observe` lets through gets no credentials.
+    pub(crate) fn credentials_for<'a>(
+        &'a self,
+        target: &'a Target,
+    ) -> Option<AppliedCredentials<'a>> {
         let credentials = self.settings().credentials.as_ref()?;
         let TargetHost::Name(name) = &target.host else { return None };
-        let applied = Applied { credentials, name, target };
+        let applied = AppliedCredentials { credentials, name, target };
         let is_for = applied.list().next().is_some();
         (is_for && self.rules().judge(target) == Verdict::Allowed).then_some(applied)
     }
 
     /// Starts TLS on a connection to the target of `credentials`, which must prove that it has the
     /// target's name. Fails if the rules withdraw `pass` meanwhile.
-    pub(crate) async fn secure(
+    pub(crate) async fn start_tls(
         &self,
-        credentials: Applied<'_>,
+        credentials: AppliedCredentials<'_>,
         stream: TcpStream,
-        pass: Pass,
-    ) -> Result<Origin, Refusal> {
+        pass: ConnectionPass,
+    ) -> Result<OriginConnection, ConnectionRefusal> {
         let target = credentials.target;
         let stream = tokio::select! {
             biased;
-            denial = self.withdrawn(&pass) => return Err(self.deny(denial)),
-            stream = self.in_time(target, credentials.secure(stream)) => stream?,
+            denial = self.wait_until_withdrawn(&pass) => return Err(self.report_denial(denial)),
+            stream = self.with_connect_timeout(target, credentials.connect_tls(stream)) => stream?,
         };
-        let stream =
-            stream.map_err(|source| Refusal::Unverified { target: target.clone(), source })?;
-        Ok(Origin { stream, pass, hop: None })
+        let stream = stream
+            .map_err(|source| ConnectionRefusal::Unverified { target: target.clone(), source })?;
+        Ok(OriginConnection { stream, pass, hop: None })
     }
 }

@@ -4,13 +4,13 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{HostName, Reason, Target};
+use crate::{DenialReason, HostName, Target};
 
 /// Report of one decision, or of denials without a report of their own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Event {
+pub enum EgressEvent {
     /// A request, connection or packet was denied.
     Denied(Denial),
     /// A connection was made.
@@ -29,9 +29,9 @@ pub struct Denial {
     /// parsed, the escaped text that the client wrote.
     pub target: String,
     /// Reason for the denial.
-    pub reason: Reason,
+    pub reason: DenialReason,
     /// Kind of request that was denied.
-    pub via: Via,
+    pub via: RequestKind,
     /// Smallest line of a policy that would allow the target, if such a line exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
@@ -43,11 +43,11 @@ pub struct Passage {
     /// Destination of the connection, as `host:port`.
     pub target: String,
     /// Kind of request that asked for the connection.
-    pub via: Via,
+    pub via: RequestKind,
     /// Address of the destination. `None` with an upstream proxy, which does not tell the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
-    /// `true` if a rule allows the target. `false` if only `Mode::Observe` let the connection
+    /// `true` if a rule allows the target. `false` if only `ProxyMode::Observe` let the connection
     /// through.
     pub listed: bool,
 }
@@ -56,7 +56,7 @@ pub struct Passage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Via {
+pub enum RequestKind {
     /// HTTP request with the method `CONNECT`.
     Connect,
     /// Plain HTTP request.
@@ -75,12 +75,12 @@ pub enum Via {
 
 impl Denial {
     /// Creates the denial of a target that could be parsed.
-    pub(crate) fn of(target: &Target, via: Via, reason: Reason) -> Denial {
+    pub(crate) fn for_target(target: &Target, via: RequestKind, reason: DenialReason) -> Denial {
         let rule = match &reason {
-            Reason::Unlisted => Some(target.rule()),
+            DenialReason::Unlisted => Some(target.rule()),
             // The suggested rule is for the address, because the name is allowed already or plays
             // no part.
-            Reason::Internal { address, .. } => {
+            DenialReason::Internal { address, .. } => {
                 Target::from_address(*address, target.port).ok().map(|target| target.rule())
             }
             _ => None,
@@ -90,22 +90,22 @@ impl Denial {
     }
 
     /// Creates the denial of a name that was asked for without a port.
-    pub(crate) fn of_name(name: &HostName, via: Via, reason: Reason) -> Denial {
-        let policy = (reason == Reason::Unlisted).then(|| format!("allow = [\"{name}\"]"));
+    pub(crate) fn for_name(name: &HostName, via: RequestKind, reason: DenialReason) -> Denial {
+        let policy = (reason == DenialReason::Unlisted).then(|| format!("allow = [\"{name}\"]"));
         Denial { target: name.to_string(), reason, via, policy }
     }
 
     /// Creates the denial of a packet that is not TCP.
-    pub(crate) fn of_protocol(protocol: &str, to: Ipv4Addr, port: Option<u16>) -> Denial {
+    pub(crate) fn for_packet(protocol: &str, to: Ipv4Addr, port: Option<u16>) -> Denial {
         let target = port.map_or_else(|| to.to_string(), |port| format!("{to}:{port}"));
-        let reason = Reason::Protocol { protocol: protocol.to_owned() };
-        Denial { target, reason, via: Via::Transparent, policy: None }
+        let reason = DenialReason::Protocol { protocol: protocol.to_owned() };
+        Denial { target, reason, via: RequestKind::Transparent, policy: None }
     }
 
     /// Creates the denial of input that cannot be parsed, or that can be parsed in more than one
     /// way.
-    pub(crate) fn malformed(said: &str, via: Via, fault: impl ToString) -> Denial {
-        let reason = Reason::Malformed { fault: fault.to_string() };
+    pub(crate) fn for_malformed(said: &str, via: RequestKind, fault: impl ToString) -> Denial {
+        let reason = DenialReason::Malformed { fault: fault.to_string() };
         Denial { target: said.escape_debug().to_string(), reason, via, policy: None }
     }
 

@@ -18,21 +18,21 @@ pub(crate) const LAST_CONTENT_TYPE: u8 = 26;
 pub(crate) const MAJOR_VERSION: u8 = 3;
 
 /// Number of bytes in a record before its content.
-pub(crate) const RECORD_HEADER: usize = 5;
+pub(crate) const RECORD_HEADER_BYTES: usize = 5;
 /// Longest content of an unencrypted record, in bytes.
-pub(crate) const LONGEST_RECORD: usize = 1 << 14;
+pub(crate) const MAX_RECORD_BYTES: usize = 1 << 14;
 /// Number of bytes in a handshake message before its body.
-pub(crate) const MESSAGE_HEADER: usize = 4;
+pub(crate) const MESSAGE_HEADER_BYTES: usize = 4;
 /// Longest client hello that is read, in bytes with its header.
-const LONGEST_HELLO: usize = 64 * 1024;
+const MAX_HELLO_BYTES: usize = 64 * 1024;
 
 /// Level of an alert that ends a connection (RFC 8446, section 6).
-const FATAL: u8 = 2;
+const FATAL_ALERT_LEVEL: u8 = 2;
 /// Types of handshake messages (RFC 8446, section 4).
 pub(crate) const CLIENT_HELLO: u8 = 1;
 const SERVER_HELLO: u8 = 2;
 /// Type of the extension that names the server (RFC 6066, section 3).
-pub(crate) const SERVER_NAME: u16 = 0;
+pub(crate) const SERVER_NAME_EXTENSION: u16 = 0;
 /// Value of the random field that makes a server hello a HelloRetryRequest (RFC 8446, section
 /// 4.1.3).
 const RETRY_RANDOM: [u8; 32] = [
@@ -42,7 +42,7 @@ const RETRY_RANDOM: [u8; 32] = [
 
 /// Result of reading a client's hello.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Hello {
+pub(crate) enum ClientHello {
     /// The hello asks for the server of this name.
     Named(String),
     /// The hello names no server.
@@ -52,9 +52,9 @@ pub(crate) enum Hello {
     Unreadable(String),
 }
 
-impl Hello {
-    fn unreadable(fault: &str) -> Hello {
-        Hello::Unreadable(fault.to_owned())
+impl ClientHello {
+    fn unreadable(fault: &str) -> ClientHello {
+        ClientHello::Unreadable(fault.to_owned())
     }
 }
 
@@ -91,15 +91,15 @@ impl HelloReader {
 
     /// Continues to read in `bytes`, which must hold all bytes that have arrived so far. Returns
     /// `None` until the hello is complete or a fault is found.
-    pub(crate) fn read(&mut self, bytes: &[u8]) -> Option<Hello> {
+    pub(crate) fn read(&mut self, bytes: &[u8]) -> Option<ClientHello> {
         loop {
             let rest = &bytes[self.consumed..];
             match self.check_record_header(rest) {
                 Ok(()) => {}
-                Err(fault) => return Some(Hello::unreadable(fault)),
+                Err(fault) => return Some(ClientHello::unreadable(fault)),
             }
             let content = record_content(rest)?;
-            self.consumed += RECORD_HEADER + content.len();
+            self.consumed += RECORD_HEADER_BYTES + content.len();
             if rest[0] != HANDSHAKE {
                 continue; // `check_record_header` allowed the record at this position
             }
@@ -130,7 +130,7 @@ impl HelloReader {
         match (record.get(3), record.get(4)) {
             (Some(high), Some(low)) => match usize::from(u16::from_be_bytes([*high, *low])) {
                 0 => Err("a TLS record of the client's hello is empty"),
-                length if length > LONGEST_RECORD && *content_type == HANDSHAKE => {
+                length if length > MAX_RECORD_BYTES && *content_type == HANDSHAKE => {
                     Err("a TLS record of the client's hello is too long")
                 }
                 _ => Ok(()),
@@ -139,19 +139,19 @@ impl HelloReader {
         }
     }
 
-    fn read_message(&self) -> Option<Hello> {
+    fn read_message(&self) -> Option<ClientHello> {
         if self.message.first().is_some_and(|kind| *kind != CLIENT_HELLO) {
-            return Some(Hello::unreadable("the first TLS message is no client's hello"));
+            return Some(ClientHello::unreadable("the first TLS message is no client's hello"));
         }
-        let total = MESSAGE_HEADER + message_length(&self.message)?;
-        if total > LONGEST_HELLO {
-            return Some(Hello::unreadable("the client's hello is too long"));
+        let total = MESSAGE_HEADER_BYTES + message_length(&self.message)?;
+        if total > MAX_HELLO_BYTES {
+            return Some(ClientHello::unreadable("the client's hello is too long"));
         }
         if self.message.len() < total {
             return None;
         }
         if self.message.len() > total {
-            return Some(Hello::unreadable(
+            return Some(ClientHello::unreadable(
                 "another message follows in the last TLS record of the client's hello",
             ));
         }
@@ -162,7 +162,7 @@ impl HelloReader {
 /// Returns the content of the record at the start of `bytes`, if the whole record is there.
 fn record_content(bytes: &[u8]) -> Option<&[u8]> {
     let length = u16::from_be_bytes([*bytes.get(3)?, *bytes.get(4)?]);
-    bytes.get(RECORD_HEADER..RECORD_HEADER + usize::from(length))
+    bytes.get(RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + usize::from(length))
 }
 
 /// Returns the length of a handshake message's body, as the message's header states. Returns `None`
@@ -174,57 +174,59 @@ pub(crate) fn message_length(message: &[u8]) -> Option<usize> {
 
 /// Reads a whole client hello twice: by this module's own rules, which leave only one reading, and
 /// by rustls. The two results must agree.
-pub(crate) fn read_hello(message: &[u8]) -> Hello {
-    let Some(named) = server_names(&message[MESSAGE_HEADER..]) else {
-        return Hello::unreadable("the client's hello is malformed, or names more than one server");
+pub(crate) fn read_hello(message: &[u8]) -> ClientHello {
+    let Some(named) = read_server_name(&message[MESSAGE_HEADER_BYTES..]) else {
+        return ClientHello::unreadable(
+            "the client's hello is malformed, or names more than one server",
+        );
     };
     let mut acceptor = Acceptor::default();
-    for content in message.chunks(LONGEST_RECORD) {
+    for content in message.chunks(MAX_RECORD_BYTES) {
         let length = u16::try_from(content.len()).expect("a chunk fits into a record");
         let record = [&[HANDSHAKE, MAJOR_VERSION, 1], &length.to_be_bytes()[..], content].concat();
         let mut rest = &record[..];
         while !rest.is_empty() {
             if let Err(error) = acceptor.read_tls(&mut rest) {
-                return Hello::Unreadable(error.to_string());
+                return ClientHello::Unreadable(error.to_string());
             }
             match acceptor.accept() {
                 Ok(None) => {}
                 Ok(Some(accepted)) => {
                     return match (accepted.client_hello().server_name(), named) {
                         (Some(name), Some(own)) if own.eq_ignore_ascii_case(name.as_bytes()) => {
-                            Hello::Named(name.to_owned())
+                            ClientHello::Named(name.to_owned())
                         }
-                        (None, None) => Hello::Unnamed,
+                        (None, None) => ClientHello::Unnamed,
                         (None, Some(own)) => read_address(own),
-                        (Some(_), _) => {
-                            Hello::unreadable("the client's hello names its server in two ways")
-                        }
+                        (Some(_), _) => ClientHello::unreadable(
+                            "the client's hello names its server in two ways",
+                        ),
                     };
                 }
-                Err((error, _)) => return Hello::Unreadable(error.to_string()),
+                Err((error, _)) => return ClientHello::Unreadable(error.to_string()),
             }
         }
     }
-    Hello::unreadable("the client's hello is incomplete")
+    ClientHello::unreadable("the client's hello is incomplete")
 }
 
 /// Reads a server name that rustls does not accept. An address is not a valid server name (RFC
 /// 6066, section 3), but servers accept addresses.
-fn read_address(name: &[u8]) -> Hello {
+fn read_address(name: &[u8]) -> ClientHello {
     let text =
         std::str::from_utf8(name).ok().filter(|text| text.parse::<std::net::IpAddr>().is_ok());
     match text {
-        Some(address) => Hello::Named(address.to_owned()),
-        None => {
-            Hello::unreadable("the client's hello names its server by something that is no name")
-        }
+        Some(address) => ClientHello::Named(address.to_owned()),
+        None => ClientHello::unreadable(
+            "the client's hello names its server by something that is no name",
+        ),
     }
 }
 
 /// Returns the server name in the body of a client hello, or `Some(None)` if the hello has no name.
 /// Returns `None` if the body is malformed or names more than one server.
-fn server_names(body: &[u8]) -> Option<Option<&[u8]>> {
-    let mut body = Fields(body);
+fn read_server_name(body: &[u8]) -> Option<Option<&[u8]>> {
+    let mut body = FieldReader(body);
     body.take(2 + 32)?; // version and random
     body.take_list(1)?; // session
     body.take_list(2)?; // ciphers
@@ -232,20 +234,20 @@ fn server_names(body: &[u8]) -> Option<Option<&[u8]>> {
     if body.0.is_empty() {
         return Some(None); // TLS 1.0 is older than extensions
     }
-    let mut extensions = Fields(body.take_list(2)?);
-    body.end()?;
+    let mut extensions = FieldReader(body.take_list(2)?);
+    body.expect_end()?;
     let mut found = None;
     while !extensions.0.is_empty() {
-        let kind = extensions.take_number()?;
-        let mut content = Fields(extensions.take_list(2)?);
-        if kind != SERVER_NAME {
+        let kind = extensions.take_u16()?;
+        let mut content = FieldReader(extensions.take_list(2)?);
+        if kind != SERVER_NAME_EXTENSION {
             continue;
         }
-        let mut names = Fields(content.take_list(2)?);
-        content.end()?;
+        let mut names = FieldReader(content.take_list(2)?);
+        content.expect_end()?;
         let kind = names.take(1)?;
         let name = names.take_list(2)?;
-        names.end()?;
+        names.expect_end()?;
         let is_first = found.replace(name).is_none();
         if !is_first || kind != [0] || name.is_empty() {
             return None;
@@ -255,16 +257,16 @@ fn server_names(body: &[u8]) -> Option<Option<&[u8]>> {
 }
 
 /// Part of a message whose fields were not read yet.
-struct Fields<'a>(&'a [u8]);
+struct FieldReader<'a>(&'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> FieldReader<'a> {
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
         Some(taken)
     }
 
-    fn take_number(&mut self) -> Option<u16> {
+    fn take_u16(&mut self) -> Option<u16> {
         self.take(2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
     }
 
@@ -275,14 +277,14 @@ impl<'a> Fields<'a> {
         self.take(length)
     }
 
-    fn end(&self) -> Option<()> {
+    fn expect_end(&self) -> Option<()> {
         self.0.is_empty().then_some(())
     }
 }
 
 /// Answer of a server to a hello.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ServerAnswer {
+pub(crate) enum HelloAnswer {
     /// A HelloRetryRequest, after which the client sends a second hello in the clear.
     Retry,
     /// A server hello, after which everything is encrypted.
@@ -295,18 +297,18 @@ pub(crate) enum ServerAnswer {
 
 /// Reader of a server's answer to a hello, which may arrive in any number of pieces and records.
 #[derive(Debug, Default)]
-pub(crate) struct ServerAnswerReader {
+pub(crate) struct HelloAnswerReader {
     bytes: Vec<u8>,
     consumed: usize,
     message: Vec<u8>,
 }
 
-impl ServerAnswerReader {
+impl HelloAnswerReader {
     /// Reads more bytes. Returns `None` until the kind of the answer is known.
-    pub(crate) fn read(&mut self, bytes: &[u8]) -> Option<ServerAnswer> {
+    pub(crate) fn read(&mut self, bytes: &[u8]) -> Option<HelloAnswer> {
         self.bytes.extend_from_slice(bytes);
-        if self.bytes.len() > LONGEST_HELLO {
-            return Some(ServerAnswer::Other); // no server asks again after that many bytes
+        if self.bytes.len() > MAX_HELLO_BYTES {
+            return Some(HelloAnswer::Other); // no server asks again after that many bytes
         }
         loop {
             let rest = &self.bytes[self.consumed..];
@@ -315,11 +317,11 @@ impl ServerAnswerReader {
                 &HANDSHAKE if is_tls => true,
                 // A warning may precede the answer (RFC 6066, section 3).
                 &ALERT | &CHANGE_CIPHER_SPEC if is_tls => false,
-                _ => return Some(ServerAnswer::NotTls),
+                _ => return Some(HelloAnswer::NotTls),
             };
             let [_, _, _, high, low, ..] = *rest else { return None };
             let length = usize::from(u16::from_be_bytes([high, low]));
-            let content = &rest[RECORD_HEADER..rest.len().min(RECORD_HEADER + length)];
+            let content = &rest[RECORD_HEADER_BYTES..rest.len().min(RECORD_HEADER_BYTES + length)];
             let is_whole = content.len() == length;
             if is_handshake {
                 // The random is at the beginning, so there is no need to wait for the rest of a
@@ -332,27 +334,27 @@ impl ServerAnswerReader {
             if !is_whole {
                 return None;
             }
-            if rest[0] == ALERT && content.first() == Some(&FATAL) {
-                return Some(ServerAnswer::Other);
+            if rest[0] == ALERT && content.first() == Some(&FATAL_ALERT_LEVEL) {
+                return Some(HelloAnswer::Other);
             }
             if is_handshake {
                 self.message.extend_from_slice(content);
             }
-            self.consumed += RECORD_HEADER + length;
+            self.consumed += RECORD_HEADER_BYTES + length;
         }
     }
 }
 
 /// Judges the beginning of a server's first handshake message. Returns `None` if more bytes are
 /// needed.
-fn judge_answer(message: &[u8]) -> Option<ServerAnswer> {
+fn judge_answer(message: &[u8]) -> Option<HelloAnswer> {
     let kind = message.first()?;
     if *kind != SERVER_HELLO {
-        return Some(ServerAnswer::Other);
+        return Some(HelloAnswer::Other);
     }
-    let start = MESSAGE_HEADER + 2;
+    let start = MESSAGE_HEADER_BYTES + 2;
     let random = message.get(start..start + RETRY_RANDOM.len())?;
-    Some(if random == RETRY_RANDOM { ServerAnswer::Retry } else { ServerAnswer::Hello })
+    Some(if random == RETRY_RANDOM { HelloAnswer::Retry } else { HelloAnswer::Hello })
 }
 
 #[cfg(test)]
@@ -372,9 +374,9 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(bytes: &[u8], expected: Option<ServerAnswer>) {
-        assert_eq!(ServerAnswerReader::default().read(bytes), expected);
-        let mut reader = ServerAnswerReader::default();
+    fn check(bytes: &[u8], expected: Option<HelloAnswer>) {
+        assert_eq!(HelloAnswerReader::default().read(bytes), expected);
+        let mut reader = HelloAnswerReader::default();
         let mut answer = None;
         for byte in bytes {
             answer = answer.or_else(|| reader.read(&[*byte]));
@@ -386,16 +388,16 @@ mod tests {
     fn a_retry_is_recognised_in_any_number_of_records_and_after_a_warning() {
         let retry = server_hello(RETRY_RANDOM);
         for size in [1, 7, 40, 100] {
-            check(&in_records(&retry, size), Some(ServerAnswer::Retry));
+            check(&in_records(&retry, size), Some(HelloAnswer::Retry));
         }
         let warned = [&[ALERT, 3, 3, 0, 2, 1, 112][..], &in_records(&retry, 50)].concat();
-        check(&warned, Some(ServerAnswer::Retry));
-        check(&in_records(&server_hello([7; 32]), 11), Some(ServerAnswer::Hello));
+        check(&warned, Some(HelloAnswer::Retry));
+        check(&in_records(&server_hello([7; 32]), 11), Some(HelloAnswer::Hello));
         check(&in_records(&retry[..30], 100), None);
-        check(&[ALERT, 3, 3, 0, 2, FATAL, 40], Some(ServerAnswer::Other));
-        check(b"HTTP/1.1 400 Bad Request\r\n", Some(ServerAnswer::NotTls));
-        check(&[CLIENT_HELLO; 60], Some(ServerAnswer::NotTls));
-        check(&[HANDSHAKE, 9], Some(ServerAnswer::NotTls));
-        check(&[APPLICATION_DATA, 3, 3, 0, 1, 0], Some(ServerAnswer::NotTls));
+        check(&[ALERT, 3, 3, 0, 2, FATAL_ALERT_LEVEL, 40], Some(HelloAnswer::Other));
+        check(b"HTTP/1.1 400 Bad Request\r\n", Some(HelloAnswer::NotTls));
+        check(&[CLIENT_HELLO; 60], Some(HelloAnswer::NotTls));
+        check(&[HANDSHAKE, 9], Some(HelloAnswer::NotTls));
+        check(&[APPLICATION_DATA, 3, 3, 0, 1, 0], Some(HelloAnswer::NotTls));
     }
 }

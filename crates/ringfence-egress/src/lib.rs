@@ -6,9 +6,9 @@
 //!
 //! [`Proxy`] accepts clients: HTTP, `CONNECT` and SOCKS5 on one listener. Connections to targets
 //! begin only in the `connect` module, whose public entry is [`Proxy::connect`]: start reading
-//! there. The proxy reports denials and allowed connections to its owner as [`Event`]s. The owner
-//! can replace the rules while the proxy serves. The proxy then cuts every open connection that the
-//! new rules do not allow.
+//! there. The proxy reports denials and allowed connections to its owner as [`EgressEvent`]s. The
+//! owner can replace the rules while the proxy serves. The proxy then cuts every open connection
+//! that the new rules do not allow.
 //!
 //! The proxy never trusts what a client sends, and never resolves a name that the rules and the
 //! mode have not admitted. After the proxy has judged an address of a name, it connects without
@@ -16,13 +16,14 @@
 
 mod address;
 mod answer;
-mod authority;
+mod certificate_authority;
 mod connect;
 mod copy;
 mod credential;
 mod event;
 mod hello;
 mod http;
+mod maybe_tls;
 mod opening;
 mod pass;
 mod pem;
@@ -37,20 +38,19 @@ mod transparent;
 mod tunnel;
 mod upstream;
 mod watch;
-mod way;
 
 pub use address::{AddressClass, classify};
-pub use authority::{Authority, AuthorityError};
-pub use connect::Connection;
+pub use certificate_authority::{CertificateAuthority, CertificateAuthorityError};
+pub use connect::TargetConnection;
 pub use credential::{Credential, CredentialError, Credentials};
-pub use event::{Denial, Event, Passage, Via};
-pub use pem::pem;
-pub use proxy::{Limits, Listener, Mode, Proxy, Settings};
-pub use refusal::Refusal;
+pub use event::{Denial, EgressEvent, Passage, RequestKind};
+pub use pem::encode_pem;
+pub use proxy::{ClientLimits, Proxy, ProxyListener, ProxyMode, ProxySettings};
+pub use refusal::ConnectionRefusal;
 pub use resolver::{ResolveError, Resolver};
 pub use ringfence_core::policy::{HostName, HostRule};
-pub use rules::{Reason, Rules, Verdict};
-pub use stream::Stream;
+pub use rules::{DenialReason, Rules, Verdict};
+pub use stream::ByteStream;
 pub use target::{Target, TargetError, TargetHost};
 pub use transparent::Tunnel;
-pub use upstream::{Upstream, UpstreamError};
+pub use upstream::{UpstreamError, UpstreamProxies};

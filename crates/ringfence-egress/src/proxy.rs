@@ -12,29 +12,30 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::stream::{Rewound, Stream, linger};
+use crate::stream::{ByteStream, RewoundStream, linger};
 use crate::{
-    Credentials, Event, Refusal, Resolver, Rules, Target, Upstream, Via, http, socks, tunnel,
+    ConnectionRefusal, Credentials, EgressEvent, RequestKind, Resolver, Rules, Target,
+    UpstreamProxies, http, socks, tunnel,
 };
 
 /// Most clients over the connection limit that are sent a refusal at the same time. Further clients
 /// find their connection closed without an answer.
-const TURNED_AWAY_AT_ONCE: usize = 64;
+const MAX_REFUSALS_AT_ONCE: usize = 64;
 /// Pause before the next accept when the host has no descriptor left.
-const PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Silence after which no connection waits to be accepted. During this time the runtime checks for
 /// new connections.
-const DRAIN_QUIET: Duration = Duration::from_millis(2);
+const DRAIN_QUIET_PERIOD: Duration = Duration::from_millis(2);
 
 /// Settings of a proxy, besides its rules.
-pub struct Settings {
+pub struct ProxySettings {
     /// Treatment of targets that no rule allows.
-    pub mode: Mode,
+    pub mode: ProxyMode,
     /// Proxy that this host itself must use to reach the outside.
-    pub upstream: Option<Upstream>,
+    pub upstream: Option<UpstreamProxies>,
     /// Limits on each client and on all clients together.
-    pub limits: Limits,
+    pub limits: ClientLimits,
     /// Resolver that finds the addresses of host names.
     pub resolver: Resolver,
     /// Secrets that the proxy sends to hosts outside and that no client sees.
@@ -43,7 +44,7 @@ pub struct Settings {
 
 /// Treatment of targets that no rule allows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum ProxyMode {
     /// The proxy denies targets that no rule allows.
     #[default]
     Enforce,
@@ -54,7 +55,7 @@ pub enum Mode {
 
 /// Limits on clients. An established connection may be silent for any length of time.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct ClientLimits {
     /// Most connections that are open at once. Each connection takes two descriptors, and all busy
     /// connections together take up to 128 more for pipes. The descriptor limit of the owner must
     /// leave room for all of them.
@@ -70,9 +71,9 @@ pub struct Limits {
     pub connect: Duration,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for ClientLimits {
+    fn default() -> ClientLimits {
+        ClientLimits {
             connections: 2048,
             head: 64 * 1024,
             greeting: Duration::from_secs(30),
@@ -84,41 +85,41 @@ impl Default for Limits {
 
 /// Listening socket that clients connect to.
 #[derive(Debug)]
-pub enum Listener {
+pub enum ProxyListener {
     /// Listener on a TCP port.
     Tcp(TcpListener),
     /// Listener on a Unix socket.
     Unix(UnixListener),
 }
 
-impl From<TcpListener> for Listener {
-    fn from(listener: TcpListener) -> Listener {
+impl From<TcpListener> for ProxyListener {
+    fn from(listener: TcpListener) -> ProxyListener {
         if listener.local_addr().is_ok_and(|address| address.ip().is_loopback()) {
             // Use Reno on loopback, where nothing is congested: pacing the data to clients, as BBR
             // does, would only cost timers. Accepted connections inherit the setting.
             let _ = set_tcp_congestion(&listener, "reno"); // a failure only makes transfers slower
         }
-        Listener::Tcp(listener)
+        ProxyListener::Tcp(listener)
     }
 }
 
-impl From<UnixListener> for Listener {
-    fn from(listener: UnixListener) -> Listener {
-        Listener::Unix(listener)
+impl From<UnixListener> for ProxyListener {
+    fn from(listener: UnixListener) -> ProxyListener {
+        ProxyListener::Unix(listener)
     }
 }
 
 /// Proxy server. A clone is a handle to the same proxy.
 #[derive(Clone)]
 pub struct Proxy {
-    inner: Arc<Inner>,
+    inner: Arc<ProxyState>,
 }
 
-struct Inner {
-    settings: Settings,
+struct ProxyState {
+    settings: ProxySettings,
     rules: watch::Sender<Arc<Rules>>,
     is_draining: watch::Sender<bool>,
-    events: Box<dyn Fn(Event) + Send + Sync>,
+    events: Box<dyn Fn(EgressEvent) + Send + Sync>,
 }
 
 impl Proxy {
@@ -126,12 +127,14 @@ impl Proxy {
     /// `events` from within connections, so `events` must not block.
     pub fn new(
         rules: Rules,
-        settings: Settings,
-        events: impl Fn(Event) + Send + Sync + 'static,
+        settings: ProxySettings,
+        events: impl Fn(EgressEvent) + Send + Sync + 'static,
     ) -> Proxy {
         let rules = watch::Sender::new(Arc::new(rules));
         let is_draining = watch::Sender::new(false);
-        Proxy { inner: Arc::new(Inner { settings, rules, is_draining, events: Box::new(events) }) }
+        Proxy {
+            inner: Arc::new(ProxyState { settings, rules, is_draining, events: Box::new(events) }),
+        }
     }
 
     /// Replaces the rules. The new rules apply to every new connection and request, and to open
@@ -150,11 +153,11 @@ impl Proxy {
     }
 
     /// Waits until the proxy drains and no connection has arrived for a moment.
-    pub async fn drained(&self) {
+    pub async fn wait_until_drained(&self) {
         let mut is_draining = self.inner.is_draining.subscribe();
         // The wait never fails, because `self` holds the sender.
         let _ = is_draining.wait_for(|is_draining| *is_draining).await;
-        sleep(DRAIN_QUIET).await;
+        sleep(DRAIN_QUIET_PERIOD).await;
     }
 
     /// Returns the current rules.
@@ -167,35 +170,35 @@ impl Proxy {
         self.inner.rules.subscribe()
     }
 
-    pub(crate) fn settings(&self) -> &Settings {
+    pub(crate) fn settings(&self) -> &ProxySettings {
         &self.inner.settings
     }
 
-    pub(crate) fn tell(&self, event: Event) {
+    pub(crate) fn report_event(&self, event: EgressEvent) {
         (self.inner.events)(event);
     }
 
     /// Serves clients until the future is dropped, or until the proxy drains and no client is left.
     /// Every connection ends with the future.
-    pub async fn serve(&self, listener: impl Into<Listener>) -> io::Result<()> {
+    pub async fn serve(&self, listener: impl Into<ProxyListener>) -> io::Result<()> {
         let listener = listener.into();
         let most = self.settings().limits.connections;
         let (places, told) =
-            (Arc::new(Semaphore::new(most)), Arc::new(Semaphore::new(TURNED_AWAY_AT_ONCE)));
+            (Arc::new(Semaphore::new(most)), Arc::new(Semaphore::new(MAX_REFUSALS_AT_ONCE)));
         let mut connections = JoinSet::new();
         loop {
             let accepted = tokio::select! {
                 biased;
                 accepted = listener.accept() => accepted,
                 Some(_) = connections.join_next() => continue,
-                () = self.drained(), if connections.is_empty() => return Ok(()),
+                () = self.wait_until_drained(), if connections.is_empty() => return Ok(()),
             };
             let client = match accepted {
                 Ok(client) => client,
                 // accept(2): errors of the new connection, and errors from a lack of descriptors,
                 // are temporary.
-                Err(error) if is_passing(&error) => {
-                    sleep(PAUSE).await;
+                Err(error) if is_transient(&error) => {
+                    sleep(ACCEPT_RETRY_DELAY).await;
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -204,16 +207,16 @@ impl Proxy {
                 let proxy = self.clone();
                 connections.spawn(async move {
                     match client {
-                        Client::Tcp(client) => proxy.carry(client).await,
-                        Client::Unix(client) => proxy.carry(client).await,
+                        AcceptedClient::Tcp(client) => proxy.carry(client).await,
+                        AcceptedClient::Unix(client) => proxy.carry(client).await,
                     }
                     drop(place);
                 });
             } else if let Ok(place) = Arc::clone(&told).try_acquire_owned() {
                 connections.spawn(async move {
                     match client {
-                        Client::Tcp(client) => turn_away(client, most).await,
-                        Client::Unix(client) => turn_away(client, most).await,
+                        AcceptedClient::Tcp(client) => refuse_client(client, most).await,
+                        AcceptedClient::Unix(client) => refuse_client(client, most).await,
                     }
                     drop(place);
                 });
@@ -223,19 +226,20 @@ impl Proxy {
 
     /// Carries the connection of a client that does not know the proxy to `target`. The proxy
     /// connects to `target` and inspects the stream as for any tunnel.
-    pub async fn carry_to<S: Stream>(
+    pub async fn carry_to<S: ByteStream>(
         &self,
         client: S,
         target: &Target,
-        via: Via,
-    ) -> Result<(), Refusal> {
+        via: RequestKind,
+    ) -> Result<(), ConnectionRefusal> {
         let connection = self.connect(target, via).await?;
-        tunnel::run(self, Rewound::new(Bytes::new(), client), connection, target).await;
+        tunnel::carry_tunnel(self, RewoundStream::new(Bytes::new(), client), connection, target)
+            .await;
         Ok(())
     }
 
     /// Carries one connection, in HTTP or SOCKS5, until the connection ends.
-    pub async fn carry<S: Stream>(&self, mut client: S) {
+    pub async fn carry<S: ByteStream>(&self, mut client: S) {
         let mut first = BytesMut::with_capacity(1024);
         // Ignore errors from here on: the client is gone, or its connection ends when the stream is
         // dropped.
@@ -244,42 +248,42 @@ impl Proxy {
             _ => return,
         }
         let version = first[0];
-        let client = Rewound::new(Bytes::copy_from_slice(&first), client);
+        let client = RewoundStream::new(Bytes::copy_from_slice(&first), client);
         drop(first);
-        if version == socks::VERSION {
-            socks::serve(self, client).await;
+        if version == socks::SOCKS_VERSION {
+            socks::serve_client(self, client).await;
         } else {
-            http::serve(self, client).await;
+            http::serve_client(self, client).await;
         }
     }
 }
 
-async fn turn_away<S: Stream>(mut client: S, most: usize) {
-    let words = Refusal::Full(most).last_words();
+async fn refuse_client<S: ByteStream>(mut client: S, most: usize) {
+    let words = ConnectionRefusal::Full(most).response_bytes();
     if client.write_all(&words).await.is_ok() {
         linger(client).await;
     }
 }
 
-enum Client {
+enum AcceptedClient {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-impl Listener {
-    async fn accept(&self) -> io::Result<Client> {
+impl ProxyListener {
+    async fn accept(&self) -> io::Result<AcceptedClient> {
         match self {
-            Listener::Tcp(listener) => {
+            ProxyListener::Tcp(listener) => {
                 let (client, _) = listener.accept().await?;
                 let _ = client.set_nodelay(true); // a failure only makes transfers slower
-                Ok(Client::Tcp(client))
+                Ok(AcceptedClient::Tcp(client))
             }
-            Listener::Unix(listener) => Ok(Client::Unix(listener.accept().await?.0)),
+            ProxyListener::Unix(listener) => Ok(AcceptedClient::Unix(listener.accept().await?.0)),
         }
     }
 }
 
-fn is_passing(error: &io::Error) -> bool {
+fn is_transient(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let passing = [
         Errno::CONNABORTED,

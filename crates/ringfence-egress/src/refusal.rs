@@ -10,15 +10,15 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 
-use crate::{Denial, Reason, ResolveError, Target, UpstreamError};
+use crate::{Denial, DenialReason, ResolveError, Target, UpstreamError};
 
 /// Header that distinguishes a refusal by the proxy from a refusal by the origin.
-const DENIED: &str = "x-ringfence-denied";
+const DENIED_HEADER: &str = "x-ringfence-denied";
 
 /// Reason for which the proxy made no connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum ConnectionRefusal {
     /// The policy does not allow the target, or the target cannot be judged.
     #[error("{}", .0.message())]
     Denied(Box<Denial>),
@@ -81,15 +81,15 @@ pub enum Refusal {
     Full(usize),
 }
 
-impl From<Denial> for Refusal {
-    fn from(denial: Denial) -> Refusal {
-        Refusal::Denied(Box::new(denial))
+impl From<Denial> for ConnectionRefusal {
+    fn from(denial: Denial) -> ConnectionRefusal {
+        ConnectionRefusal::Denied(Box::new(denial))
     }
 }
 
 /// Body of a refusal, for programs and language models.
 #[derive(Serialize)]
-struct Explanation<'a> {
+struct RefusalBody<'a> {
     error: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
@@ -101,15 +101,17 @@ struct Explanation<'a> {
     hint: Option<String>,
 }
 
-impl Refusal {
+impl ConnectionRefusal {
     fn status(&self) -> StatusCode {
         match self {
-            Refusal::Denied(denial) if matches!(denial.reason, Reason::Malformed { .. }) => {
+            ConnectionRefusal::Denied(denial)
+                if matches!(denial.reason, DenialReason::Malformed { .. }) =>
+            {
                 StatusCode::BAD_REQUEST
             }
-            Refusal::Denied(_) => StatusCode::FORBIDDEN,
-            Refusal::Slow { .. } => StatusCode::GATEWAY_TIMEOUT,
-            Refusal::Full(_) => StatusCode::SERVICE_UNAVAILABLE,
+            ConnectionRefusal::Denied(_) => StatusCode::FORBIDDEN,
+            ConnectionRefusal::Slow { .. } => StatusCode::GATEWAY_TIMEOUT,
+            ConnectionRefusal::Full(_) => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::BAD_GATEWAY,
         }
     }
@@ -117,34 +119,34 @@ impl Refusal {
     /// Returns the stable name of the reason.
     fn code(&self) -> &'static str {
         match self {
-            Refusal::Denied(denial) => denial.reason.code(),
-            Refusal::Unresolved { .. } => "unresolved",
-            Refusal::Unreachable { .. } => "unreachable",
-            Refusal::Slow { .. } => "slow",
-            Refusal::Upstream { .. } => "upstream",
-            Refusal::Unverified { .. } => "unverified",
-            Refusal::Garbled { .. } | Refusal::Unasked { .. } => "garbled",
-            Refusal::Full(_) => "full",
+            ConnectionRefusal::Denied(denial) => denial.reason.code(),
+            ConnectionRefusal::Unresolved { .. } => "unresolved",
+            ConnectionRefusal::Unreachable { .. } => "unreachable",
+            ConnectionRefusal::Slow { .. } => "slow",
+            ConnectionRefusal::Upstream { .. } => "upstream",
+            ConnectionRefusal::Unverified { .. } => "unverified",
+            ConnectionRefusal::Garbled { .. } | ConnectionRefusal::Unasked { .. } => "garbled",
+            ConnectionRefusal::Full(_) => "full",
         }
     }
 
     fn target(&self) -> Option<String> {
         match self {
-            Refusal::Denied(denial) => Some(denial.target.clone()),
-            Refusal::Unresolved { target, .. }
-            | Refusal::Unreachable { target, .. }
-            | Refusal::Slow { target, .. }
-            | Refusal::Upstream { target, .. }
-            | Refusal::Unverified { target, .. }
-            | Refusal::Garbled { target, .. }
-            | Refusal::Unasked { target } => Some(target.to_string()),
-            Refusal::Full(_) => None,
+            ConnectionRefusal::Denied(denial) => Some(denial.target.clone()),
+            ConnectionRefusal::Unresolved { target, .. }
+            | ConnectionRefusal::Unreachable { target, .. }
+            | ConnectionRefusal::Slow { target, .. }
+            | ConnectionRefusal::Upstream { target, .. }
+            | ConnectionRefusal::Unverified { target, .. }
+            | ConnectionRefusal::Garbled { target, .. }
+            | ConnectionRefusal::Unasked { target } => Some(target.to_string()),
+            ConnectionRefusal::Full(_) => None,
         }
     }
 
     fn body(&self) -> String {
         let (error, allow) = match self {
-            Refusal::Denied(denial) => ("denied", denial.policy.as_deref()),
+            ConnectionRefusal::Denied(denial) => ("denied", denial.policy.as_deref()),
             _ => ("failed", None),
         };
         // The client must not learn details of the host. The message names the step that failed,
@@ -159,7 +161,7 @@ impl Refusal {
         let hint =
             allow.map(|line| format!("add {line} to [network] of the policy, outside the sandbox"));
         let explanation =
-            Explanation { error, target: self.target(), reason: self.code(), message, allow, hint };
+            RefusalBody { error, target: self.target(), reason: self.code(), message, allow, hint };
         let mut body = serde_json::to_string(&explanation).expect("a struct of strings is JSON");
         body.push('\n');
         body
@@ -170,18 +172,18 @@ impl Refusal {
         let mut response = Response::new(Full::new(self.body().into()));
         *response.status_mut() = self.status();
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if matches!(self, Refusal::Denied(_)) {
-            response.headers_mut().insert(DENIED, HeaderValue::from_static(self.code()));
+        if matches!(self, ConnectionRefusal::Denied(_)) {
+            response.headers_mut().insert(DENIED_HEADER, HeaderValue::from_static(self.code()));
         }
         response
     }
 
     /// Returns the refusal as the bytes of an HTTP response, for the times when hyper does not
     /// serve the connection: before hyper begins, and after hyper gave up.
-    pub(crate) fn last_words(&self) -> Vec<u8> {
+    pub(crate) fn response_bytes(&self) -> Vec<u8> {
         let (status, body) = (self.status(), self.body());
         let denied = match self {
-            Refusal::Denied(_) => format!("{DENIED}: {}\r\n", self.code()),
+            ConnectionRefusal::Denied(_) => format!("{DENIED_HEADER}: {}\r\n", self.code()),
             _ => String::new(),
         };
         let length = body.len();
@@ -192,15 +194,17 @@ impl Refusal {
     }
 
     /// Returns the refusal as a SOCKS5 reply, RFC 1928, 6.
-    pub(crate) fn reply(&self) -> ReplyError {
+    pub(crate) fn socks_reply(&self) -> ReplyError {
         match self {
-            Refusal::Denied(_) => ReplyError::ConnectionNotAllowed,
-            Refusal::Unreachable { source, .. } => match source.kind() {
+            ConnectionRefusal::Denied(_) => ReplyError::ConnectionNotAllowed,
+            ConnectionRefusal::Unreachable { source, .. } => match source.kind() {
                 io::ErrorKind::ConnectionRefused => ReplyError::ConnectionRefused,
                 io::ErrorKind::NetworkUnreachable => ReplyError::NetworkUnreachable,
                 _ => ReplyError::HostUnreachable,
             },
-            Refusal::Unresolved { .. } | Refusal::Slow { .. } => ReplyError::HostUnreachable,
+            ConnectionRefusal::Unresolved { .. } | ConnectionRefusal::Slow { .. } => {
+                ReplyError::HostUnreachable
+            }
             _ => ReplyError::GeneralFailure,
         }
     }

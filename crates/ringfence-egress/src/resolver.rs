@@ -19,25 +19,25 @@ const SYSTEM_FILES: [&str; 2] = ["/etc/hosts", "/etc/resolv.conf"];
 
 /// Most queries that may wait for one server. Hickory fails further queries, so the limit is higher
 /// than the connections need.
-const QUERIES_AT_ONCE: usize = 4096;
+const MAX_CONCURRENT_QUERIES: usize = 4096;
 
 /// Resolver that finds the addresses of host names.
 pub struct Resolver {
-    source: Source,
+    source: ResolverSource,
 }
 
-enum Source {
+enum ResolverSource {
     /// Configuration of the host. The resolver reads the files again when one of them has changed,
     /// because a sandbox may outlive a network.
-    System(Mutex<Option<(Stamps, Answers)>>),
-    Fixed(Answers),
+    System(Mutex<Option<(FileTimes, ResolverConfiguration)>>),
+    Fixed(ResolverConfiguration),
 }
 
 /// Time at which each file was last written.
-type Stamps = [Option<SystemTime>; SYSTEM_FILES.len()];
+type FileTimes = [Option<SystemTime>; SYSTEM_FILES.len()];
 
 #[derive(Clone)]
-struct Answers {
+struct ResolverConfiguration {
     hosts: std::sync::Arc<Hosts>,
     servers: TokioResolver,
 }
@@ -68,12 +68,12 @@ pub enum ResolveError {
 impl Resolver {
     /// Returns a resolver that works as this host does: `/etc/hosts` first, then the servers of
     /// `/etc/resolv.conf`.
-    pub fn system() -> Resolver {
-        Resolver { source: Source::System(Mutex::new(None)) }
+    pub fn for_system() -> Resolver {
+        Resolver { source: ResolverSource::System(Mutex::new(None)) }
     }
 
     /// Returns a resolver that asks only `server`.
-    pub fn at(server: SocketAddr) -> Result<Resolver, ResolveError> {
+    pub fn for_server(server: SocketAddr) -> Result<Resolver, ResolveError> {
         let connections =
             [ConnectionConfig::udp(), ConnectionConfig::tcp()].map(|mut connection| {
                 connection.port = server.port();
@@ -82,22 +82,29 @@ impl Resolver {
         let server = NameServerConfig::new(server.ip(), true, connections.into());
         let config = ResolverConfig::from_name_servers(vec![server]);
         Ok(Resolver {
-            source: Source::Fixed(Answers::new(Hosts::default(), config, ResolverOpts::default())?),
+            source: ResolverSource::Fixed(ResolverConfiguration::new(
+                Hosts::default(),
+                config,
+                ResolverOpts::default(),
+            )?),
         })
     }
 
     /// Returns all addresses of a name, IPv4 first.
-    pub(crate) async fn lookup(&self, name: &HostName) -> Result<Vec<IpAddr>, ResolveError> {
+    pub(crate) async fn lookup_addresses(
+        &self,
+        name: &HostName,
+    ) -> Result<Vec<IpAddr>, ResolveError> {
         let failed = |error: Box<dyn std::error::Error + Send + Sync>| ResolveError::Lookup {
             name: name.clone(),
             source: error,
         };
-        let answers = self.answers()?;
+        let answers = self.load_configuration()?;
         // End the name with a dot, so that the name is looked up as it was judged: no search list
         // turns the name into another one.
         let absolute =
             Name::from_ascii(format!("{name}.")).map_err(|error| failed(error.into()))?;
-        let known = answers.in_hosts(&absolute);
+        let known = answers.lookup_hosts_file(&absolute);
         if !known.is_empty() {
             return Ok(known);
         }
@@ -114,10 +121,10 @@ impl Resolver {
         }
     }
 
-    fn answers(&self) -> Result<Answers, ResolveError> {
+    fn load_configuration(&self) -> Result<ResolverConfiguration, ResolveError> {
         let current = match &self.source {
-            Source::Fixed(answers) => return Ok(answers.clone()),
-            Source::System(current) => current,
+            ResolverSource::Fixed(answers) => return Ok(answers.clone()),
+            ResolverSource::System(current) => current,
         };
         let stamps =
             SYSTEM_FILES.map(|file| fs_err::metadata(file).and_then(|file| file.modified()).ok());
@@ -129,7 +136,7 @@ impl Resolver {
                     .map_err(|error| ResolveError::Configuration(error.into()))?;
                 // A missing hosts file counts as an empty one.
                 let hosts = Hosts::from_system().unwrap_or_default();
-                let answers = Answers::new(hosts, config, options)?;
+                let answers = ResolverConfiguration::new(hosts, config, options)?;
                 *current = Some((stamps, answers.clone()));
                 Ok(answers)
             }
@@ -137,25 +144,25 @@ impl Resolver {
     }
 }
 
-impl Answers {
+impl ResolverConfiguration {
     fn new(
         hosts: Hosts,
         config: ResolverConfig,
         mut options: ResolverOpts,
-    ) -> Result<Answers, ResolveError> {
+    ) -> Result<ResolverConfiguration, ResolveError> {
         // Do not let hickory read the hosts file: hickory would ask servers for the address family
         // that the file lacks, and the system's resolver does not.
         options.use_hosts_file = ResolveHosts::Never;
         options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-        options.max_active_requests = QUERIES_AT_ONCE;
+        options.max_active_requests = MAX_CONCURRENT_QUERIES;
         let servers = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
             .with_options(options)
             .build()
             .map_err(|error| ResolveError::Configuration(error.into()))?;
-        Ok(Answers { hosts: hosts.into(), servers })
+        Ok(ResolverConfiguration { hosts: hosts.into(), servers })
     }
 
-    fn in_hosts(&self, name: &Name) -> Vec<IpAddr> {
+    fn lookup_hosts_file(&self, name: &Name) -> Vec<IpAddr> {
         [RecordType::A, RecordType::AAAA]
             .into_iter()
             .filter_map(|kind| self.hosts.lookup_static_host(&Query::query(name.clone(), kind)))

@@ -5,18 +5,18 @@ use std::net::IpAddr;
 use ringfence_core::policy::{HostName, HostRule};
 use serde::{Deserialize, Serialize};
 
-use crate::address::{AddressClass, carried, classify};
+use crate::address::{AddressClass, carried_ipv4_addresses, classify};
 use crate::target::{Target, TargetHost};
 
 mod index;
 
-use index::Index;
+use index::RuleIndex;
 
 /// Allow list and deny list of a policy, indexed so that many rules are checked as fast as few.
 #[derive(Debug, Clone, Default)]
 pub struct Rules {
-    allow: Index,
-    deny: Index,
+    allow: RuleIndex,
+    deny: RuleIndex,
 }
 
 /// Decision of the rules about a target.
@@ -26,14 +26,14 @@ pub enum Verdict {
     /// The rules allow the target.
     Allowed,
     /// The rules deny the target.
-    Denied(Reason),
+    Denied(DenialReason),
 }
 
 /// Reason for which a target is denied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "code", rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Reason {
+pub enum DenialReason {
     /// No rule allows the target. Only this reason has no effect while a policy is observed.
     #[error("no rule of the policy allows it")]
     Unlisted,
@@ -78,18 +78,18 @@ pub enum Reason {
     },
 }
 
-impl Reason {
+impl DenialReason {
     /// Returns the stable name of the reason, for programs.
     pub const fn code(&self) -> &'static str {
         match self {
-            Reason::Unlisted => "unlisted",
-            Reason::Listed { .. } => "listed",
-            Reason::Internal { .. } => "internal",
-            Reason::OtherName { .. } => "other_name",
-            Reason::Unnamed => "unnamed",
-            Reason::Protocol { .. } => "protocol",
-            Reason::Unencrypted => "unencrypted",
-            Reason::Malformed { .. } => "malformed",
+            DenialReason::Unlisted => "unlisted",
+            DenialReason::Listed { .. } => "listed",
+            DenialReason::Internal { .. } => "internal",
+            DenialReason::OtherName { .. } => "other_name",
+            DenialReason::Unnamed => "unnamed",
+            DenialReason::Protocol { .. } => "protocol",
+            DenialReason::Unencrypted => "unencrypted",
+            DenialReason::Malformed { .. } => "malformed",
         }
     }
 }
@@ -98,7 +98,7 @@ impl Rules {
     /// Returns the rules of a policy, which allow the targets that `allow` names and `deny` does
     /// not.
     pub fn new(allow: &[HostRule], deny: &[HostRule]) -> Rules {
-        Rules { allow: Index::new(allow), deny: Index::new(deny) }
+        Rules { allow: RuleIndex::new(allow), deny: RuleIndex::new(deny) }
     }
 
     /// Judges a target in the form in which the client named it: a host name before its lookup, or
@@ -108,9 +108,9 @@ impl Rules {
             TargetHost::Name(name) => self.judge_name(name, target.port),
             TargetHost::Address(address) => match self.judge_address(target, *address) {
                 Verdict::Allowed
-                    if !self.allow.has_network(address.to_canonical(), target.port) =>
+                    if !self.allow.covers_address(address.to_canonical(), target.port) =>
                 {
-                    Verdict::Denied(Reason::Unlisted)
+                    Verdict::Denied(DenialReason::Unlisted)
                 }
                 verdict => verdict,
             },
@@ -122,25 +122,25 @@ impl Rules {
     pub fn judge_address(&self, target: &Target, address: IpAddr) -> Verdict {
         let (address, port) = (address.to_canonical(), target.port);
         if let Some(rule) = self.denied(address, port) {
-            return Verdict::Denied(Reason::Listed { rule });
+            return Verdict::Denied(DenialReason::Listed { rule });
         }
         match classify(address) {
             AddressClass::Public => Verdict::Allowed,
-            _ if self.allow.has_network(address, port) => Verdict::Allowed,
-            class => Verdict::Denied(Reason::Internal { address, class }),
+            _ if self.allow.covers_address(address, port) => Verdict::Allowed,
+            class => Verdict::Denied(DenialReason::Internal { address, class }),
         }
     }
 
     /// Returns whether a rule denies a name on `port`.
     pub(crate) fn denies_names(&self, port: u16) -> bool {
-        self.deny.has_names(port)
+        self.deny.covers_any_name(port)
     }
 
     /// Judges the lookup of a name, which states no port. The lookup is allowed if the name is
     /// allowed on any port.
     pub fn judge_lookup(&self, name: &HostName) -> Verdict {
-        let mut verdict = Verdict::Denied(Reason::Unlisted);
-        for port in self.allow.ports(name) {
+        let mut verdict = Verdict::Denied(DenialReason::Unlisted);
+        for port in self.allow.name_ports(name) {
             verdict = self.judge_name(name, port);
             if verdict == Verdict::Allowed {
                 break;
@@ -150,19 +150,22 @@ impl Rules {
     }
 
     fn judge_name(&self, name: &HostName, port: u16) -> Verdict {
-        match self.deny.name(name, port) {
-            Some(rule) => Verdict::Denied(Reason::Listed { rule }),
-            None if self.allow.has_name(name, port) => Verdict::Allowed,
-            None => Verdict::Denied(Reason::Unlisted),
+        match self.deny.find_name_rule(name, port) {
+            Some(rule) => Verdict::Denied(DenialReason::Listed { rule }),
+            None if self.allow.covers_name(name, port) => Verdict::Allowed,
+            None => Verdict::Denied(DenialReason::Unlisted),
         }
     }
 
     /// Returns the rule that denies an address, or that denies an IPv4 address to which packets for
     /// an IPv6 address may be delivered.
     fn denied(&self, address: IpAddr, port: u16) -> Option<HostRule> {
-        let own = self.deny.network(address, port);
+        let own = self.deny.find_address_rule(address, port);
         let IpAddr::V6(address) = address else { return own };
-        own.or_else(|| carried(address).find_map(|carried| self.deny.network(carried.into(), port)))
+        own.or_else(|| {
+            carried_ipv4_addresses(address)
+                .find_map(|carried| self.deny.find_address_rule(carried.into(), port))
+        })
     }
 }
 

@@ -11,24 +11,24 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::copy::End;
+use crate::copy::CopyEnd;
 
 /// Byte stream that can carry a connection.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for S {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> ByteStream for S {}
 
 /// Stream that first returns bytes that were already read, and then the bytes that follow.
 #[derive(Debug)]
-pub(crate) struct Rewound<S> {
+pub(crate) struct RewoundStream<S> {
     first: Bytes,
     rest: S,
 }
 
-impl<S> Rewound<S> {
+impl<S> RewoundStream<S> {
     /// Returns a stream that yields `first` and then the bytes of `rest`.
-    pub(crate) fn new(first: Bytes, rest: S) -> Rewound<S> {
-        Rewound { first, rest }
+    pub(crate) fn new(first: Bytes, rest: S) -> RewoundStream<S> {
+        RewoundStream { first, rest }
     }
 
     /// Puts bytes that were already read back to the front of the stream.
@@ -39,7 +39,7 @@ impl<S> Rewound<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for RewoundStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -60,7 +60,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for RewoundStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -90,22 +90,23 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
     }
 }
 
-impl<S: Stream> End for Rewound<S> {
+impl<S: ByteStream> CopyEnd for RewoundStream<S> {
     fn tcp(&self) -> Option<&TcpStream> {
         (&self.rest as &dyn Any).downcast_ref().filter(|_| self.first.is_empty())
     }
 }
 
-/// Time for which, and number of bytes up to which, the proxy reads from a client after a refusal.
-const LINGER: (Duration, u64) = (Duration::from_secs(1), 16 * 1024 * 1024);
+/// Longest time for which the proxy reads from a client after a refusal.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Most bytes that the proxy reads from a client after a refusal.
+const MAX_LINGER_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Ends a stream so that its last bytes arrive. Closing a stream with unread bytes resets the
 /// connection, and then the client's side discards what the client has not read (RFC 9112, 9.6).
-pub(crate) async fn linger<S: Stream>(mut stream: S) {
+pub(crate) async fn linger<S: ByteStream>(mut stream: S) {
     if stream.shutdown().await.is_ok() {
-        let (time, most) = LINGER;
+        let mut unread = stream.take(MAX_LINGER_BYTES);
         // Ignore errors, because the client may be gone.
-        let _ =
-            timeout(time, tokio::io::copy(&mut stream.take(most), &mut tokio::io::sink())).await;
+        let _ = timeout(LINGER_TIMEOUT, tokio::io::copy(&mut unread, &mut tokio::io::sink())).await;
     }
 }

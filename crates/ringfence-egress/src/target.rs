@@ -38,7 +38,11 @@ pub enum TargetError {
     #[error("`{}` has more than one colon: an IPv6 address stands in brackets", .0.escape_debug())]
     Colons(String),
     /// The port is not a number from 1 to 65535.
-    #[error("`{}` has port `{}`: a port is a number from 1 to 65535", .text.escape_debug(), .port.escape_debug())]
+    #[error(
+        "`{}` has port `{}`: a port is a number from 1 to 65535",
+        .text.escape_debug(),
+        .port.escape_debug()
+    )]
     Port {
         /// Whole text that was read.
         text: String,
@@ -49,7 +53,10 @@ pub enum TargetError {
     #[error("`{}` has no port", .0.escape_debug())]
     NoPort(String),
     /// The address names an interface of one machine.
-    #[error("`{}` names an interface of a machine, which means nothing outside it", .0.escape_debug())]
+    #[error(
+        "`{}` names an interface of a machine, which means nothing outside it",
+        .0.escape_debug()
+    )]
     Zone(String),
     /// The text looks like an IP address, and no resolver reads it as one.
     #[error("`{}` is no IP address", .0.escape_debug())]
@@ -78,7 +85,7 @@ impl Target {
                             .ok_or_else(|| TargetError::Address(text.to_owned()))?,
                     ),
                 };
-                (TargetHost::Address(ipv6(address)?), port)
+                (TargetHost::Address(parse_ipv6(address)?), port)
             }
             None => {
                 let (host, port) = match text.split_once(':') {
@@ -88,30 +95,33 @@ impl Target {
                     Some((host, port)) => (host, Some(port)),
                     None => (text, None),
                 };
-                (name_or_ipv4(host)?, port)
+                (parse_name_or_ipv4(host)?, port)
             }
         };
         let port = match port {
-            Some(digits) => port_number(text, digits)?,
+            Some(digits) => parse_port(text, digits)?,
             None => default_port.ok_or_else(|| TargetError::NoPort(text.to_owned()))?,
         };
-        Target::of(host, port)
+        Target::new(host, port)
     }
 
     /// Reads a host that was given separately from its port, as in SOCKS and in TLS. An IPv6
     /// address has no brackets there.
     pub fn from_parts(host: &str, port: u16) -> Result<Target, TargetError> {
-        let host =
-            if host.contains(':') { TargetHost::Address(ipv6(host)?) } else { name_or_ipv4(host)? };
-        Target::of(host, port)
+        let host = if host.contains(':') {
+            TargetHost::Address(parse_ipv6(host)?)
+        } else {
+            parse_name_or_ipv4(host)?
+        };
+        Target::new(host, port)
     }
 
     /// Returns the target at an IP address.
     pub fn from_address(address: IpAddr, port: u16) -> Result<Target, TargetError> {
-        Target::of(TargetHost::Address(address.to_canonical()), port)
+        Target::new(TargetHost::Address(address.to_canonical()), port)
     }
 
-    fn of(host: TargetHost, port: u16) -> Result<Target, TargetError> {
+    fn new(host: TargetHost, port: u16) -> Result<Target, TargetError> {
         if port == 0 {
             return Err(TargetError::Port { text: format!("{host}:0"), port: "0".to_owned() });
         }
@@ -128,13 +138,13 @@ impl Target {
     }
 }
 
-fn port_number(text: &str, digits: &str) -> Result<u16, TargetError> {
+fn parse_port(text: &str, digits: &str) -> Result<u16, TargetError> {
     let wrong = || TargetError::Port { text: text.to_owned(), port: digits.to_owned() };
     let is_number = digits.len() <= 5 && digits.bytes().all(|byte| byte.is_ascii_digit());
     digits.parse().ok().filter(|port| is_number && *port != 0).ok_or_else(wrong)
 }
 
-fn ipv6(text: &str) -> Result<IpAddr, TargetError> {
+fn parse_ipv6(text: &str) -> Result<IpAddr, TargetError> {
     if text.contains('%') {
         return Err(TargetError::Zone(text.to_owned()));
     }
@@ -142,13 +152,13 @@ fn ipv6(text: &str) -> Result<IpAddr, TargetError> {
     Ok(IpAddr::V6(address).to_canonical())
 }
 
-fn name_or_ipv4(text: &str) -> Result<TargetHost, TargetError> {
+fn parse_name_or_ipv4(text: &str) -> Result<TargetHost, TargetError> {
     if text.is_empty() {
         return Err(TargetError::Empty);
     }
     match text.parse() {
         Ok(name) => Ok(TargetHost::Name(name)),
-        Err(HostNameError::Number(folded)) => match ipv4(&folded) {
+        Err(HostNameError::Number(folded)) => match parse_ipv4(&folded) {
             Some(address) => Ok(TargetHost::Address(address.into())),
             None => Err(TargetError::Address(text.to_owned())),
         },
@@ -159,8 +169,8 @@ fn name_or_ipv4(text: &str) -> Result<TargetHost, TargetError> {
 /// Reads an IPv4 address as `inet_aton` does, which every resolver calls before it asks a server.
 /// The address has one to four numbers, each decimal, octal (`0…`) or hexadecimal (`0x…`). The last
 /// number fills the bytes that the others leave.
-fn ipv4(text: &str) -> Option<Ipv4Addr> {
-    let numbers: Vec<u32> = text.split('.').map(number).collect::<Option<_>>()?;
+fn parse_ipv4(text: &str) -> Option<Ipv4Addr> {
+    let numbers: Vec<u32> = text.split('.').map(parse_number).collect::<Option<_>>()?;
     let (last, front) = numbers.split_last()?;
     if front.len() > 3 || front.iter().any(|number| *number > 255) {
         return None;
@@ -173,7 +183,7 @@ fn ipv4(text: &str) -> Option<Ipv4Addr> {
     Some(Ipv4Addr::from_bits(high.checked_shl(left).unwrap_or(0) | last))
 }
 
-fn number(text: &str) -> Option<u32> {
+fn parse_number(text: &str) -> Option<u32> {
     let (digits, radix) = match text.strip_prefix("0x") {
         Some(digits) => (digits, 16),
         None if text.len() > 1 && text.starts_with('0') => (&text[1..], 8),

@@ -43,54 +43,61 @@ use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::answer::{Answer, AnswerReader};
-use crate::connect::Connection;
-use crate::copy::{self, Direction};
-use crate::hello::{Hello, HelloPosition, HelloReader};
-use crate::opening::{LineRule, Opening, OpeningKind, OtherNames};
-use crate::proxy::{Mode, Proxy};
-use crate::stream::{Rewound, Stream, linger};
-use crate::watch::Finding;
-use crate::{Denial, Event, Passage, Reason, Refusal, Target, TargetHost, Verdict, Via, http};
+use crate::answer::{AnswerKind, AnswerReader};
+use crate::connect::TargetConnection;
+use crate::copy::{self, CopyDirection};
+use crate::hello::{ClientHello, HelloPosition, HelloReader};
+use crate::opening::{LineRule, OpeningKind, OpeningReader, OtherNames};
+use crate::proxy::{Proxy, ProxyMode};
+use crate::stream::{ByteStream, RewoundStream, linger};
+use crate::watch::StreamFinding;
+use crate::{
+    ConnectionRefusal, Denial, DenialReason, EgressEvent, Passage, RequestKind, Target, TargetHost,
+    Verdict, http,
+};
 
 /// Silence after which the proxy assumes that a client waits for an answer.
-const PAUSE: Duration = Duration::from_millis(250);
+const CLIENT_QUIET_PERIOD: Duration = Duration::from_millis(250);
 /// Most bytes of a client that are held back until the server has answered a hello.
-const LONGEST_AHEAD: usize = 80 * 1024;
+const MAX_HELD_BYTES: usize = 80 * 1024;
 /// Alert record with a fatal `access_denied`, RFC 8446, 6.
-const ALERT: [u8; 7] = [21, 3, 1, 0, 2, 2, 49];
+const ACCESS_DENIED_ALERT: [u8; 7] = [21, 3, 1, 0, 2, 2, 49];
 
 /// Carries a tunnel to `target` until the tunnel ends or the rules no longer allow it.
-pub(crate) async fn run<S: Stream>(
+pub(crate) async fn carry_tunnel<S: ByteStream>(
     proxy: &Proxy,
-    mut client: Rewound<S>,
-    connection: Connection,
+    mut client: RewoundStream<S>,
+    connection: TargetConnection,
     target: &Target,
 ) {
     let pass = connection.pass(target);
     let mut server = connection.stream;
     let turn = tokio::select! {
         biased;
-        denial = proxy.withdrawn(&pass) => Turn::from(proxy.deny(denial)),
-        turn = carry(proxy, &mut client, &mut server, target) => turn,
+        denial = proxy.wait_until_withdrawn(&pass) => TunnelStep::from(proxy.report_denial(denial)),
+        turn = carry_bytes(proxy, &mut client, &mut server, target) => turn,
     };
     match turn {
-        Turn::Ended => {}
-        Turn::Cut => reset(server),
-        Turn::Refused(words) => {
-            reset(server);
+        TunnelStep::Ended => {}
+        TunnelStep::Cut => reset_connection(server),
+        TunnelStep::Refused(words) => {
+            reset_connection(server);
             if client.write_all(&words).await.is_ok() {
                 linger(client).await;
             }
         }
         // Requests are judged one by one, and a client is told when its next request is denied.
-        Turn::Requests => Box::pin(http::serve_within(proxy, client, server, pass)).await,
-        Turn::SecuredRequests => Box::pin(http::serve_secured(proxy, client, server, pass)).await,
+        TunnelStep::Requests => {
+            Box::pin(http::serve_plain_tunnel(proxy, client, server, pass)).await
+        }
+        TunnelStep::SecuredRequests => {
+            Box::pin(http::serve_tls_tunnel(proxy, client, server, pass)).await
+        }
     }
 }
 
 /// Next step for a tunnel.
-enum Turn {
+enum TunnelStep {
     /// The tunnel has ended.
     Ended,
     /// The proxy ended the tunnel at a point where a server could take the end of the stream for
@@ -105,32 +112,32 @@ enum Turn {
 }
 
 /// Carries the bytes of a tunnel, unless the tunnel carries requests that the proxy judges.
-async fn carry<S: Stream>(
+async fn carry_bytes<S: ByteStream>(
     proxy: &Proxy,
-    client: &mut Rewound<S>,
+    client: &mut RewoundStream<S>,
     server: &mut TcpStream,
     target: &Target,
-) -> Turn {
+) -> TunnelStep {
     let other_names = OtherNames::for_tunnel(proxy, target);
-    let mut opening = Opening::new(other_names);
-    let mut back = Direction::default();
+    let mut opening = OpeningReader::new(other_names);
+    let mut back = CopyDirection::default();
 
     // Set no time limit for a silent client, because the client may wait for the server.
     let spoken = poll_fn(|cx| {
         let _ = back.poll(cx, server, client)?; // `back` remembers the end of the server's stream
-        poll_more(cx, client, &mut opening.bytes)
+        poll_append(cx, client, &mut opening.bytes)
     });
     if spoken.await.is_err() {
-        return Turn::Ended;
+        return TunnelStep::Ended;
     }
     let looked = async {
         loop {
             let looked = poll_fn(|cx| {
                 // `back` remembers the end of the server's stream.
                 let _ = back.poll(cx, server, client)?;
-                poll_kind(cx, client, &mut opening)
+                poll_opening_kind(cx, client, &mut opening)
             });
-            match timeout(PAUSE, looked).await {
+            match timeout(CLIENT_QUIET_PERIOD, looked).await {
                 Ok(kind) => return kind,
                 Err(_) => {
                     if let Some(kind) = opening.kind_after_pause() {
@@ -142,7 +149,7 @@ async fn carry<S: Stream>(
     };
     let kind = match timeout(proxy.settings().limits.greeting, looked).await {
         Ok(Ok(kind)) => kind,
-        Ok(Err(_)) => return Turn::Ended,
+        Ok(Err(_)) => return TunnelStep::Ended,
         Err(_) => OpeningKind::Undecided("the client did not say in time which protocol it speaks"),
     };
 
@@ -152,34 +159,41 @@ async fn carry<S: Stream>(
     match kind {
         OpeningKind::Tls(_) if is_name && target.port == 80 => {
             let fault = "port 80 is for plain HTTP, and not for TLS".to_owned();
-            return refuse_tls(proxy, target, Reason::Malformed { fault });
+            return refuse_tls(proxy, target, DenialReason::Malformed { fault });
         }
         OpeningKind::Tls(hello) => {
-            let named = name_inside(&hello, target);
+            let named = named_target(&hello, target);
             let is_for_target = named.as_ref() == Some(target);
             other = named.filter(|named| named != target);
-            if let Err(reason) = agree(proxy, target, hello.clone()) {
+            if let Err(reason) = check_hello(proxy, target, hello.clone()) {
                 return refuse_tls(proxy, target, reason);
             }
             if is_for_target && proxy.credentials_for(target).is_some() {
                 client.put_back(opening.bytes.into());
-                return Turn::SecuredRequests;
+                return TunnelStep::SecuredRequests;
             }
             first = Some(hello);
         }
         OpeningKind::Undecided(fault) => {
-            let reason = Reason::Malformed { fault: fault.to_owned() };
-            return Turn::Refused(proxy.deny(Denial::of(target, Via::Tunnel, reason)).last_words());
+            let reason = DenialReason::Malformed { fault: fault.to_owned() };
+            return TunnelStep::Refused(
+                proxy
+                    .report_denial(Denial::for_target(target, RequestKind::Tunnel, reason))
+                    .response_bytes(),
+            );
         }
         kind if is_judged && kind == OpeningKind::Http || is_name && target.port == 80 => {
             client.put_back(opening.bytes.into());
-            return Turn::Requests;
+            return TunnelStep::Requests;
         }
         // A server that speaks first, or has ended its stream, does not answer an opening.
-        _ if is_judged && !back.has_spoken() => back.read_answer(AnswerReader::to_other()),
+        _ if is_judged && !back.has_spoken() => {
+            back.read_answer(AnswerReader::for_other_protocol())
+        }
         _ => {}
     }
-    let denied = other.map(|named| Box::pin(async move { proxy.denied_inside(&named).await }));
+    let denied =
+        other.map(|named| Box::pin(async move { proxy.wait_until_name_denied(&named).await }));
     let carried = async {
         let mut forth = match first {
             Some(hello) => {
@@ -196,26 +210,26 @@ async fn carry<S: Stream>(
                 .await?
             }
             None if is_judged => {
-                let mut forth = Direction::default();
+                let mut forth = CopyDirection::default();
                 // A server that speaks first does not speak HTTP.
                 let rule = match opening.line_rule() {
                     LineRule::Every => LineRule::Every,
                     _ if back.has_spoken() => LineRule::None,
                     rule => rule,
                 };
-                forth.watch(opening.bytes, rule);
+                forth.start_watch(opening.bytes, rule);
                 forth
             }
-            None => Direction::after(opening.bytes),
+            None => CopyDirection::with_pending(opening.bytes),
         };
         loop {
             // An error of either side ends the tunnel, unless the watch raised the error.
-            let copied = copy::both(client, server, &mut forth, &mut back).await;
+            let copied = copy::copy_both_ways(client, server, &mut forth, &mut back).await;
             let findings = forth.take_findings();
             if findings.is_empty() {
                 // A client that breaks its connection off must not complete half a line.
                 break if copied.is_err() && forth.has_open_line() {
-                    Err(Turn::Cut)
+                    Err(TunnelStep::Cut)
                 } else {
                     Ok(())
                 };
@@ -228,30 +242,32 @@ async fn carry<S: Stream>(
     };
     let carried = tokio::select! {
         biased;
-        Some(denial) = OptionFuture::from(denied) => return Turn::from(proxy.deny(denial)),
+        Some(denial) = OptionFuture::from(denied) => {
+            return TunnelStep::from(proxy.report_denial(denial));
+        }
         carried = carried => carried,
     };
     let fault = match back.answer() {
-        Some(Answer::UnexpectedTls) => "the host answered in TLS to what is no readable TLS",
-        Some(Answer::UnexpectedHttp) => "the host answered in HTTP to what is no readable HTTP",
-        Some(Answer::UnexpectedClear) => "the host answered a TLS hello in another protocol",
-        _ => return carried.err().unwrap_or(Turn::Ended),
+        Some(AnswerKind::UnexpectedTls) => "the host answered in TLS to what is no readable TLS",
+        Some(AnswerKind::UnexpectedHttp) => "the host answered in HTTP to what is no readable HTTP",
+        Some(AnswerKind::UnexpectedClear) => "the host answered a TLS hello in another protocol",
+        _ => return carried.err().unwrap_or(TunnelStep::Ended),
     };
-    let reason = Reason::Malformed { fault: fault.to_owned() };
-    Turn::from(proxy.deny(Denial::of(target, Via::Tunnel, reason)))
+    let reason = DenialReason::Malformed { fault: fault.to_owned() };
+    TunnelStep::from(proxy.report_denial(Denial::for_target(target, RequestKind::Tunnel, reason)))
 }
 
-impl From<Refusal> for Turn {
+impl From<ConnectionRefusal> for TunnelStep {
     /// Cuts an open tunnel. The client sees only the end of the stream, because it would take bytes
     /// of the proxy for bytes of the host.
-    fn from(_: Refusal) -> Turn {
-        Turn::Cut
+    fn from(_: ConnectionRefusal) -> TunnelStep {
+        TunnelStep::Cut
     }
 }
 
 /// Resets the connection to a server so that the server discards its input. Some servers take an
 /// ordinary end of the stream for the end of a request, and act on half a request.
-fn reset(server: TcpStream) {
+fn reset_connection(server: TcpStream) {
     // On failure, the stream ends in the ordinary way.
     let _ = set_socket_linger(&server, Some(Duration::ZERO));
 }
@@ -267,27 +283,28 @@ impl OtherNames {
     }
 }
 
-fn refuse_tls(proxy: &Proxy, target: &Target, reason: Reason) -> Turn {
-    proxy.deny(Denial::of(target, Via::Tls, reason));
-    Turn::Refused(ALERT.to_vec())
+fn refuse_tls(proxy: &Proxy, target: &Target, reason: DenialReason) -> TunnelStep {
+    proxy.report_denial(Denial::for_target(target, RequestKind::Tls, reason));
+    TunnelStep::Refused(ACCESS_DENIED_ALERT.to_vec())
 }
 
 /// Judges a finding of the watch in a tunnel that has used another protocol until now. A hello
 /// without a name is allowed here, because it leads to no other host and clients of old protocols
 /// send no name.
-fn judge_finding(proxy: &Proxy, target: &Target, finding: Finding) -> Result<(), Turn> {
+fn judge_finding(proxy: &Proxy, target: &Target, finding: StreamFinding) -> Result<(), TunnelStep> {
     let reason = match finding {
-        Finding::Hello(Hello::Unnamed) => return Ok(()),
-        Finding::Hello(hello) => match agree(proxy, target, hello) {
+        StreamFinding::Hello(ClientHello::Unnamed) => return Ok(()),
+        StreamFinding::Hello(hello) => match check_hello(proxy, target, hello) {
             Ok(()) => return Ok(()),
             Err(reason) => reason,
         },
-        Finding::Request => {
+        StreamFinding::Request => {
             let fault = "a request in a tunnel that began as another protocol".to_owned();
-            let denial = Denial::of(target, Via::Tunnel, Reason::Malformed { fault });
-            return Err(Turn::from(proxy.deny(denial)));
+            let denial =
+                Denial::for_target(target, RequestKind::Tunnel, DenialReason::Malformed { fault });
+            return Err(TunnelStep::from(proxy.report_denial(denial)));
         }
-        Finding::TooManyHellos => Reason::Malformed {
+        StreamFinding::TooManyHellos => DenialReason::Malformed {
             fault: "more hellos of TLS begin at once than can be read".to_owned(),
         },
     };
@@ -298,27 +315,27 @@ fn judge_finding(proxy: &Proxy, target: &Target, finding: Finding) -> Result<(),
 ///
 /// `said` begins with the first hello, of `length` bytes. The returned direction, from client to
 /// server, holds all bytes that may pass next. `back` continues in the caller.
-async fn carry_hellos<S: Stream>(
+async fn carry_hellos<S: ByteStream>(
     proxy: &Proxy,
-    client: &mut Rewound<S>,
+    client: &mut RewoundStream<S>,
     server: &mut TcpStream,
     target: &Target,
     (mut said, length): (Vec<u8>, usize),
-    first: Hello,
-    back: &mut Direction,
-) -> Result<Direction, Turn> {
+    first: ClientHello,
+    back: &mut CopyDirection,
+) -> Result<CopyDirection, TunnelStep> {
     // These bytes are early data, or a second hello that the client sent before the server asked.
     let mut ahead = said.split_off(length);
-    let mut forth = Direction::after(said);
+    let mut forth = CopyDirection::with_pending(said);
     let mut has_ended = false;
     let other_names = OtherNames::for_tunnel(proxy, target);
-    back.read_answer(AnswerReader::to_hello(other_names));
+    back.read_answer(AnswerReader::for_hello(other_names));
     let answered = poll_fn(|cx| {
         let _ = forth.write_held(cx, server)?; // the rest follows when the server has room
         // The end of the server's stream counts as an answer.
         let _ = back.poll(cx, server, client)?;
-        while back.answer().is_none() && !has_ended && ahead.len() < LONGEST_AHEAD {
-            match poll_more(cx, client, &mut ahead)? {
+        while back.answer().is_none() && !has_ended && ahead.len() < MAX_HELD_BYTES {
+            match poll_append(cx, client, &mut ahead)? {
                 Poll::Ready(read) => has_ended = read == 0,
                 Poll::Pending => break,
             }
@@ -328,9 +345,9 @@ async fn carry_hellos<S: Stream>(
         if is_answered { Poll::Ready(io::Result::Ok(())) } else { Poll::Pending }
     });
     if answered.await.is_err() {
-        return Err(Turn::Ended);
+        return Err(TunnelStep::Ended);
     }
-    if back.answer() == Some(Answer::Retry) {
+    if back.answer() == Some(AnswerKind::Retry) {
         let mut reader = HelloReader::new(HelloPosition::AfterRetry);
         let read = poll_fn(|cx| {
             let _ = forth.write_held(cx, server)?; // the rest follows when the server has room
@@ -340,11 +357,11 @@ async fn carry_hellos<S: Stream>(
                 if let Some(hello) = reader.read(&ahead) {
                     return Poll::Ready(Ok(hello));
                 }
-                if ahead.len() > LONGEST_AHEAD {
+                if ahead.len() > MAX_HELD_BYTES {
                     let fault = "too much precedes the client's second hello".to_owned();
-                    return Poll::Ready(Ok(Hello::Unreadable(fault)));
+                    return Poll::Ready(Ok(ClientHello::Unreadable(fault)));
                 }
-                if ready!(poll_more(cx, client, &mut ahead))? == 0 {
+                if ready!(poll_append(cx, client, &mut ahead))? == 0 {
                     return Poll::Ready(Err(io::Error::from(io::ErrorKind::UnexpectedEof)));
                 }
             }
@@ -352,29 +369,29 @@ async fn carry_hellos<S: Stream>(
         let second = match timeout(proxy.settings().limits.greeting, read).await {
             Ok(Ok(second)) => second,
             // Without a second hello there is no TLS connection on which data could pass.
-            Ok(Err(_)) | Err(_) => return Err(Turn::Ended),
+            Ok(Err(_)) | Err(_) => return Err(TunnelStep::Ended),
         };
         let reason = match second {
-            Hello::Unreadable(fault) => Some(Reason::Malformed { fault }),
+            ClientHello::Unreadable(fault) => Some(DenialReason::Malformed { fault }),
             second if second == first => None,
-            Hello::Named(name) => Some(Reason::OtherName { name }),
-            Hello::Unnamed => Some(Reason::Unnamed),
+            ClientHello::Named(name) => Some(DenialReason::OtherName { name }),
+            ClientHello::Unnamed => Some(DenialReason::Unnamed),
         };
         if let Some(reason) = reason {
             return Err(refuse_tls(proxy, target, reason));
         }
     }
     // A server that has not agreed to TLS may do so later, in answer to another hello.
-    if other_names == OtherNames::Judged && back.answer() == Some(Answer::Other) {
-        forth.watch(ahead, LineRule::None);
+    if other_names == OtherNames::Judged && back.answer() == Some(AnswerKind::Other) {
+        forth.start_watch(ahead, LineRule::None);
     } else {
-        forth.hold(&ahead);
+        forth.queue_bytes(&ahead);
     }
     Ok(forth)
 }
 
 /// Reads once and appends the bytes to `bytes`. Returns the number of bytes.
-fn poll_more<S: AsyncRead + Unpin>(
+fn poll_append<S: AsyncRead + Unpin>(
     cx: &mut Context<'_>,
     client: &mut S,
     bytes: &mut Vec<u8>,
@@ -387,53 +404,55 @@ fn poll_more<S: AsyncRead + Unpin>(
 }
 
 /// Reads until the protocol of the client is known.
-fn poll_kind<S: AsyncRead + Unpin>(
+fn poll_opening_kind<S: AsyncRead + Unpin>(
     cx: &mut Context<'_>,
     client: &mut S,
-    opening: &mut Opening,
+    opening: &mut OpeningReader,
 ) -> Poll<io::Result<OpeningKind>> {
     loop {
         if let Some(kind) = opening.kind() {
             return Poll::Ready(Ok(kind));
         }
-        if ready!(poll_more(cx, client, &mut opening.bytes))? == 0 {
+        if ready!(poll_append(cx, client, &mut opening.bytes))? == 0 {
             return Poll::Ready(Ok(opening.kind_at_end()));
         }
     }
 }
 
 /// Returns the host that a TLS client names, on the port of its tunnel.
-fn name_inside(hello: &Hello, target: &Target) -> Option<Target> {
-    let Hello::Named(name) = hello else { return None };
+fn named_target(hello: &ClientHello, target: &Target) -> Option<Target> {
+    let ClientHello::Named(name) = hello else { return None };
     Target::from_parts(name, target.port).ok()
 }
 
 /// Checks that the hello of a TLS client agrees with the target of its tunnel.
-fn agree(proxy: &Proxy, target: &Target, hello: Hello) -> Result<(), Reason> {
-    let observes = proxy.settings().mode == Mode::Observe;
+fn check_hello(proxy: &Proxy, target: &Target, hello: ClientHello) -> Result<(), DenialReason> {
+    let observes = proxy.settings().mode == ProxyMode::Observe;
     let name = match (hello, &target.host) {
-        (Hello::Unreadable(fault), _) => return Err(Reason::Malformed { fault }),
-        (Hello::Unnamed, TargetHost::Name(_)) if !observes => return Err(Reason::Unnamed),
-        (Hello::Unnamed, _) => return Ok(()),
-        (Hello::Named(name), _) => name,
+        (ClientHello::Unreadable(fault), _) => return Err(DenialReason::Malformed { fault }),
+        (ClientHello::Unnamed, TargetHost::Name(_)) if !observes => {
+            return Err(DenialReason::Unnamed);
+        }
+        (ClientHello::Unnamed, _) => return Ok(()),
+        (ClientHello::Named(name), _) => name,
     };
     let Ok(named) = Target::from_parts(&name, target.port) else {
-        return Err(Reason::OtherName { name });
+        return Err(DenialReason::OtherName { name });
     };
     if named == *target {
         return Ok(());
     }
     match proxy.rules().judge(&named) {
-        Verdict::Denied(reason @ Reason::Listed { .. }) => Err(reason),
+        Verdict::Denied(reason @ DenialReason::Listed { .. }) => Err(reason),
         // A rule that allows an address allows every name at that address.
         _ if matches!(target.host, TargetHost::Address(_)) => Ok(()),
         verdict if observes => {
             let listed = verdict == Verdict::Allowed;
             let passage =
-                Passage { target: named.to_string(), via: Via::Tls, address: None, listed };
-            proxy.tell(Event::Allowed(passage));
+                Passage { target: named.to_string(), via: RequestKind::Tls, address: None, listed };
+            proxy.report_event(EgressEvent::Allowed(passage));
             Ok(())
         }
-        _ => Err(Reason::OtherName { name }),
+        _ => Err(DenialReason::OtherName { name }),
     }
 }

@@ -14,20 +14,20 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::Target;
-use crate::connect::prepare;
+use crate::connect::set_socket_options;
 
 /// Longest head of an upstream's answer, in bytes.
-const LONGEST_ANSWER: usize = 16 * 1024;
+const MAX_ANSWER_HEAD_BYTES: usize = 16 * 1024;
 
 /// Upstream proxies of this host, and the targets that each of them is for.
 #[derive(Debug)]
-pub struct Upstream {
+pub struct UpstreamProxies {
     matcher: Matcher,
 }
 
 /// Purpose of a connection. A host may name one proxy for each purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum ConnectionPurpose {
     /// HTTP requests that the upstream reads.
     Http,
     /// Bytes that the upstream does not read.
@@ -36,7 +36,7 @@ pub(crate) enum Purpose {
 
 /// One upstream proxy, with its password.
 #[derive(Debug, Clone)]
-pub(crate) struct Hop {
+pub(crate) struct UpstreamProxy {
     address: Target,
     authorization: Option<HeaderValue>,
 }
@@ -47,7 +47,8 @@ pub(crate) struct Hop {
 pub enum UpstreamError {
     /// The value of the variable does not name a proxy.
     #[error(
-        "`{variable}` does not name a proxy: write `http://host:port`, with `user:password@` in front if it asks"
+        "`{variable}` does not name a proxy: write `http://host:port`, with `user:password@` in \
+         front if it asks"
     )]
     Unreadable {
         /// Name of the variable. Its value is left out because it may hold a password.
@@ -72,7 +73,7 @@ pub enum UpstreamError {
     Garbled,
 }
 
-impl Upstream {
+impl UpstreamProxies {
     /// Names of the variables that are read. Each name is also read in lower case.
     pub const VARIABLES: [&str; 4] = ["ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 
@@ -80,30 +81,34 @@ impl Upstream {
     /// Returns `None` if no variable names a proxy, as on most hosts.
     pub fn from_variables(
         variable: impl Fn(&str) -> Option<String>,
-    ) -> Result<Option<Upstream>, UpstreamError> {
+    ) -> Result<Option<UpstreamProxies>, UpstreamError> {
         let said = |name: &str| {
             let text =
                 variable(&name.to_ascii_lowercase()).or_else(|| variable(name)).unwrap_or_default();
             text.trim().to_owned()
         };
-        let [all, http, https, no] = Upstream::VARIABLES.map(said);
+        let [all, http, https, no] = UpstreamProxies::VARIABLES.map(said);
         if all.is_empty() && http.is_empty() && https.is_empty() {
             return Ok(None);
         }
         for (variable, text) in
             [("ALL_PROXY", &all), ("HTTP_PROXY", &http), ("HTTPS_PROXY", &https)]
         {
-            check(variable, text)?;
+            check_variable(variable, text)?;
         }
         let matcher = Matcher::builder().all(all).http(http).https(https).no(no).build();
-        Ok(Some(Upstream { matcher }))
+        Ok(Some(UpstreamProxies { matcher }))
     }
 
     /// Returns the upstream proxy for `target`, or `None` if `target` is reached directly.
-    pub(crate) fn hop(&self, target: &Target, purpose: Purpose) -> Option<Hop> {
+    pub(crate) fn proxy_for(
+        &self,
+        target: &Target,
+        purpose: ConnectionPurpose,
+    ) -> Option<UpstreamProxy> {
         let scheme = match purpose {
-            Purpose::Http => "http",
-            Purpose::Tunnel => "https",
+            ConnectionPurpose::Http => "http",
+            ConnectionPurpose::Tunnel => "https",
         };
         let uri = Uri::builder()
             .scheme(scheme)
@@ -111,12 +116,12 @@ impl Upstream {
             .path_and_query("/")
             .build()
             .ok()?;
-        self.matcher.intercept(&uri).and_then(|intercept| Hop::new(&intercept))
+        self.matcher.intercept(&uri).and_then(|intercept| UpstreamProxy::new(&intercept))
     }
 }
 
 /// Returns an error for a value that the matcher would silently take for no proxy.
-fn check(variable: &'static str, text: &str) -> Result<(), UpstreamError> {
+fn check_variable(variable: &'static str, text: &str) -> Result<(), UpstreamError> {
     if text.is_empty() {
         return Ok(());
     }
@@ -125,7 +130,7 @@ fn check(variable: &'static str, text: &str) -> Result<(), UpstreamError> {
     let intercept = matcher.intercept(&anywhere).ok_or(UpstreamError::Unreadable { variable })?;
     match intercept.uri().scheme_str() {
         Some("http") => {
-            Hop::new(&intercept).map(|_| ()).ok_or(UpstreamError::Unreadable { variable })
+            UpstreamProxy::new(&intercept).map(|_| ()).ok_or(UpstreamError::Unreadable { variable })
         }
         scheme => {
             Err(UpstreamError::Scheme { variable, scheme: scheme.unwrap_or_default().to_owned() })
@@ -133,11 +138,11 @@ fn check(variable: &'static str, text: &str) -> Result<(), UpstreamError> {
     }
 }
 
-impl Hop {
-    fn new(intercept: &Intercept) -> Option<Hop> {
+impl UpstreamProxy {
+    fn new(intercept: &Intercept) -> Option<UpstreamProxy> {
         let address =
             Target::from_authority(intercept.uri().authority()?.as_str(), Some(80)).ok()?;
-        Some(Hop { address, authorization: intercept.basic_auth().cloned() })
+        Some(UpstreamProxy { address, authorization: intercept.basic_auth().cloned() })
     }
 
     /// Returns the value of `Proxy-Authorization`, if the upstream needs a password.
@@ -151,12 +156,12 @@ impl Hop {
         let stream = TcpStream::connect(self.address.to_string())
             .await
             .map_err(UpstreamError::Unreachable)?;
-        prepare(&stream);
+        set_socket_options(&stream);
         Ok(stream)
     }
 
     /// Asks the upstream for a tunnel to `target`.
-    pub(crate) async fn tunnel(&self, target: &Target) -> Result<TcpStream, UpstreamError> {
+    pub(crate) async fn open_tunnel(&self, target: &Target) -> Result<TcpStream, UpstreamError> {
         let mut stream = self.dial().await?;
         let mut request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n").into_bytes();
         if let Some(authorization) = &self.authorization {
@@ -170,7 +175,7 @@ impl Hop {
         // Read one byte at a time, because the bytes after the head belong to the target.
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
-            if head.len() >= LONGEST_ANSWER {
+            if head.len() >= MAX_ANSWER_HEAD_BYTES {
                 return Err(UpstreamError::Garbled);
             }
             head.push(stream.read_u8().await.map_err(UpstreamError::Unreachable)?);

@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Writes a line to the log. Drops the line if the write would block, so that a slow reader of the
 /// log cannot delay the guest.
-pub(crate) fn line(text: Arguments<'_>) {
+pub(crate) fn write_line(text: Arguments<'_>) {
     let stderr = rustix::stdio::stderr();
     let mut fds = [PollFd::from_borrowed_fd(stderr, PollFlags::OUT)];
     // A pipe that poll(2) reports as writable accepts `PIPE_BUF` bytes at once (pipe(7)). A line is
@@ -19,12 +19,12 @@ pub(crate) fn line(text: Arguments<'_>) {
 }
 
 /// Writes an error and the chain of its causes to the log.
-pub(crate) fn failure(error: &dyn std::error::Error) {
+pub(crate) fn write_failure(error: &dyn std::error::Error) {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         text = format!("{text}: {error}");
         cause = error.source();
     }
-    line(format_args!("error: {text}"));
+    write_line(format_args!("error: {text}"));
 }

@@ -5,15 +5,16 @@
 //! that connect to this socket and nothing else in the sandbox: output of commands is only bytes,
 //! and each call resolves its paths anew.
 //!
-//! Reading order: `options` parses the command line, `first` is the part that runs as process 1,
-//! `server` accepts connections, `caller` checks the access token, `connect` implements the kinds
-//! of calls. The services follow: `process`, `filesystem`, `files`, `tree`, `ports`, `metrics`.
+//! Reading order: `options` parses the command line, `first_process` is the part that runs as
+//! process 1, `server` accepts connections, `authentication` checks the access token,
+//! `connect_protocol` implements the kinds of calls. The services follow: `process`, `filesystem`,
+//! `files`, `tree`, `ports`, `metrics`.
 
-mod caller;
-mod connect;
+mod authentication;
+mod connect_protocol;
 mod files;
 mod filesystem;
-mod first;
+mod first_process;
 mod log;
 mod metrics;
 mod options;
@@ -27,30 +28,30 @@ mod watch;
 
 use std::process::ExitCode;
 
-use options::Options;
+use options::GuestOptions;
 
 /// Exit code for a command line that is not valid.
-const USAGE: u8 = 2;
+const USAGE_EXIT_CODE: u8 = 2;
 
 fn main() -> ExitCode {
     ringfence_linux::launcher::serve_if_asked();
-    let options = match Options::parse(std::env::args_os().skip(1)) {
+    let options = match GuestOptions::parse(std::env::args_os().skip(1)) {
         Ok(options) => options,
         Err(error) => {
-            log::line(format_args!("error: {error}\nhint: {}", options::USAGE));
-            return ExitCode::from(USAGE);
+            log::write_line(format_args!("error: {error}\nhint: {}", options::USAGE));
+            return ExitCode::from(USAGE_EXIT_CODE);
         }
     };
     if rustix::process::getpid() == rustix::process::Pid::INIT {
-        return first::live(options.leash.as_deref());
+        return first_process::run_first_process(options.leash.as_deref());
     }
     // The parent may have blocked the signals that ask the guest to stop, as process 1 does, and a
     // child inherits the signal mask (signal(7)).
     let _ = ringfence_linux::sys::signal::SignalMask::empty().set(); // cannot fail with a valid mask
-    match server::run(&options) {
+    match server::run_server(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            log::failure(&error);
+            log::write_failure(&error);
             ExitCode::FAILURE
         }
     }

@@ -7,14 +7,14 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use hyper::StatusCode;
 use serde::Serialize;
 
-use crate::connect::{Reply, json};
+use crate::connect_protocol::{Reply, json_reply};
 
 /// Directory in which a container sees its own cgroup.
-const CGROUP: &str = "/sys/fs/cgroup";
+const CGROUP_DIRECTORY: &str = "/sys/fs/cgroup";
 
 /// Metrics in the form that envd reports. Memory and disk sizes are in bytes.
 #[derive(Debug, Serialize)]
-struct Metrics {
+struct SandboxMetrics {
     /// Time of the measurement in seconds since 1970.
     ts: u64,
     cpu_count: usize,
@@ -28,25 +28,25 @@ struct Metrics {
 
 /// Replies with the current metrics. `cpu_used_pct` is an average since the previous call, and 0 at
 /// the first.
-pub(crate) fn metrics() -> Reply {
+pub(crate) fn metrics_reply() -> Reply {
     let cpu_count = available_parallelism().map_or(1, std::num::NonZero::get);
-    let memory = memory();
-    let (disk_used, disk_total) = disk();
-    let metrics = Metrics {
+    let memory = read_memory();
+    let (disk_used, disk_total) = disk_usage();
+    let metrics = SandboxMetrics {
         ts: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         cpu_count,
-        cpu_used_pct: processors(cpu_count),
+        cpu_used_pct: processor_percent(cpu_count),
         mem_total: memory.total,
         mem_used: memory.used,
         mem_cache: memory.cache,
         disk_used,
         disk_total,
     };
-    json(StatusCode::OK, &metrics)
+    json_reply(StatusCode::OK, &metrics)
 }
 
 /// Returns the processor usage since the previous call, in percent of all processors.
-fn processors(count: usize) -> f64 {
+fn processor_percent(count: usize) -> f64 {
     static LAST: Mutex<Option<(Instant, f64)>> = Mutex::new(None);
     let Some(used) = processor_seconds() else { return 0.0 };
     let now = Instant::now();
@@ -63,9 +63,9 @@ fn processors(count: usize) -> f64 {
 /// Returns the processor time used so far, in seconds: that of the sandbox if its cgroup is
 /// visible, else that of the whole machine.
 fn processor_seconds() -> Option<f64> {
-    let usage = fs_err::read_to_string(format!("{CGROUP}/cpu.stat"))
+    let usage = fs_err::read_to_string(format!("{CGROUP_DIRECTORY}/cpu.stat"))
         .ok()
-        .and_then(|text| field(&text, "usage_usec"));
+        .and_then(|text| find_field(&text, "usage_usec"));
     if let Some(microseconds) = usage {
         return Some(microseconds as f64 / 1e6);
     }
@@ -84,34 +84,36 @@ fn processor_seconds() -> Option<f64> {
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Memory {
+struct MemoryUsage {
     total: u64,
     used: u64,
     cache: u64,
 }
 
-fn memory() -> Memory {
+fn read_memory() -> MemoryUsage {
     let read = |path: String| fs_err::read_to_string(path).ok();
     let machine =
-        read("/proc/meminfo".to_owned()).map(|text| of_machine(&text)).unwrap_or_default();
-    let number = |name: &str| read(format!("{CGROUP}/{name}"))?.trim().parse::<u64>().ok();
+        read("/proc/meminfo".to_owned()).map(|text| parse_meminfo(&text)).unwrap_or_default();
+    let number =
+        |name: &str| read(format!("{CGROUP_DIRECTORY}/{name}"))?.trim().parse::<u64>().ok();
     // Without a limit, `memory.max` contains `max`. The memory of the machine is then the limit.
     let Some((total, current)) = number("memory.max").zip(number("memory.current")) else {
         return machine;
     };
-    let cache =
-        read(format!("{CGROUP}/memory.stat")).and_then(|text| field(&text, "file")).unwrap_or(0);
-    Memory { total: total.min(machine.total), used: current.saturating_sub(cache), cache }
+    let cache = read(format!("{CGROUP_DIRECTORY}/memory.stat"))
+        .and_then(|text| find_field(&text, "file"))
+        .unwrap_or(0);
+    MemoryUsage { total: total.min(machine.total), used: current.saturating_sub(cache), cache }
 }
 
-fn of_machine(text: &str) -> Memory {
-    let bytes = |name: &str| field(text, name).unwrap_or(0) * 1024;
+fn parse_meminfo(text: &str) -> MemoryUsage {
+    let bytes = |name: &str| find_field(text, name).unwrap_or(0) * 1024;
     let (total, cache) = (bytes("MemTotal:"), bytes("Cached:") + bytes("Buffers:"));
-    Memory { total, used: total.saturating_sub(bytes("MemFree:") + cache), cache }
+    MemoryUsage { total, used: total.saturating_sub(bytes("MemFree:") + cache), cache }
 }
 
 /// Returns the number that follows `name` on the line that begins with `name`.
-fn field(text: &str, name: &str) -> Option<u64> {
+fn find_field(text: &str, name: &str) -> Option<u64> {
     let mut words = text
         .lines()
         .map(str::split_whitespace)
@@ -120,7 +122,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
 }
 
 /// Returns the used and the total bytes of the root file system.
-fn disk() -> (u64, u64) {
+fn disk_usage() -> (u64, u64) {
     let Ok(disk) = rustix::fs::statvfs("/") else { return (0, 0) };
     (disk.f_blocks.saturating_sub(disk.f_bfree) * disk.f_frsize, disk.f_blocks * disk.f_frsize)
 }
@@ -130,20 +132,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_only_caches_is_not_used() {
-        let text = "MemTotal:       1000 kB\nMemFree:         100 kB\nBuffers: 50 kB\nCached:  250 kB\nSwapCached: 9 kB\n";
+    fn cache_memory_does_not_count_as_used() {
+        let text = "MemTotal:       1000 kB\nMemFree:         100 kB\nBuffers: 50 kB\nCached:  \
+                    250 kB\nSwapCached: 9 kB\n";
         assert_eq!(
-            of_machine(text),
-            Memory { total: 1000 << 10, used: 600 << 10, cache: 300 << 10 }
+            parse_meminfo(text),
+            MemoryUsage { total: 1000 << 10, used: 600 << 10, cache: 300 << 10 }
         );
-        assert_eq!(of_machine("nonsense"), Memory::default());
+        assert_eq!(parse_meminfo("nonsense"), MemoryUsage::default());
     }
 
     #[test]
     fn a_field_is_found_by_its_whole_name() {
         let text = "usage_usec_extra 1\nusage_usec 42\nfile\n";
-        assert_eq!(field(text, "usage_usec"), Some(42));
-        assert_eq!(field(text, "file"), None);
-        assert_eq!(field(text, "missing"), None);
+        assert_eq!(find_field(text, "usage_usec"), Some(42));
+        assert_eq!(find_field(text, "file"), None);
+        assert_eq!(find_field(text, "missing"), None);
     }
 }

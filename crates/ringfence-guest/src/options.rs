@@ -5,17 +5,18 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Summary of all options on one line.
-pub(crate) const USAGE: &str = "ringfence-guest [--listener FD | --handover PATH | --socket PATH | --listen ADDRESS:PORT] [--directory DIR] [--token-file FILE] \
+pub(crate) const USAGE: &str = "ringfence-guest [--listener FD | --handover PATH | --socket PATH \
+                                | --listen ADDRESS:PORT] [--directory DIR] [--token-file FILE] \
      [--leash FILE] [--owner FD] [--gate]";
 
 /// Options that say where to listen, of which exactly one must be given.
-const LISTEN: &str = "--listener, --handover, --socket, --listen";
+const LISTEN_OPTIONS: &str = "--listener, --handover, --socket, --listen";
 
 /// Parsed command line.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Options {
+pub(crate) struct GuestOptions {
     /// Socket on which the guest accepts connections.
-    pub(crate) listen: Listen,
+    pub(crate) listen: ListenOption,
     /// Directory in which commands start by default; the user's home directory if absent.
     pub(crate) directory: Option<PathBuf>,
     /// File that contains the access token. If absent, callers need no token.
@@ -32,7 +33,7 @@ pub(crate) struct Options {
 
 /// Socket on which the guest accepts connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Listen {
+pub(crate) enum ListenOption {
     /// Unix socket that listens already, inherited under this descriptor number.
     Inherited(i32),
     /// Unix socket that listens already, received from the process that listens at this path.
@@ -58,9 +59,11 @@ pub(crate) enum OptionsError {
     NowhereToListen,
 }
 
-impl Options {
+impl GuestOptions {
     /// Parses the words that follow the program's name.
-    pub(crate) fn parse(words: impl Iterator<Item = OsString>) -> Result<Options, OptionsError> {
+    pub(crate) fn parse(
+        words: impl Iterator<Item = OsString>,
+    ) -> Result<GuestOptions, OptionsError> {
         let (mut listen, mut directory, mut token_file) = (None, None, None);
         let (mut leash, mut owner, mut gate) = (None, None, false);
         let mut words = words;
@@ -68,39 +71,46 @@ impl Options {
             let mut value = |option| words.next().ok_or(OptionsError::NoValue(option));
             match word.to_str() {
                 Some("--listener") => {
-                    let number = descriptor("--listener", &value("--listener")?)?;
-                    once(LISTEN, &mut listen, Listen::Inherited(number))?;
+                    let number = parse_descriptor("--listener", &value("--listener")?)?;
+                    set_once(LISTEN_OPTIONS, &mut listen, ListenOption::Inherited(number))?;
                 }
-                Some("--owner") => {
-                    once("--owner", &mut owner, descriptor("--owner", &value("--owner")?)?)?
-                }
-                Some("--handover") => {
-                    once(LISTEN, &mut listen, Listen::Handed(value("--handover")?.into()))?
-                }
-                Some("--socket") => {
-                    once(LISTEN, &mut listen, Listen::Path(value("--socket")?.into()))?
-                }
+                Some("--owner") => set_once(
+                    "--owner",
+                    &mut owner,
+                    parse_descriptor("--owner", &value("--owner")?)?,
+                )?,
+                Some("--handover") => set_once(
+                    LISTEN_OPTIONS,
+                    &mut listen,
+                    ListenOption::Handed(value("--handover")?.into()),
+                )?,
+                Some("--socket") => set_once(
+                    LISTEN_OPTIONS,
+                    &mut listen,
+                    ListenOption::Path(value("--socket")?.into()),
+                )?,
                 Some("--listen") => {
-                    let address = parsed("--listen", &value("--listen")?, "an address and a port")?;
-                    once(LISTEN, &mut listen, Listen::Address(address))?;
+                    let address =
+                        parse_value("--listen", &value("--listen")?, "an address and a port")?;
+                    set_once(LISTEN_OPTIONS, &mut listen, ListenOption::Address(address))?;
                 }
                 Some("--directory") => {
-                    once("--directory", &mut directory, value("--directory")?.into())?
+                    set_once("--directory", &mut directory, value("--directory")?.into())?
                 }
                 Some("--token-file") => {
-                    once("--token-file", &mut token_file, value("--token-file")?.into())?
+                    set_once("--token-file", &mut token_file, value("--token-file")?.into())?
                 }
-                Some("--leash") => once("--leash", &mut leash, value("--leash")?.into())?,
+                Some("--leash") => set_once("--leash", &mut leash, value("--leash")?.into())?,
                 Some("--gate") => gate = true,
                 _ => return Err(OptionsError::Unknown(word.to_string_lossy().into_owned())),
             }
         }
         let listen = listen.ok_or(OptionsError::NowhereToListen)?;
-        Ok(Options { listen, directory, token_file, leash, owner, gate })
+        Ok(GuestOptions { listen, directory, token_file, leash, owner, gate })
     }
 }
 
-fn once<T>(option: &'static str, place: &mut Option<T>, value: T) -> Result<(), OptionsError> {
+fn set_once<T>(option: &'static str, place: &mut Option<T>, value: T) -> Result<(), OptionsError> {
     match place.replace(value) {
         None => Ok(()),
         Some(_) => Err(OptionsError::Twice { option }),
@@ -108,8 +118,8 @@ fn once<T>(option: &'static str, place: &mut Option<T>, value: T) -> Result<(), 
 }
 
 /// Parses a descriptor number. The standard streams (0 to 2) are refused.
-fn descriptor(option: &'static str, value: &OsString) -> Result<i32, OptionsError> {
-    match parsed(option, value, "the number of a descriptor above 2")? {
+fn parse_descriptor(option: &'static str, value: &OsString) -> Result<i32, OptionsError> {
+    match parse_value(option, value, "the number of a descriptor above 2")? {
         number @ 3.. => Ok(number),
         number => Err(OptionsError::Value {
             option,
@@ -119,7 +129,7 @@ fn descriptor(option: &'static str, value: &OsString) -> Result<i32, OptionsErro
     }
 }
 
-fn parsed<T: std::str::FromStr>(
+fn parse_value<T: std::str::FromStr>(
     option: &'static str,
     value: &OsString,
     expected: &'static str,
@@ -134,8 +144,8 @@ fn parsed<T: std::str::FromStr>(
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Options, OptionsError> {
-        Options::parse(line.split_whitespace().map(OsString::from))
+    fn parse(line: &str) -> Result<GuestOptions, OptionsError> {
+        GuestOptions::parse(line.split_whitespace().map(OsString::from))
     }
 
     #[track_caller]
@@ -144,24 +154,24 @@ mod tests {
     }
 
     #[test]
-    fn each_way_to_listen_is_understood() {
-        assert_eq!(parse("--listener 3").unwrap().listen, Listen::Inherited(3));
+    fn each_listen_option_is_parsed() {
+        assert_eq!(parse("--listener 3").unwrap().listen, ListenOption::Inherited(3));
         assert_eq!(
             parse("--handover /run/handover").unwrap().listen,
-            Listen::Handed("/run/handover".into())
+            ListenOption::Handed("/run/handover".into())
         );
         assert_eq!(
             parse("--socket /run/guest.sock").unwrap().listen,
-            Listen::Path("/run/guest.sock".into())
+            ListenOption::Path("/run/guest.sock".into())
         );
         assert_eq!(
             parse("--listen 127.0.0.1:49983").unwrap().listen,
-            Listen::Address(SocketAddr::from(([127, 0, 0, 1], 49983)))
+            ListenOption::Address(SocketAddr::from(([127, 0, 0, 1], 49983)))
         );
     }
 
     #[test]
-    fn a_command_line_that_makes_no_sense_is_refused_with_the_reason() {
+    fn an_invalid_command_line_is_refused_with_the_reason() {
         refused("", "nothing says where to listen");
         refused("--lisen x", "`--lisen` is not an option");
         refused("--socket", "`--socket` needs a value");

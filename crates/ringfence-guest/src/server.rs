@@ -23,22 +23,22 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::LocalSet;
 
-use crate::caller::Token;
-use crate::connect::{self, Reply, bare};
-use crate::options::{Listen, Options};
-use crate::{files, filesystem, first, log, metrics, ports, process, slices, tree, user};
+use crate::authentication::AccessToken;
+use crate::connect_protocol::{self, Reply, status_reply};
+use crate::options::{GuestOptions, ListenOption};
+use crate::{files, filesystem, first_process, log, metrics, ports, process, slices, tree, user};
 
 /// Maximum number of open connections. Further clients wait in the backlog of the socket.
-const MOST_CONNECTIONS: usize = 2048;
+const MAX_CONNECTIONS: usize = 2048;
 /// Time limit for a client to send the head of a request, and for the handover of the listening
 /// socket.
-const HEAD_PATIENCE: Duration = Duration::from_secs(30);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum length of the head of a request in bytes.
-const LONGEST_HEAD: usize = 64 * 1024;
+const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Maximum number of bytes that a connection reads or buffers at once.
-const BUFFER: usize = 256 * 1024;
+const MAX_BUFFER_BYTES: usize = 256 * 1024;
 /// Pause after a failed accept(2), so that the guest does not spin while no descriptor is free.
-const PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Reason why the guest cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -63,43 +63,43 @@ pub(crate) enum ServeError {
 
 /// Listening socket of either kind.
 #[derive(Debug)]
-enum Listener {
+enum GuestListener {
     Unix(UnixListener),
     Tcp(TcpListener),
 }
 
 /// State that all connections share.
 #[derive(Debug)]
-pub(crate) struct Server {
-    pub(crate) token: Token,
-    processes: Rc<process::Service>,
-    watchers: filesystem::Watchers,
+pub(crate) struct GuestServer {
+    pub(crate) token: AccessToken,
+    processes: Rc<process::ProcessService>,
+    watchers: filesystem::WatcherTable,
 }
 
 /// Serves until the process is ended.
-pub(crate) fn run(options: &Options) -> Result<(), ServeError> {
+pub(crate) fn run_server(options: &GuestOptions) -> Result<(), ServeError> {
     let inherited = match &options.listen {
-        Listen::Inherited(number) => {
+        ListenOption::Inherited(number) => {
             // The parent, which passed the socket to the guest, ends the guest. If the parent dies
             // and there is no pid namespace, no other process would end the guest. The call cannot
             // fail with a valid signal (prctl(2)).
             let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
             let refuse = |source| ServeError::Inherited { number: *number, source };
-            Some(inherit(*number).and_then(listening).map_err(refuse)?)
+            Some(take_inherited(*number).and_then(check_listening).map_err(refuse)?)
         }
-        Listen::Handed(path) => Some(take_over(path, options.gate)?),
-        Listen::Path(_) | Listen::Address(_) => None,
+        ListenOption::Handed(path) => Some(receive_listener(path, options.gate)?),
+        ListenOption::Path(_) | ListenOption::Address(_) => None,
     };
-    let owner = options.owner.map(|number| match inherit(number) {
+    let owner = options.owner.map(|number| match take_inherited(number) {
         Ok(owner) => Ok((number, owner)),
         Err(source) => Err(ServeError::Inherited { number, source }),
     });
     let owner = owner.transpose()?;
     let token = match &options.token_file {
-        Some(path) => Token::new(
+        Some(path) => AccessToken::new(
             &fs_err::read_to_string(path).map_err(|source| ServeError::Token { source })?,
         ),
-        None => Token::default(),
+        None => AccessToken::default(),
     };
     // Start the launcher before this process has a second thread, and before it raises limits that
     // commands would inherit.
@@ -110,34 +110,34 @@ pub(crate) fn run(options: &Options) -> Result<(), ServeError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(|source| ServeError::Runtime { source })?;
     LocalSet::new().block_on(&runtime, async {
-        let listener = listen(&options.listen, inherited)?;
-        let directory = options.directory.clone().unwrap_or_else(home);
-        let server = Rc::new(Server {
+        let listener = open_listener(&options.listen, inherited)?;
+        let directory = options.directory.clone().unwrap_or_else(home_directory);
+        let server = Rc::new(GuestServer {
             token,
-            processes: process::Service::new(launcher, directory),
-            watchers: filesystem::Watchers::default(),
+            processes: process::ProcessService::new(launcher, directory),
+            watchers: filesystem::WatcherTable::default(),
         });
         if let Some((number, owner)) = owner {
             let owner = pipe::Receiver::from_owned_fd(owner)
                 .map_err(|source| ServeError::Owner { number, source })?;
-            tokio::task::spawn_local(end_with(owner));
+            tokio::task::spawn_local(end_with_owner(owner));
         }
-        accept(listener, server).await
+        accept_connections(listener, server).await
     })
 }
 
 /// Ends the sandbox when the other end of the pipe `owner` is closed. The pipe covers the case that
 /// the parent of the guest and the process that keeps the sandbox are killed together, before
 /// either can end the guest.
-async fn end_with(mut owner: pipe::Receiver) {
+async fn end_with_owner(mut owner: pipe::Receiver) {
     while let Ok(1..) = owner.read(&mut [0]).await {}
-    log::line(format_args!("the process that kept the sandbox has ended"));
-    std::process::exit(first::UNWANTED);
+    log::write_line(format_args!("the process that kept the sandbox has ended"));
+    std::process::exit(first_process::KEEPER_GONE_EXIT_CODE);
 }
 
 /// Moves an inherited descriptor to a new number with close-on-exec set, so that no child of the
 /// guest inherits the descriptor.
-fn inherit(number: i32) -> io::Result<OwnedFd> {
+fn take_inherited(number: i32) -> io::Result<OwnedFd> {
     let copy = ringfence_linux::sys::process::duplicate(number)?;
     let position = u32::try_from(number).map_err(io::Error::other)?;
     ringfence_linux::sys::process::close_range(position, position)?;
@@ -148,60 +148,63 @@ fn inherit(number: i32) -> io::Result<OwnedFd> {
 /// the host, so no directory of the host has to be visible in the sandbox for the socket, least of
 /// all a writable one. If `gives_gate` is set, the guest sends the gate of its network in return.
 /// No other process runs in the sandbox yet that could send a different gate.
-fn take_over(path: &Path, gives_gate: bool) -> Result<OwnedFd, ServeError> {
+fn receive_listener(path: &Path, gives_gate: bool) -> Result<OwnedFd, ServeError> {
     let handed = || {
         let giver = std::os::unix::net::UnixStream::connect(path)?;
-        giver.set_read_timeout(Some(HEAD_PATIENCE))?;
+        giver.set_read_timeout(Some(HEAD_TIMEOUT))?;
         let (_, descriptors) = fd_passing::receive(&giver, &mut [0])?;
         if gives_gate {
             gate::open(gate::GateKind::Proxy, &giver)?;
         }
-        listening(descriptors.into_iter().next().ok_or(io::ErrorKind::UnexpectedEof)?)
+        check_listening(descriptors.into_iter().next().ok_or(io::ErrorKind::UnexpectedEof)?)
     };
     handed().map_err(|source| ServeError::Handover { path: path.into(), source })
 }
 
-fn listening(socket: OwnedFd) -> io::Result<OwnedFd> {
+fn check_listening(socket: OwnedFd) -> io::Result<OwnedFd> {
     match rustix::net::sockopt::socket_acceptconn(&socket)? {
         true => Ok(socket),
         false => Err(io::Error::other("it does not listen")),
     }
 }
 
-fn listen(listen: &Listen, inherited: Option<OwnedFd>) -> Result<Listener, ServeError> {
+fn open_listener(
+    listen: &ListenOption,
+    inherited: Option<OwnedFd>,
+) -> Result<GuestListener, ServeError> {
     let unix = |listener: std::os::unix::net::UnixListener| {
         listener.set_nonblocking(true)?;
-        UnixListener::from_std(listener).map(Listener::Unix)
+        UnixListener::from_std(listener).map(GuestListener::Unix)
     };
     match (listen, inherited) {
-        (Listen::Inherited(number), Some(socket)) => {
+        (ListenOption::Inherited(number), Some(socket)) => {
             unix(socket.into()).map_err(|source| ServeError::Inherited { number: *number, source })
         }
-        (Listen::Handed(path), Some(socket)) => unix(socket.into())
+        (ListenOption::Handed(path), Some(socket)) => unix(socket.into())
             .map_err(|source| ServeError::Handover { path: path.clone(), source }),
-        (Listen::Path(path), _) => {
+        (ListenOption::Path(path), _) => {
             // Remove a socket that an earlier guest left behind. Any other file stays, and makes
             // bind(2) fail.
             if fs_err::symlink_metadata(path).is_ok_and(|found| is_socket(&found)) {
                 let _ = fs_err::remove_file(path); // if the file stays, bind(2) reports it
             }
             UnixListener::bind(path)
-                .map(Listener::Unix)
+                .map(GuestListener::Unix)
                 .map_err(|source| ServeError::Path { path: path.clone(), source })
         }
-        (Listen::Address(address), _) => {
+        (ListenOption::Address(address), _) => {
             let bound = std::net::TcpListener::bind(address).and_then(|listener| {
                 listener.set_nonblocking(true)?;
                 TcpListener::from_std(listener)
             });
             bound
-                .map(Listener::Tcp)
+                .map(GuestListener::Tcp)
                 .map_err(|source| ServeError::Address { address: *address, source })
         }
-        (Listen::Inherited(number), None) => {
+        (ListenOption::Inherited(number), None) => {
             Err(ServeError::Inherited { number: *number, source: io::ErrorKind::NotFound.into() })
         }
-        (Listen::Handed(path), None) => {
+        (ListenOption::Handed(path), None) => {
             Err(ServeError::Handover { path: path.clone(), source: io::ErrorKind::NotFound.into() })
         }
     }
@@ -212,43 +215,47 @@ fn is_socket(found: &std::fs::Metadata) -> bool {
 }
 
 /// Returns the user's home directory if it exists, else `/`.
-fn home() -> PathBuf {
-    Some(user::current().home).filter(|home| home.is_dir()).unwrap_or_else(|| "/".into())
+fn home_directory() -> PathBuf {
+    Some(user::current_user().home).filter(|home| home.is_dir()).unwrap_or_else(|| "/".into())
 }
 
-async fn accept(listener: Listener, server: Rc<Server>) -> Result<(), ServeError> {
-    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+async fn accept_connections(
+    listener: GuestListener,
+    server: Rc<GuestServer>,
+) -> Result<(), ServeError> {
+    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let room = room.clone().acquire_owned().await.expect("it is never closed");
         let accepted = match &listener {
-            Listener::Unix(listener) => {
-                listener.accept().await.map(|(stream, _)| converse(server.clone(), stream, room))
-            }
-            Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
+            GuestListener::Unix(listener) => listener
+                .accept()
+                .await
+                .map(|(stream, _)| serve_connection(server.clone(), stream, room)),
+            GuestListener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
                 let _ = stream.set_nodelay(true); // a failure only makes the connection slower
-                converse(server.clone(), stream, room)
+                serve_connection(server.clone(), stream, room)
             }),
         };
         if accepted.is_err() {
             // Either the peer has disconnected already, or no descriptor is free.
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
         }
     }
 }
 
-fn converse<Stream>(server: Rc<Server>, stream: Stream, room: OwnedSemaphorePermit)
+fn serve_connection<Stream>(server: Rc<GuestServer>, stream: Stream, room: OwnedSemaphorePermit)
 where
     Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = service_fn(move |request| {
         let server = server.clone();
-        async move { Ok::<_, Infallible>(server.answer(request).await) }
+        async move { Ok::<_, Infallible>(server.answer_request(request).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_PATIENCE)
-        .max_header_size(LONGEST_HEAD)
-        .max_buf_size(BUFFER)
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_header_size(MAX_HEAD_BYTES)
+        .max_buf_size(MAX_BUFFER_BYTES)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     tokio::task::spawn_local(async move {
@@ -257,42 +264,42 @@ where
     });
 }
 
-impl Server {
-    async fn answer(self: Rc<Self>, request: Request<Incoming>) -> Reply {
+impl GuestServer {
+    async fn answer_request(self: Rc<Self>, request: Request<Incoming>) -> Reply {
         let path = request.uri().path().to_owned();
         if path == "/health" {
-            return bare(StatusCode::NO_CONTENT);
+            return status_reply(StatusCode::NO_CONTENT);
         }
         // `files` checks the token itself, because a signed URL needs no token.
         if path == "/files" {
-            return files::serve(request, &self.token).await;
+            return files::answer_files(request, &self.token).await;
         }
         if let Some(refusal) = self.token.refusal(request.headers()) {
-            return slices::decline(request, refusal).await;
+            return slices::refuse_unread(request, refusal).await;
         }
         if request.method() == Method::CONNECT {
-            return ports::connect(request).await;
+            return ports::connect_port(request).await;
         }
         match path.as_str() {
-            "/tree" => return tree::serve(request).await,
-            "/metrics" => return metrics::metrics(),
+            "/tree" => return tree::answer_tree(request).await,
+            "/metrics" => return metrics::metrics_reply(),
             "/envs" => return self.processes.variables(),
             "/init" => return self.processes.clone().init(request).await,
             _ => {}
         }
         match path.strip_prefix('/').and_then(|path| path.split_once('/')) {
             Some((ringfence_proto::process::SERVICE, method)) => {
-                self.processes.clone().call(method, request).await
+                self.processes.clone().answer_call(method, request).await
             }
             Some((ringfence_proto::filesystem::SERVICE, method)) => {
-                filesystem::call(method, request, &self.watchers).await
+                filesystem::answer_call(method, request, &self.watchers).await
             }
             _ => {
-                let refusal = connect::refused(
+                let refusal = connect_protocol::refusal_reply(
                     StatusCode::NOT_FOUND,
                     format!("there is nothing at `{path}`"),
                 );
-                slices::decline(request, refusal).await
+                slices::refuse_unread(request, refusal).await
             }
         }
     }

@@ -15,50 +15,50 @@ use hyper::body::{Body, Frame, Incoming};
 use ringfence_proto::code::{Code, Failure};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::connect::{Contents, Reply};
+use crate::connect_protocol::{Reply, ReplyBody};
 
 /// Size of a slice in bytes. The size is large enough that the cost of handing a slice to another
 /// thread is small compared with reading or writing the slice.
-pub(crate) const SLICE: usize = 256 << 10;
+pub(crate) const SLICE_BYTES: usize = 256 << 10;
 /// Time limit for reading the rest of a refused body. The rest is read because a client that is
 /// still sending would not see the reply.
-const PATIENCE: Duration = Duration::from_secs(5);
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Producer of bytes that are sent to a client.
-pub(crate) trait Source: Send + 'static {
-    /// Appends about [`SLICE`] bytes to `slice`, or nothing at the end.
+pub(crate) trait ByteSource: Send + 'static {
+    /// Appends about [`SLICE_BYTES`] bytes to `slice`, or nothing at the end.
     fn fill(&mut self, slice: &mut Vec<u8>) -> io::Result<()>;
 }
 
 /// Consumer of bytes that a client sends.
-pub(crate) trait Sink: Send + 'static {
+pub(crate) trait ByteSink: Send + 'static {
     /// Consumes all bytes of a slice.
     fn take(&mut self, slice: &[u8]) -> Result<(), Failure>;
 }
 
 /// Returns a body that sends `first`, which was read from the source already, and then the rest of
 /// the source. While one slice is sent, the next slice is read.
-pub(crate) fn sending(first: Vec<u8>, source: impl Source) -> Contents {
+pub(crate) fn body_from_source(first: Vec<u8>, source: impl ByteSource) -> ReplyBody {
     let first = (!first.is_empty()).then(|| Bytes::from(first));
-    BodyExt::boxed(Sending { first, next: Some(read(Box::new(source))) })
+    BodyExt::boxed(SourceBody { first, next: Some(read_next(Box::new(source))) })
 }
 
-type Read = JoinHandle<(Box<dyn Source>, io::Result<Vec<u8>>)>;
+type PendingRead = JoinHandle<(Box<dyn ByteSource>, io::Result<Vec<u8>>)>;
 
-struct Sending {
+struct SourceBody {
     first: Option<Bytes>,
-    next: Option<Read>,
+    next: Option<PendingRead>,
 }
 
-fn read(mut source: Box<dyn Source>) -> Read {
+fn read_next(mut source: Box<dyn ByteSource>) -> PendingRead {
     spawn_blocking(move || {
-        let mut slice = Vec::with_capacity(SLICE);
+        let mut slice = Vec::with_capacity(SLICE_BYTES);
         let filled = source.fill(&mut slice).map(|()| slice);
         (source, filled)
     })
 }
 
-impl Body for Sending {
+impl Body for SourceBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -77,7 +77,7 @@ impl Body for Sending {
         if slice.is_empty() {
             return Poll::Ready(None);
         }
-        self.next = Some(read(source));
+        self.next = Some(read_next(source));
         Poll::Ready(Some(Ok(Frame::data(slice.into()))))
     }
 }
@@ -85,31 +85,31 @@ impl Body for Sending {
 /// Adapter that collects the bytes that arrive into slices for a sink. While the sink consumes one
 /// slice, the next slice is collected.
 #[derive(Debug)]
-pub(crate) struct Pouring<S> {
+pub(crate) struct SinkWriter<S> {
     gathered: Vec<u8>,
-    sink: At<S>,
+    sink: SinkState<S>,
 }
 
 #[derive(Debug)]
-enum At<S> {
+enum SinkState<S> {
     Hand(S),
     Work(JoinHandle<(S, Result<(), Failure>)>),
     /// The sink failed, or the wait for the sink was cancelled.
     Gone,
 }
 
-impl<S: Sink> Pouring<S> {
+impl<S: ByteSink> SinkWriter<S> {
     /// Creates an adapter for a sink.
-    pub(crate) fn into(sink: S) -> Pouring<S> {
-        Pouring { gathered: Vec::new(), sink: At::Hand(sink) }
+    pub(crate) fn new(sink: S) -> SinkWriter<S> {
+        SinkWriter { gathered: Vec::new(), sink: SinkState::Hand(sink) }
     }
 
     /// Adds bytes that arrived. Waits for the sink if a slice is full and the sink still works on
     /// the previous one.
     pub(crate) async fn push(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.gathered.extend_from_slice(bytes);
-        if self.gathered.len() >= SLICE {
-            let slice = std::mem::replace(&mut self.gathered, Vec::with_capacity(SLICE));
+        if self.gathered.len() >= SLICE_BYTES {
+            let slice = std::mem::replace(&mut self.gathered, Vec::with_capacity(SLICE_BYTES));
             self.hand_over(slice).await?;
         }
         Ok(())
@@ -121,61 +121,64 @@ impl<S: Sink> Pouring<S> {
         if !rest.is_empty() {
             self.hand_over(rest).await?;
         }
-        self.idle().await
+        self.take_sink().await
     }
 
     async fn hand_over(&mut self, slice: Vec<u8>) -> Result<(), Failure> {
-        let mut sink = self.idle().await?;
-        self.sink = At::Work(spawn_blocking(move || {
+        let mut sink = self.take_sink().await?;
+        self.sink = SinkState::Work(spawn_blocking(move || {
             let taken = sink.take(&slice);
             (sink, taken)
         }));
         Ok(())
     }
 
-    async fn idle(&mut self) -> Result<S, Failure> {
-        match std::mem::replace(&mut self.sink, At::Gone) {
-            At::Hand(sink) => Ok(sink),
-            At::Work(work) => {
+    async fn take_sink(&mut self) -> Result<S, Failure> {
+        match std::mem::replace(&mut self.sink, SinkState::Gone) {
+            SinkState::Hand(sink) => Ok(sink),
+            SinkState::Work(work) => {
                 let (sink, taken) =
                     work.await.map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
                 taken.map(|()| sink)
             }
-            At::Gone => Err(Failure::new(Code::Internal, "nothing is taken after a failure")),
+            SinkState::Gone => {
+                Err(Failure::new(Code::Internal, "nothing is taken after a failure"))
+            }
         }
     }
 }
 
 /// Writes a whole stream into a sink.
-pub(crate) async fn pour<S: Sink>(
+pub(crate) async fn write_stream<S: ByteSink>(
     stream: &mut (impl Stream<Item = io::Result<Bytes>> + Unpin),
     sink: S,
 ) -> Result<S, Failure> {
-    let mut pouring = Pouring::into(sink);
+    let mut pouring = SinkWriter::new(sink);
     while let Some(bytes) = stream.next().await {
-        pouring.push(&bytes.map_err(|error| interrupted(&error))?).await?;
+        pouring.push(&bytes.map_err(|error| interrupted_failure(&error))?).await?;
     }
     pouring.finish().await
 }
 
-/// Reads and drops the rest of a stream, for at most [`PATIENCE`].
+/// Reads and drops the rest of a stream, for at most [`DISCARD_TIMEOUT`].
 pub(crate) async fn discard(mut stream: impl Stream<Item = io::Result<Bytes>> + Unpin) {
     let rest = async { while let Some(Ok(_)) = stream.next().await {} };
-    let _ = tokio::time::timeout(PATIENCE, rest).await; // after that, the connection is closed
+    // After the timeout, the connection is closed.
+    let _ = tokio::time::timeout(DISCARD_TIMEOUT, rest).await;
 }
 
 /// Refuses a request whose body was not read: reads and drops the body, and returns the reply.
-pub(crate) async fn decline(request: Request<Incoming>, refusal: Reply) -> Reply {
-    discard(incoming(request.into_body())).await;
+pub(crate) async fn refuse_unread(request: Request<Incoming>, refusal: Reply) -> Reply {
+    discard(body_stream(request.into_body())).await;
     refusal
 }
 
 /// Returns the body of a request as a stream of bytes.
-pub(crate) fn incoming(body: Incoming) -> impl Stream<Item = io::Result<Bytes>> + Send + Unpin {
+pub(crate) fn body_stream(body: Incoming) -> impl Stream<Item = io::Result<Bytes>> + Send + Unpin {
     body.into_data_stream().map(|bytes| bytes.map_err(io::Error::other))
 }
 
 /// Returns the failure of a request whose body ends early or is malformed.
-pub(crate) fn interrupted(error: &io::Error) -> Failure {
+pub(crate) fn interrupted_failure(error: &io::Error) -> Failure {
     Failure::new(Code::InvalidArgument, format!("the request's body cannot be read: {error}"))
 }

@@ -14,19 +14,21 @@ use hyper::Request;
 use hyper::body::Incoming;
 use ringfence_proto::code::{Code, Failure};
 use ringfence_proto::filesystem::{EventType, FilesystemEvent, WatchMessage, WatchRequest};
-use ringfence_proto::process::Empty;
+use ringfence_proto::process::EmptyMessage;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{FileType, Mode, OFlags, fstatfs, open};
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 
-use crate::connect::{Deadline, Reply, Sender, Streamed, server_stream};
-use crate::filesystem::path::{failure, resolve};
-use crate::filesystem::{Descent, blocking, describe};
-use crate::user::{Names, User};
+use crate::connect_protocol::{
+    Reply, StreamDeadline, StreamMessage, StreamSender, answer_server_stream,
+};
+use crate::filesystem::path::{path_failure, resolve};
+use crate::filesystem::{DirectoryWalk, describe, run_blocking};
+use crate::user::{AccountNames, SandboxUser};
 
 /// Events that are requested for every watched directory.
-const HAPPENINGS: WatchFlags = WatchFlags::CREATE
+const ENTRY_EVENTS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MODIFY)
     .union(WatchFlags::ATTRIB)
     .union(WatchFlags::DELETE)
@@ -35,37 +37,40 @@ const HAPPENINGS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::ONLYDIR);
 /// Events that are requested for the top directory in addition. For other directories, the watch on
 /// the parent directory reports the same changes.
-const OF_ITSELF: WatchFlags = WatchFlags::DELETE_SELF.union(WatchFlags::MOVE_SELF);
+const SELF_EVENTS: WatchFlags = WatchFlags::DELETE_SELF.union(WatchFlags::MOVE_SELF);
 /// Maximum number of directories in one watch.
-const MOST_DIRECTORIES: usize = 16_384;
+const MAX_DIRECTORIES: usize = 16_384;
 /// Number of events after which a batch is handed to the client. A batch can be somewhat larger.
-const BATCH: usize = 1_024;
+const EVENTS_PER_BATCH: usize = 1_024;
 /// Size in bytes of the buffer for read(2). Several hundred events fit.
-const BUFFER: usize = 64 << 10;
+const READ_BUFFER_BYTES: usize = 64 << 10;
 /// Magic numbers of the file systems whose files can change without the knowledge of this kernel:
 /// NFS, SMB in three versions, 9P, statfs(2). envd lists FUSE, too. FUSE is not listed here,
 /// because the root directory of an unprivileged container can be on FUSE.
-const NETWORKS: [u32; 5] = [0x6969, 0xff53_4d42, 0x517b, 0xfe53_4d42, 0x0102_1997];
+const NETWORK_FILE_SYSTEMS: [u32; 5] = [0x6969, 0xff53_4d42, 0x517b, 0xfe53_4d42, 0x0102_1997];
 
-impl Streamed for WatchMessage {
+impl StreamMessage for WatchMessage {
     fn keepalive() -> WatchMessage {
-        WatchMessage::Keepalive(Empty {})
+        WatchMessage::Keepalive(EmptyMessage {})
     }
 }
 
 /// Answers `WatchDir`: streams events until the client disconnects or its time limit passes.
-pub(crate) async fn stream(request: Request<Incoming>, user: Result<User, Failure>) -> Reply {
-    let method = async move |message: WatchRequest, sender: Sender<WatchMessage>| {
-        let mut watch = blocking(move || Watch::start(&message, &user?)).await?;
+pub(crate) async fn stream_events(
+    request: Request<Incoming>,
+    user: Result<SandboxUser, Failure>,
+) -> Reply {
+    let method = async move |message: WatchRequest, sender: StreamSender<WatchMessage>| {
+        let mut watch = run_blocking(move || DirectoryWatch::start(&message, &user?)).await?;
         let readiness = watch.readiness()?;
         // Results of sending are ignored, because this method is dropped when the client
         // disconnects.
-        let _ = sender.send(&WatchMessage::Start(Empty {})).await;
+        let _ = sender.send(&WatchMessage::Start(EmptyMessage {})).await;
         loop {
-            let mut ready = readiness.readable().await.map_err(|error| broken(&error))?;
+            let mut ready = readiness.readable().await.map_err(|error| watch_failure(&error))?;
             let (drained, happened);
-            (watch, drained, happened) = blocking(move || {
-                let (drained, happened) = watch.drain()?;
+            (watch, drained, happened) = run_blocking(move || {
+                let (drained, happened) = watch.read_events()?;
                 Ok((watch, drained, happened))
             })
             .await?;
@@ -77,15 +82,15 @@ pub(crate) async fn stream(request: Request<Incoming>, user: Result<User, Failur
             }
         }
     };
-    server_stream(request, Deadline::EndsTheStream, method).await
+    answer_server_stream(request, StreamDeadline::EndsTheStream, method).await
 }
 
 /// True if all pending events were read.
-pub(crate) type Drained = bool;
+pub(crate) type QueueDrained = bool;
 
 /// Watch on a directory. Its methods block for a short time.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct DirectoryWatch {
     inotify: Arc<OwnedFd>,
     root: PathBuf,
     /// Watch descriptor of the top directory.
@@ -99,26 +104,31 @@ pub(crate) struct Watch {
     announced: HashSet<(i32, OsString)>,
 }
 
-impl Watch {
+impl DirectoryWatch {
     /// Starts a watch on the directory that the request names.
-    pub(crate) fn start(request: &WatchRequest, user: &User) -> Result<Watch, Failure> {
+    pub(crate) fn start(
+        request: &WatchRequest,
+        user: &SandboxUser,
+    ) -> Result<DirectoryWatch, Failure> {
         let root = resolve(&request.path, user)?;
-        let directory = directory(&root).map_err(|error| failure("watch", &root, &error))?;
-        let kind =
-            fstatfs(&directory).map_err(|error| failure("watch", &root, &error.into()))?.f_type;
+        let directory =
+            open_directory(&root).map_err(|error| path_failure("watch", &root, &error))?;
+        let kind = fstatfs(&directory)
+            .map_err(|error| path_failure("watch", &root, &error.into()))?
+            .f_type;
         if !request.allow_network_mounts
-            && NETWORKS.iter().any(|&network| i64::from(network) == kind as i64)
+            && NETWORK_FILE_SYSTEMS.iter().any(|&network| i64::from(network) == kind as i64)
         {
             let message = format!("cannot watch path on network filesystem: {}", root.display());
             return Err(Failure::new(Code::InvalidArgument, message));
         }
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(
             |error| match error {
-                Errno::MFILE => exhausted("instances", "fs.inotify.max_user_instances"),
-                error => broken(&error.into()),
+                Errno::MFILE => exhausted_failure("instances", "fs.inotify.max_user_instances"),
+                error => watch_failure(&error.into()),
             },
         )?;
-        let mut watch = Watch {
+        let mut watch = DirectoryWatch {
             inotify: Arc::new(inotify),
             root,
             top: -1,
@@ -127,34 +137,35 @@ impl Watch {
             directories: HashMap::new(),
             announced: HashSet::new(),
         };
-        watch.top = watch.add(&directory, PathBuf::new())?;
+        watch.top = watch.add_directory(&directory, PathBuf::new())?;
         if watch.recursive {
-            watch.cover(Descent::from(directory), Path::new(""), &mut None)?;
+            watch.watch_tree(DirectoryWalk::from_directory(directory), Path::new(""), &mut None)?;
         }
         Ok(watch)
     }
 
-    /// Returns a handle that becomes readable when there is something to [`drain`](Watch::drain).
+    /// Returns a handle that becomes readable when [`DirectoryWatch::read_events`] has events.
     #[expect(
         deprecated,
-        reason = "its successor is unsafe, for types that lie about their descriptor: `OwnedFd` does not"
+        reason = "its successor is unsafe, for types that lie about their descriptor: `OwnedFd` \
+                  does not"
     )]
     pub(crate) fn readiness(&self) -> Result<AsyncFd<Arc<OwnedFd>>, Failure> {
         let readiness =
             AsyncFd::with_interest(Arc::clone(&self.inotify), tokio::io::Interest::READABLE);
-        readiness.map_err(|error| broken(&error))
+        readiness.map_err(|error| watch_failure(&error))
     }
 
-    /// Reads the pending events, about [`BATCH`] at most.
-    pub(crate) fn drain(&mut self) -> Result<(Drained, Vec<FilesystemEvent>), Failure> {
+    /// Reads the pending events, about [`EVENTS_PER_BATCH`] at most.
+    pub(crate) fn read_events(&mut self) -> Result<(QueueDrained, Vec<FilesystemEvent>), Failure> {
         let inotify = Arc::clone(&self.inotify);
-        let mut buffer = vec![MaybeUninit::uninit(); BUFFER];
+        let mut buffer = vec![MaybeUninit::uninit(); READ_BUFFER_BYTES];
         let mut reader = inotify::Reader::new(inotify, &mut buffer);
         let mut events = Vec::new();
         let drained = loop {
             // Events in the buffer of the reader are lost when the reader is dropped, so the buffer
             // must be empty.
-            if events.len() >= BATCH && reader.is_buffer_empty() {
+            if events.len() >= EVENTS_PER_BATCH && reader.is_buffer_empty() {
                 break false;
             }
             match reader.next() {
@@ -167,11 +178,11 @@ impl Watch {
                     break true;
                 }
                 Err(Errno::INTR) => {}
-                Err(error) => return Err(broken(&error.into())),
+                Err(error) => return Err(watch_failure(&error.into())),
             }
         };
         if self.include_entry {
-            let names = Names::now();
+            let names = AccountNames::load();
             for event in &mut events {
                 event.entry = describe(&self.root.join(&event.name), &names).ok();
             }
@@ -196,7 +207,7 @@ impl Watch {
             self.directories.remove(&watch);
             return Ok(());
         }
-        let kind = kind(flags);
+        let kind = event_type(flags);
         let Some(name) = name else {
             if watch == self.top && kind != EventType::Unspecified {
                 events.push(FilesystemEvent { name: ".".to_owned(), kind, entry: None });
@@ -208,17 +219,17 @@ impl Watch {
         };
         let told = self.announced.remove(&(watch, name.to_owned())) && kind == EventType::Create;
         if !told {
-            events.push(event(&path, kind));
+            events.push(change_event(&path, kind));
         }
         if self.recursive && flags.contains(ReadFlags::ISDIR) {
             match kind {
                 // Entries that were made before the new directory was watched cause no event, so
                 // the scan must report them.
                 EventType::Create if flags.contains(ReadFlags::CREATE) => {
-                    self.enter(&path, &mut Some(events))?
+                    self.watch_new_directory(&path, &mut Some(events))?
                 }
-                EventType::Create => self.enter(&path, &mut None)?,
-                EventType::Rename => self.forget(&path),
+                EventType::Create => self.watch_new_directory(&path, &mut None)?,
+                EventType::Rename => self.forget_directory(&path),
                 _ => {}
             }
         }
@@ -227,43 +238,43 @@ impl Watch {
 
     /// Watches a directory that appeared below the root. A directory that is gone already is
     /// ignored.
-    fn enter(
+    fn watch_new_directory(
         &mut self,
         path: &Path,
         found: &mut Option<&mut Vec<FilesystemEvent>>,
     ) -> Result<(), Failure> {
-        let reached = directory(&self.root).and_then(|root| {
-            let mut descent = Descent::from(root);
+        let reached = open_directory(&self.root).and_then(|root| {
+            let mut descent = DirectoryWalk::from_directory(root);
             path.iter().try_for_each(|name| descent.enter(name))?;
             Ok(descent)
         });
         match reached {
-            Ok(descent) => self.cover(descent, path, found),
+            Ok(descent) => self.watch_tree(descent, path, found),
             Err(_) => Ok(()),
         }
     }
 
     /// Watches a directory and all directories below it. Entries that are found there are reported
     /// if `found` is given.
-    fn cover(
+    fn watch_tree(
         &mut self,
-        mut descent: Descent,
+        mut descent: DirectoryWalk,
         path: &Path,
         found: &mut Option<&mut Vec<FilesystemEvent>>,
     ) -> Result<(), Failure> {
         let start = descent.depth();
         let mut here = path.to_owned();
-        let mut levels = vec![self.look(&descent, &here, found)?];
+        let mut levels = vec![self.watch_level(&descent, &here, found)?];
         while let Some(level) = levels.last_mut() {
             match level.pop() {
-                Some(name) => {
+                Some(program_name) => {
                     // The directory is gone, replaced or not readable, so nothing in it can be
                     // watched.
-                    if descent.enter(&name).is_err() {
+                    if descent.enter(&program_name).is_err() {
                         continue;
                     }
-                    here.push(name);
-                    levels.push(self.look(&descent, &here, found)?);
+                    here.push(program_name);
+                    levels.push(self.watch_level(&descent, &here, found)?);
                 }
                 None => {
                     levels.pop();
@@ -280,22 +291,22 @@ impl Watch {
 
     /// Watches one directory, and returns the names of the directories in it. A directory that
     /// cannot be read counts as empty.
-    fn look(
+    fn watch_level(
         &mut self,
-        descent: &Descent,
+        descent: &DirectoryWalk,
         path: &Path,
         found: &mut Option<&mut Vec<FilesystemEvent>>,
     ) -> Result<Vec<OsString>, Failure> {
-        let watch = self.add(descent, path.to_owned())?;
+        let watch = self.add_directory(descent, path.to_owned())?;
         let mut directories = Vec::new();
-        let Ok(entries) = descent.unordered() else { return Ok(directories) };
+        let Ok(entries) = descent.entries() else { return Ok(directories) };
         for (name, hint) in entries.map_while(Result::ok) {
             let name = OsStr::from_bytes(name.to_bytes()).to_owned();
             // A scan can find entries again that an earlier scan reported.
             if let Some(found) = found
                 && self.announced.insert((watch, name.clone()))
             {
-                found.push(event(&path.join(&name), EventType::Create));
+                found.push(change_event(&path.join(&name), EventType::Create));
             }
             if matches!(hint, FileType::Directory | FileType::Unknown) {
                 directories.push(name);
@@ -306,27 +317,28 @@ impl Watch {
 
     /// Watches one directory and returns its watch descriptor. A directory that is watched already
     /// keeps its descriptor, and `path` becomes its path.
-    fn add(&mut self, directory: impl AsFd, path: PathBuf) -> Result<i32, Failure> {
-        if self.directories.len() == MOST_DIRECTORIES {
+    fn add_directory(&mut self, directory: impl AsFd, path: PathBuf) -> Result<i32, Failure> {
+        if self.directories.len() == MAX_DIRECTORIES {
             let message = format!(
-                "`{}` has more than {MOST_DIRECTORIES} directories; watch less",
+                "`{}` has more than {MAX_DIRECTORIES} directories; watch less",
                 self.root.display()
             );
             return Err(Failure::new(Code::ResourceExhausted, message));
         }
-        let flags = if path.as_os_str().is_empty() { HAPPENINGS | OF_ITSELF } else { HAPPENINGS };
+        let flags =
+            if path.as_os_str().is_empty() { ENTRY_EVENTS | SELF_EVENTS } else { ENTRY_EVENTS };
         let reached = format!("/proc/self/fd/{}", directory.as_fd().as_raw_fd());
         let watch =
             inotify::add_watch(&*self.inotify, reached, flags).map_err(|error| match error {
-                Errno::NOSPC => exhausted("watches", "fs.inotify.max_user_watches"),
-                error => failure("watch", &self.root.join(&path), &error.into()),
+                Errno::NOSPC => exhausted_failure("watches", "fs.inotify.max_user_watches"),
+                error => path_failure("watch", &self.root.join(&path), &error.into()),
             })?;
         self.directories.insert(watch, path);
         Ok(watch)
     }
 
     /// Removes the watches on a directory that was moved away, and on all directories below it.
-    fn forget(&mut self, path: &Path) {
+    fn forget_directory(&mut self, path: &Path) {
         let inotify = &self.inotify;
         self.directories.retain(|&watch, directory| {
             let moved = directory.starts_with(path);
@@ -341,15 +353,15 @@ impl Watch {
 
 /// Opens the watched directory, which may be given by a symbolic link. The descriptor must not be
 /// kept open, because the kernel would not report the removal of an open directory.
-fn directory(path: &Path) -> io::Result<OwnedFd> {
+fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     Ok(open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-fn event(path: &Path, kind: EventType) -> FilesystemEvent {
+fn change_event(path: &Path, kind: EventType) -> FilesystemEvent {
     FilesystemEvent { name: path.to_string_lossy().into_owned(), kind, entry: None }
 }
 
-fn kind(flags: ReadFlags) -> EventType {
+fn event_type(flags: ReadFlags) -> EventType {
     if flags.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
         EventType::Create
     } else if flags.intersects(ReadFlags::MOVED_FROM | ReadFlags::MOVE_SELF) {
@@ -365,12 +377,12 @@ fn kind(flags: ReadFlags) -> EventType {
     }
 }
 
-fn exhausted(what: &str, setting: &str) -> Failure {
+fn exhausted_failure(what: &str, setting: &str) -> Failure {
     let message =
         format!("this user has no more inotify {what}; raise `{setting}` on the host with sysctl");
     Failure::new(Code::ResourceExhausted, message)
 }
 
-fn broken(error: &io::Error) -> Failure {
+fn watch_failure(error: &io::Error) -> Failure {
     Failure::new(Code::Internal, format!("cannot watch: {error}"))
 }

@@ -9,33 +9,33 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Byte string that JSON carries as standard base64 with padding.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Bytes(pub Vec<u8>);
+pub struct Base64Bytes(pub Vec<u8>);
 
-impl Serialize for Bytes {
+impl Serialize for Base64Bytes {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&STANDARD.encode(&self.0))
     }
 }
 
-impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
-        deserializer.deserialize_str(Text)
+impl<'de> Deserialize<'de> for Base64Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Base64Bytes, D::Error> {
+        deserializer.deserialize_str(Base64Visitor)
     }
 }
 
 /// Visitor that decodes base64 directly from the deserializer's input. Text without escapes is not
 /// copied first.
-struct Text;
+struct Base64Visitor;
 
-impl Visitor<'_> for Text {
-    type Value = Bytes;
+impl Visitor<'_> for Base64Visitor {
+    type Value = Base64Bytes;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("bytes in base64")
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Bytes, E> {
-        STANDARD.decode(text).map(Bytes).map_err(E::custom)
+    fn visit_str<E: Error>(self, text: &str) -> Result<Base64Bytes, E> {
+        STANDARD.decode(text).map(Base64Bytes).map_err(E::custom)
     }
 }
 
@@ -56,23 +56,26 @@ mod tests {
 
     #[test]
     fn bytes_are_base64_with_padding() {
-        assert_eq!(serde_json::to_string(&Bytes(b"hi\n".to_vec())).unwrap(), "\"aGkK\"");
-        assert_eq!(serde_json::to_string(&Bytes(b"h".to_vec())).unwrap(), "\"aA==\"");
-        assert_eq!(serde_json::from_str::<Bytes>("\"aA\\u003d=\"").unwrap(), Bytes(b"h".to_vec()));
+        assert_eq!(serde_json::to_string(&Base64Bytes(b"hi\n".to_vec())).unwrap(), "\"aGkK\"");
+        assert_eq!(serde_json::to_string(&Base64Bytes(b"h".to_vec())).unwrap(), "\"aA==\"");
+        assert_eq!(
+            serde_json::from_str::<Base64Bytes>("\"aA\\u003d=\"").unwrap(),
+            Base64Bytes(b"h".to_vec())
+        );
     }
 
     #[test]
-    fn what_is_not_base64_is_refused() {
+    fn text_that_is_not_base64_is_refused() {
         for wrong in ["\"a\"", "\"!!!!\"", "1", "null"] {
-            assert!(serde_json::from_str::<Bytes>(wrong).is_err(), "{wrong}");
+            assert!(serde_json::from_str::<Base64Bytes>(wrong).is_err(), "{wrong}");
         }
     }
 
     proptest! {
         #[test]
-        fn any_bytes_come_back(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let text = serde_json::to_string(&Bytes(bytes.clone())).unwrap();
-            prop_assert_eq!(serde_json::from_str::<Bytes>(&text).unwrap().0, bytes);
+        fn any_bytes_survive_serialisation(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let text = serde_json::to_string(&Base64Bytes(bytes.clone())).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Base64Bytes>(&text).unwrap().0, bytes);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::process::Empty;
+use crate::process::EmptyMessage;
 
 /// Name of the service, which is the first part of the URL path of each of its methods.
 pub const SERVICE: &str = "filesystem.Filesystem";
@@ -200,11 +200,11 @@ pub struct EventsResponse {
 #[serde(rename_all = "camelCase")]
 pub enum WatchMessage {
     /// The watch is active. This message is always the first.
-    Start(Empty),
+    Start(EmptyMessage),
     /// A file in the watched directory changed.
     Filesystem(FilesystemEvent),
     /// Message without content, which shows that the stream is alive.
-    Keepalive(Empty),
+    Keepalive(EmptyMessage),
 }
 
 /// Answer of `POST /files` for each file that was written.

@@ -27,7 +27,7 @@ pub const ENVD_PORT: u16 = 49983;
 
 /// Maximum length of a message in bytes, for both sides. The value is more than any input or
 /// listing needs, and small enough that a message of this length does no harm.
-pub const LONGEST_MESSAGE: usize = 16 << 20;
+pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
 /// Names of the protocol's HTTP headers.
 pub mod header {

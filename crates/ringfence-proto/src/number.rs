@@ -13,13 +13,13 @@ pub fn serialize<S: Serializer>(number: &i64, serializer: S) -> Result<S::Ok, S:
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Either {
+    enum TextOrNumber {
         Number(i64),
         Text(String),
     }
-    match Either::deserialize(deserializer)? {
-        Either::Number(number) => Ok(number),
-        Either::Text(text) => text.parse().map_err(D::Error::custom),
+    match TextOrNumber::deserialize(deserializer)? {
+        TextOrNumber::Number(number) => Ok(number),
+        TextOrNumber::Text(text) => text.parse().map_err(D::Error::custom),
     }
 }
 
@@ -31,27 +31,31 @@ mod tests {
     use super::*;
 
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
-    struct Size(#[serde(with = "crate::number")] i64);
+    struct NumberAsText(#[serde(with = "crate::number")] i64);
 
     #[test]
-    fn a_number_is_written_as_text_and_read_from_either() {
-        assert_eq!(serde_json::to_string(&Size(1 << 60)).unwrap(), "\"1152921504606846976\"");
-        assert_eq!(serde_json::from_str::<Size>("12").unwrap(), Size(12));
-        assert_eq!(serde_json::from_str::<Size>("\"12\"").unwrap(), Size(12));
+    fn a_number_is_written_as_text_and_read_from_text_or_number() {
+        assert_eq!(
+            serde_json::to_string(&NumberAsText(1 << 60)).unwrap(),
+            "\"1152921504606846976\""
+        );
+        assert_eq!(serde_json::from_str::<NumberAsText>("12").unwrap(), NumberAsText(12));
+        assert_eq!(serde_json::from_str::<NumberAsText>("\"12\"").unwrap(), NumberAsText(12));
     }
 
     #[test]
-    fn what_is_no_number_is_refused() {
+    fn text_that_is_not_a_number_is_refused() {
         for wrong in ["\"\"", "\"x\"", "1.5", "\"9223372036854775808\"", "null", "{}"] {
-            assert!(serde_json::from_str::<Size>(wrong).is_err(), "{wrong}");
+            assert!(serde_json::from_str::<NumberAsText>(wrong).is_err(), "{wrong}");
         }
     }
 
     proptest! {
         #[test]
-        fn any_number_comes_back(number: i64) {
-            let text = serde_json::to_string(&Size(number)).unwrap();
-            prop_assert_eq!(serde_json::from_str::<Size>(&text).unwrap(), Size(number));
+        fn any_number_survives_serialisation(number: i64) {
+            let text = serde_json::to_string(&NumberAsText(number)).unwrap();
+            let read = serde_json::from_str::<NumberAsText>(&text).unwrap();
+            prop_assert_eq!(read, NumberAsText(number));
         }
     }
 }

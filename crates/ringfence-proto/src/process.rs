@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bytes::{Bytes, encode_onto};
+use crate::bytes::{Base64Bytes, encode_onto};
 use crate::frame;
 
 /// Name of the service, which is the first part of the URL path of each of its methods.
@@ -83,7 +83,7 @@ pub enum ProcessSelector {
 
 /// Request that identifies a command and has no other field: `Connect`, `CloseStdin`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OneProcess {
+pub struct ProcessRequest {
     /// Command that the request is about.
     pub process: ProcessSelector,
 }
@@ -106,12 +106,12 @@ pub enum ProcessEvent {
     /// The command ended. This event is always the last.
     End(EndEvent),
     /// Event without content, which shows that the stream is alive.
-    Keepalive(Empty),
+    Keepalive(EmptyMessage),
 }
 
 /// Message that has no fields.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Empty {}
+pub struct EmptyMessage {}
 
 /// Event that reports the start of a command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,24 +126,24 @@ pub struct StartEvent {
 #[serde(rename_all = "camelCase")]
 pub enum DataEvent {
     /// Bytes from the standard output.
-    Stdout(Bytes),
+    Stdout(Base64Bytes),
     /// Bytes from the standard error.
-    Stderr(Bytes),
+    Stderr(Base64Bytes),
     /// Bytes from the pseudoterminal.
-    Pty(Bytes),
+    Pty(Base64Bytes),
 }
 
 impl DataEvent {
     /// Encodes the event as a frame, in one pass. The result is equal to that of
-    /// [`frame::message`]. This method exists because output is most of what crosses a session, and
-    /// the general encoder copies the output three times.
+    /// [`frame::encode_message`]. This method exists because output is most of what crosses a
+    /// session, and the general encoder copies the output three times.
     pub fn to_frame(&self) -> Vec<u8> {
-        let (name, Bytes(bytes)) = match self {
+        let (name, Base64Bytes(bytes)) = match self {
             DataEvent::Stdout(bytes) => ("stdout", bytes),
             DataEvent::Stderr(bytes) => ("stderr", bytes),
             DataEvent::Pty(bytes) => ("pty", bytes),
         };
-        frame::message_of(bytes.len() / 3 * 4 + 64, |text| {
+        frame::build_message_frame(bytes.len() / 3 * 4 + 64, |text| {
             text.extend_from_slice(br#"{"event":{"data":{""#);
             text.extend_from_slice(name.as_bytes());
             text.extend_from_slice(br#"":""#);
@@ -215,9 +215,9 @@ pub struct ListResponse {
 #[serde(rename_all = "camelCase")]
 pub enum ProcessInput {
     /// Bytes for the standard input.
-    Stdin(Bytes),
+    Stdin(Base64Bytes),
     /// Bytes for the pseudoterminal.
-    Pty(Bytes),
+    Pty(Base64Bytes),
 }
 
 /// Request of `SendInput`, which writes to a command's input.
@@ -234,11 +234,11 @@ pub struct SendInputRequest {
 #[serde(rename_all = "camelCase")]
 pub enum StreamInputRequest {
     /// Names the command. This message is always the first, and is sent once.
-    Start(OneProcess),
+    Start(ProcessRequest),
     /// Carries input for the command.
     Data(InputEvent),
     /// Message without content, which shows that the stream is alive.
-    Keepalive(Empty),
+    Keepalive(EmptyMessage),
 }
 
 /// Input for the command that the first message of the stream named.
@@ -331,12 +331,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn output_has_the_frame_that_any_message_has(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn output_events_have_the_same_frame_as_other_messages(
+            bytes in prop::collection::vec(any::<u8>(), 0..300),
+        ) {
             for event in [DataEvent::Stdout, DataEvent::Stderr, DataEvent::Pty] {
-                let data = event(Bytes(bytes.clone()));
+                let data = event(Base64Bytes(bytes.clone()));
                 let quick = data.to_frame();
                 let event = EventMessage { event: ProcessEvent::Data(data) };
-                prop_assert_eq!(&quick, &frame::message(&event));
+                prop_assert_eq!(&quick, &frame::encode_message(&event));
                 prop_assert_eq!(frame::parse::<EventMessage>(&quick[5..]), Ok(event));
             }
         }

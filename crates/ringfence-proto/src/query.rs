@@ -4,20 +4,20 @@ use crate::code::{Code, Failure};
 
 /// Decoded parameters of a URL's query, in the order of the URL.
 #[derive(Debug, Default)]
-pub struct Query(Vec<(String, String)>);
+pub struct UrlQuery(Vec<(String, String)>);
 
-impl Query {
+impl UrlQuery {
     /// Parses the query of a URL, which is the part after the `?`.
-    pub fn of(text: &str) -> Result<Query, Failure> {
+    pub fn parse(text: &str) -> Result<UrlQuery, Failure> {
         let mut parameters = Vec::new();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let decoded = decode(name).zip(decode(value));
+            let decoded = decode_parameter(name).zip(decode_parameter(value));
             let wrong =
                 || Failure::new(Code::InvalidArgument, "the URL's query is not encoded text");
             parameters.push(decoded.ok_or_else(wrong)?);
         }
-        Ok(Query(parameters))
+        Ok(UrlQuery(parameters))
     }
 
     /// Returns the value of a parameter, or `None` if the query does not have the parameter. If the
@@ -38,13 +38,13 @@ impl Query {
 }
 
 /// Decodes text from a query, where a plus sign stands for a space.
-fn decode(text: &str) -> Option<String> {
-    unescaped(&text.replace('+', " "))
+fn decode_parameter(text: &str) -> Option<String> {
+    percent_decode(&text.replace('+', " "))
 }
 
 /// Decodes percent-encoded text. Returns `None` if the encoding is malformed or the result is not
 /// UTF-8.
-pub fn unescaped(text: &str) -> Option<String> {
+pub fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -68,8 +68,8 @@ mod tests {
 
     #[test]
     fn parameters_are_decoded() {
-        let query =
-            Query::of("path=%2Ftmp%2Fa+b%C3%A4&username=&x&path=second").expect("is well-formed");
+        let query = UrlQuery::parse("path=%2Ftmp%2Fa+b%C3%A4&username=&x&path=second")
+            .expect("is well-formed");
         assert_eq!(query.get("path"), Some("/tmp/a bä"));
         assert_eq!(query.all("path").collect::<Vec<_>>(), ["/tmp/a bä", "second"]);
         assert_eq!(query.get("username"), Some(""));
@@ -77,15 +77,15 @@ mod tests {
     }
 
     #[test]
-    fn a_plus_is_a_space_in_a_query_alone() {
-        assert_eq!(unescaped("a%2Fb+c%3Ad").as_deref(), Some("a/b+c:d"));
-        assert_eq!(unescaped("%f"), None);
+    fn a_plus_means_a_space_only_in_a_query() {
+        assert_eq!(percent_decode("a%2Fb+c%3Ad").as_deref(), Some("a/b+c:d"));
+        assert_eq!(percent_decode("%f"), None);
     }
 
     #[test]
     fn a_broken_encoding_is_refused() {
         for wrong in ["path=%", "path=%2", "path=%zz", "path=%ff", "%=x"] {
-            assert_eq!(Query::of(wrong).expect_err(wrong).code, Code::InvalidArgument);
+            assert_eq!(UrlQuery::parse(wrong).expect_err(wrong).code, Code::InvalidArgument);
         }
     }
 }

@@ -6,11 +6,11 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use sha2::{Digest, Sha256};
 
 use crate::code::{Code, Failure};
-use crate::query::Query;
+use crate::query::UrlQuery;
 
 /// Operation that a signed URL permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
+pub enum SignaturePurpose {
     /// Reading the file.
     Read,
     /// Writing the file.
@@ -21,24 +21,24 @@ pub enum Purpose {
 /// since 1970; `None` means that the signature does not expire.
 pub fn sign(
     path: &str,
-    purpose: Purpose,
+    purpose: SignaturePurpose,
     username: &str,
     token: &str,
     expiration: Option<i64>,
 ) -> String {
-    finish(begin(path, purpose, username), token, expiration)
+    finish_signature(digest_signed_text(path, purpose, username), token, expiration)
 }
 
 /// Digests the part of the signed text that precedes the token.
-fn begin(path: &str, purpose: Purpose, username: &str) -> Sha256 {
+fn digest_signed_text(path: &str, purpose: SignaturePurpose, username: &str) -> Sha256 {
     let purpose = match purpose {
-        Purpose::Read => "read",
-        Purpose::Write => "write",
+        SignaturePurpose::Read => "read",
+        SignaturePurpose::Write => "write",
     };
     Sha256::new().chain_update(format!("{path}:{purpose}:{username}:"))
 }
 
-fn finish(begun: Sha256, token: &str, expiration: Option<i64>) -> String {
+fn finish_signature(begun: Sha256, token: &str, expiration: Option<i64>) -> String {
     let mut digest = begun.chain_update(token);
     if let Some(expiration) = expiration {
         digest.update(format!(":{expiration}"));
@@ -48,56 +48,66 @@ fn finish(begun: Sha256, token: &str, expiration: Option<i64>) -> String {
 
 /// Length of a signature in characters: the version prefix, and a SHA-256 digest as unpadded
 /// base64.
-pub const LENGTH: usize = "v1_".len() + 43;
+pub const SIGNATURE_LENGTH: usize = "v1_".len() + 43;
 
 /// Message for a signature that matches but has expired.
-pub const EXPIRED: &str = "signature is already expired";
+pub const EXPIRED_MESSAGE: &str = "signature is already expired";
 
 /// Signature in a URL, before it is known whose token made the signature.
 #[derive(Debug)]
-pub struct Claim {
+pub struct SignatureClaim {
     signature: String,
     expiration: Option<i64>,
     /// Digest of the signed text before the token, so that several tokens can be checked cheaply.
     begun: Sha256,
 }
 
-impl Claim {
+impl SignatureClaim {
     /// Reads the signature and the signed parameters from the query of a URL. The messages are
     /// those of envd.
-    pub fn of(query: &Query, purpose: Purpose) -> Result<Claim, Failure> {
+    pub fn from_query(
+        query: &UrlQuery,
+        purpose: SignaturePurpose,
+    ) -> Result<SignatureClaim, Failure> {
         let said = |name: &str| query.get(name).unwrap_or_default();
         let signature = query
             .get("signature")
-            .ok_or_else(|| denied("missing signature query parameter"))?
+            .ok_or_else(|| denied_failure("missing signature query parameter"))?
             .to_owned();
         let expiration = query.get("signature_expiration").map(str::parse::<i64>).transpose();
         let expiration = expiration.map_err(|_| {
             Failure::new(Code::InvalidArgument, "signature_expiration is not a number")
         })?;
-        Ok(Claim { signature, expiration, begun: begin(said("path"), purpose, said("username")) })
+        Ok(SignatureClaim {
+            signature,
+            expiration,
+            begun: digest_signed_text(said("path"), purpose, said("username")),
+        })
     }
 
     /// Checks that the signature was made with `token` and has not expired at `now`, in seconds
     /// since 1970.
     pub fn check(&self, token: &str, now: u64) -> Result<(), Failure> {
-        if !agree(&self.signature, &finish(self.begun.clone(), token, self.expiration)) {
-            return Err(denied("invalid signature"));
+        if !is_same_secret(
+            &self.signature,
+            &finish_signature(self.begun.clone(), token, self.expiration),
+        ) {
+            return Err(denied_failure("invalid signature"));
         }
         if self.expiration.is_some_and(|expiration| u64::try_from(expiration).unwrap_or(0) < now) {
-            return Err(denied(EXPIRED));
+            return Err(denied_failure(EXPIRED_MESSAGE));
         }
         Ok(())
     }
 }
 
-fn denied(message: &str) -> Failure {
+fn denied_failure(message: &str) -> Failure {
     Failure::new(Code::Unauthenticated, message)
 }
 
 /// Compares two secrets, such as signatures or tokens, in a time that does not reveal the position
 /// of a difference. The time does reveal whether the lengths differ.
-pub fn agree(given: &str, expected: &str) -> bool {
+pub fn is_same_secret(given: &str, expected: &str) -> bool {
     given.len() == expected.len()
         && given
             .bytes()

@@ -8,8 +8,8 @@ use hyper::header::{AUTHORIZATION, HOST};
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use jiff::Timestamp;
 use ringfence_proto::code::{Code, Failure as Denied};
-use ringfence_proto::query::Query;
-use ringfence_proto::signature::{self, Claim, Purpose, agree};
+use ringfence_proto::query::UrlQuery;
+use ringfence_proto::signature::{self, SignatureClaim, SignaturePurpose, is_same_secret};
 use ringfence_proto::{ENVD_PORT, header};
 use ringfence_service::exchange::RequestBody;
 use ringfence_service::telemetry::Measure;
@@ -169,12 +169,12 @@ impl Server {
     /// Finds the sandbox whose token a request shows or is signed with.
     fn guest(&self, request: &Request<RequestBody>) -> Option<Arc<ManagedSandbox>> {
         if let Some(token) = text(request.headers(), header::TOKEN) {
-            return self.registry.first(|managed| agree(token, &managed.record.token));
+            return self.registry.first(|managed| is_same_secret(token, &managed.record.token));
         }
         let claim = claim(request).ok()?;
         self.registry.first(|managed| match check(&claim, managed) {
             Ok(()) => true,
-            Err(denied) => denied.message == signature::EXPIRED,
+            Err(denied) => denied.message == signature::EXPIRED_MESSAGE,
         })
     }
 
@@ -283,7 +283,7 @@ impl Server {
 fn may_visit(record: &SandboxRecord, headers: &HeaderMap) -> Result<(), Refusal> {
     let shown = text(headers, header::TRAFFIC).unwrap_or_default();
     match &record.traffic_token {
-        Some(token) if !agree(shown, token) => {
+        Some(token) if !is_same_secret(shown, token) => {
             let message = "the traffic access token is missing or not this sandbox's";
             Err(Refusal::new(StatusCode::FORBIDDEN, message))
         }
@@ -298,7 +298,7 @@ fn may_talk(managed: &ManagedSandbox, request: &Request<RequestBody>) -> Result<
         return Ok(());
     }
     match text(request.headers(), header::TOKEN) {
-        Some(token) if agree(token, &managed.record.token) => Ok(()),
+        Some(token) if is_same_secret(token, &managed.record.token) => Ok(()),
         None if path == "/files" => {
             claim(request).and_then(|claim| check(&claim, managed)).map_err(|denied| {
                 let status =
@@ -315,23 +315,27 @@ fn may_talk(managed: &ManagedSandbox, request: &Request<RequestBody>) -> Result<
 }
 
 /// Parses the signature of a request for a file.
-fn claim(request: &Request<RequestBody>) -> Result<Claim, Denied> {
-    let purpose = if request.method() == Method::GET { Purpose::Read } else { Purpose::Write };
-    let query = Query::of(request.uri().query().unwrap_or_default())?;
+fn claim(request: &Request<RequestBody>) -> Result<SignatureClaim, Denied> {
+    let purpose = if request.method() == Method::GET {
+        SignaturePurpose::Read
+    } else {
+        SignaturePurpose::Write
+    };
+    let query = UrlQuery::parse(request.uri().query().unwrap_or_default())?;
     let length = |name: &str| query.get(name).unwrap_or_default().len();
     // Longer values cannot be valid, so refuse them without comparing them with the tokens of all
     // sandboxes.
-    if length("signature") > signature::LENGTH
+    if length("signature") > signature::SIGNATURE_LENGTH
         || length("path") > LONGEST_PATH
         || length("username") > LONGEST_PATH
     {
         return Err(Denied::new(Code::Unauthenticated, "invalid signature"));
     }
-    Claim::of(&query, purpose)
+    SignatureClaim::from_query(&query, purpose)
 }
 
 /// Checks that a request is signed with the token of a sandbox.
-fn check(claim: &Claim, managed: &ManagedSandbox) -> Result<(), Denied> {
+fn check(claim: &SignatureClaim, managed: &ManagedSandbox) -> Result<(), Denied> {
     claim.check(
         &managed.record.token,
         u64::try_from(Timestamp::now().as_second()).unwrap_or_default(),

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ringfence::{Choice, Engine, Exec, Host, Policy, Sandbox, Settings, StartRequest};
+use ringfence::{BackendChoice, Engine, Exec, Host, Policy, Sandbox, Settings, StartRequest};
 use tokio::task::JoinSet;
 
 type BenchError = Box<dyn Error + Send + Sync>;
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
 
 fn time() -> Result<(), BenchError> {
     let mut arguments = std::env::args().skip(1);
-    let choice: Choice = arguments.next().ok_or("which backend?")?.parse()?;
+    let choice: BackendChoice = arguments.next().ok_or("which backend?")?.parse()?;
     let mut spec = StartRequest::new(Policy::default().backend(choice));
     spec.container.image = arguments.next();
     let engine = Engine::new(Settings::new(Host::of_this_process()?))?;
@@ -49,7 +49,7 @@ fn time() -> Result<(), BenchError> {
         .block_on(answer(&engine, &spec))
 }
 
-async fn answer(engine: &Engine, spec: &StartRequest) -> Result<(), Failure> {
+async fn answer(engine: &Engine, spec: &StartRequest) -> Result<(), BenchError> {
     let sandbox = engine.start(spec.clone()).await?;
     // Blocking reads are fine: the client waits for each answer, so nothing else runs meanwhile,
     // and a thread that reads would only disturb the measurement.

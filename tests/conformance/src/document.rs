@@ -6,7 +6,7 @@ use std::fmt::Write;
 use ringfence::prove::{Certificate, Verdict, corpus};
 use ringfence::{Clause, Support};
 
-use crate::{Ring, Stage};
+use crate::{BackendRing, TestStage};
 
 /// Text of a cell that this host could not test. Another host may fill the cell.
 const NOT_TESTED: &str = "not tested";
@@ -16,11 +16,16 @@ const INTRODUCTION: &str = "\
 
 <!-- Written by the conformance tests with RINGFENCE_BLESS=1; do not edit. -->
 
-What each backend promises, and what becomes of everything that is tried against it. Every attempt is a pair: *held*
-means that it was denied inside a sandbox, and that the very same attempt gets through without one. *Gets through* stands
-only where the backend does not claim the promise, and then refuses to start unless that is accepted by name
-(`--allow-weaker`). *Not tested* means that the host of this run does not have what the attempt would need. Each is made
-as root and as an ordinary user, as far as a backend serves both; `ringfence doctor --prove` makes them on your host.
+What each backend promises, and what becomes of everything that is tried against it. Every \
+attempt is a pair: *held*
+means that it was denied inside a sandbox, and that the very same attempt gets through without \
+one. *Gets through* stands
+only where the backend does not claim the promise, and then refuses to start unless that is \
+accepted by name
+(`--allow-weaker`). *Not tested* means that the host of this run does not have what the attempt \
+would need. Each is made
+as root and as an ordinary user, as far as a backend serves both; `ringfence doctor --prove` \
+makes them on your host.
 ";
 
 /// Heading of the section that `cargo xtask kernels --write-promises` writes, which reaches to the
@@ -30,33 +35,36 @@ const KERNELS_HEADING: &str = "## On other kernels\n";
 const BYPASSES: &str = "\
 ### egress
 
-These take servers, names and certificates of their own, in a network that leads nowhere: the tests make them, and
-`ringfence doctor --prove` does not. *Held* means that the attempt was denied for the reason that its table names, that
-no server saw anything of it, and that it gets through where there is no sandbox, and a proxy that lets all pass.
+These take servers, names and certificates of their own, in a network that leads nowhere: the \
+tests make them, and
+`ringfence doctor --prove` does not. *Held* means that the attempt was denied for the reason that \
+its table names, that
+no server saw anything of it, and that it gets through where there is no sandbox, and a proxy \
+that lets all pass.
 ";
 
 /// Outcomes of the attempts to bypass an allowlist, which need a network of their own.
 #[derive(Debug, Default)]
-pub struct Bypasses {
+pub struct BypassOutcomes {
     /// Mechanism that enforces the allowlist, as each backend claims.
-    pub claims: BTreeMap<Ring, String>,
-    attempts: Vec<Bypass>,
+    pub claims: BTreeMap<BackendRing, String>,
+    attempts: Vec<BypassAttempt>,
 }
 
 #[derive(Debug)]
-struct Bypass {
+struct BypassAttempt {
     name: String,
     what: String,
-    is_held: BTreeMap<Ring, bool>,
+    is_held: BTreeMap<BackendRing, bool>,
 }
 
-impl Bypasses {
+impl BypassOutcomes {
     /// Adds an attempt and its outcome. `is_held` is `None` if the attempt was not made or proves
     /// nothing.
-    pub fn add(&mut self, name: &str, what: &str, ring: Ring, is_held: Option<bool>) {
+    pub fn add(&mut self, name: &str, what: &str, ring: BackendRing, is_held: Option<bool>) {
         let index =
             self.attempts.iter().position(|attempt| attempt.name == name).unwrap_or_else(|| {
-                let attempt = Bypass {
+                let attempt = BypassAttempt {
                     name: name.to_owned(),
                     what: what.to_owned(),
                     is_held: BTreeMap::new(),
@@ -69,17 +77,17 @@ impl Bypasses {
 }
 
 /// The certificates of every stage.
-pub type Certificates = BTreeMap<Stage, Certificate>;
+pub type Certificates = BTreeMap<TestStage, Certificate>;
 
 /// Writes the text of the document.
-pub fn write(certificates: &Certificates, bypasses: &Bypasses) -> String {
+pub fn write(certificates: &Certificates, bypasses: &BypassOutcomes) -> String {
     let mut text = INTRODUCTION.to_owned();
-    let titles = Ring::DOCUMENTED.map(Ring::title).join(" | ");
-    let rules = "---|".repeat(Ring::DOCUMENTED.len());
+    let titles = BackendRing::DOCUMENTED.map(BackendRing::title).join(" | ");
+    let rules = "---|".repeat(BackendRing::DOCUMENTED.len());
     // Writing to a String never fails.
     let _ = write!(text, "\n## What is claimed\n\n| promise | {titles} |\n|---|{rules}\n");
     for clause in Clause::ALL {
-        let claims = Ring::DOCUMENTED.map(|ring| match bypasses.claims.get(&ring) {
+        let claims = BackendRing::DOCUMENTED.map(|ring| match bypasses.claims.get(&ring) {
             Some(claim) if clause == Clause::Egress => claim.clone(),
             _ => claim(certificates, ring, clause),
         });
@@ -99,7 +107,7 @@ pub fn write(certificates: &Certificates, bypasses: &Bypasses) -> String {
             "\n### {clause}\n\n| attempt | what is tried | {titles} |\n|---|---|{rules}\n"
         );
         for attempt in attempts {
-            let cells = Ring::DOCUMENTED
+            let cells = BackendRing::DOCUMENTED
                 .map(|ring| outcome(certificates, ring, clause, attempt.name))
                 .join(" | ");
             // Writing to a String never fails.
@@ -110,12 +118,12 @@ pub fn write(certificates: &Certificates, bypasses: &Bypasses) -> String {
     let _ =
         write!(text, "\n{BYPASSES}\n| attempt | what is tried | {titles} |\n|---|---|{rules}\n");
     for attempt in &bypasses.attempts {
-        let cell = |ring: Ring| match attempt.is_held.get(&ring) {
+        let cell = |ring: BackendRing| match attempt.is_held.get(&ring) {
             Some(true) => "held",
             Some(false) => "gets through",
             None => NOT_TESTED,
         };
-        let cells = Ring::DOCUMENTED.map(cell).join(" | ");
+        let cells = BackendRing::DOCUMENTED.map(cell).join(" | ");
         // Writing to a String never fails.
         let _ = writeln!(text, "| `{}` | {} | {cells} |", attempt.name, attempt.what);
     }
@@ -193,11 +201,11 @@ fn is_same(one: &str, other: &str) -> bool {
 }
 
 /// Returns the claim of a backend, in words that do not depend on the host.
-fn claim(certificates: &Certificates, ring: Ring, clause: Clause) -> String {
+fn claim(certificates: &Certificates, ring: BackendRing, clause: Clause) -> String {
     if ring.depends_on_host(clause) {
         return "cgroup, where the host delegates it".to_owned();
     }
-    let stage = Stage { ring, caller: ring.callers()[0] };
+    let stage = TestStage { ring, caller: ring.callers()[0] };
     let Some(certificate) = certificates.get(&stage) else { return NOT_TESTED.to_owned() };
     let promise = certificate.promises.get(&clause);
     match promise.map(|promise| &promise.claimed) {
@@ -223,7 +231,12 @@ fn strength(claimed: &Support) -> u8 {
 
 /// Returns the outcome of an attempt for all callers. If one caller is promised more than another,
 /// as root is with limits, only the stronger promise counts.
-fn outcome(certificates: &Certificates, ring: Ring, clause: Clause, attempt: &str) -> &'static str {
+fn outcome(
+    certificates: &Certificates,
+    ring: BackendRing,
+    clause: Clause,
+    attempt: &str,
+) -> &'static str {
     let on_ring = certificates.iter().filter(|(stage, _)| stage.ring == ring);
     let promises: Vec<_> =
         on_ring.filter_map(|(_, certificate)| certificate.promises.get(&clause)).collect();
@@ -252,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_host_could_not_test_contradicts_nothing() {
+    fn untested_cells_of_a_host_contradict_no_document() {
         let row = |one: &str, other: &str| format!("| `a` | tries | {one} | {other} |");
         let (held, partly) = (row("held", "held"), row("held", NOT_TESTED));
         assert!(contradictions(&held, &partly).is_empty());
@@ -263,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_host_could_not_test_stays_as_another_found_it() {
+    fn untested_cells_keep_the_result_of_another_host() {
         let table = |head: &str, row: &str| {
             format!("text\n| attempt | {head} |\n|---|---|\n| `a` | {row} |\n")
         };
@@ -279,10 +292,10 @@ mod tests {
     }
 
     #[test]
-    fn without_certificates_nothing_is_tested() {
-        let text = write(&Certificates::new(), &Bypasses::default());
+    fn without_certificates_every_cell_is_untested() {
+        let text = write(&Certificates::new(), &BypassOutcomes::default());
         let untested = |count| " not tested |".repeat(count);
-        let rings = Ring::DOCUMENTED.len();
+        let rings = BackendRing::DOCUMENTED.len();
         assert!(
             text.contains(&format!(
                 "cannot be read, even inside the workspace |{}",

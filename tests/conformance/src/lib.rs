@@ -1,10 +1,11 @@
 //! Conformance tests: every promise on every backend, with the attempts of hostile code made
 //! through the `ringfence` binary.
 //!
-//! A [`Stage`] is a backend and a caller with which attempts are made. `ringfence doctor --prove`
-//! makes the attempts of `ringfence::prove`, and [`certificate`] returns its output, computed once
-//! per stage. [`document`] turns all certificates into `docs/promises.md`. [`World`] is the network
-//! in which attempts to get out of a sandbox are made. The tests are in `tests/it`.
+//! A [`TestStage`] is a backend and a caller with which attempts are made. `ringfence doctor
+//! --prove` makes the attempts of `ringfence::prove`, and [`certificate`] returns its output,
+//! computed once per stage. [`document`] turns all certificates into `docs/promises.md`.
+//! [`SimulatedWorld`] is the network in which attempts to get out of a sandbox are made. The tests
+//! are in `tests/it`.
 
 pub mod document;
 mod proofs;
@@ -13,5 +14,5 @@ mod stage;
 mod world;
 
 pub use proofs::certificate;
-pub use stage::{Caller, Place, Ring, Stage};
-pub use world::{Arrival, World};
+pub use stage::{BackendRing, Caller, CallerPlace, TestStage};
+pub use world::{Arrival, SimulatedWorld};

@@ -11,16 +11,16 @@ use tempfile::TempDir;
 /// A socket through which every user reaches an engine. The listener is root, as at the engine's
 /// own socket.
 #[derive(Debug)]
-pub(crate) struct Relay {
+pub(crate) struct EngineRelay {
     directory: TempDir,
 }
 
-impl Relay {
+impl EngineRelay {
     /// Starts a relay. Its thread ends with this process, and its socket is removed when the relay
     /// is dropped.
-    pub(crate) fn to(engine: &Engine) -> Relay {
+    pub(crate) fn for_engine(engine: &Engine) -> EngineRelay {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
-        let relay = Relay { directory };
+        let relay = EngineRelay { directory };
         let listener = UnixListener::bind(relay.socket()).expect("a socket can be made there");
         for (path, mode) in [(relay.directory.path(), 0o755), (&relay.socket(), 0o666)] {
             fs_err::set_permissions(path, PermissionsExt::from_mode(mode)).expect("it is ours");

@@ -11,12 +11,12 @@ use ringfence_test_ledger::engine::{
 use ringfence_test_ledger::{User, binary};
 use tempfile::TempDir;
 
-use crate::World;
-use crate::relay::Relay;
+use crate::SimulatedWorld;
+use crate::relay::EngineRelay;
 
 /// A backend, in one of its ways to work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Ring {
+pub enum BackendRing {
     /// The native backend with namespaces.
     Native,
     /// The native backend where user namespaces are forbidden.
@@ -44,9 +44,9 @@ pub enum Caller {
 
 /// A ring and a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Stage {
+pub struct TestStage {
     /// Ring that isolates the attempt.
-    pub ring: Ring,
+    pub ring: BackendRing,
     /// User who makes the attempt.
     pub caller: Caller,
 }
@@ -65,36 +65,36 @@ const WITHOUT_NAMESPACES: &str =
     echo 1 > /proc/sys/user/max_user_namespaces &&
     exec unshare --user --map-user=\"$user\" --map-group=\"$group\" -- \"$@\"' sh \"$@\"";
 
-impl Ring {
+impl BackendRing {
     /// Every ring that has a column in the documentation, in the order of the columns.
-    pub const DOCUMENTED: [Ring; 6] = [
-        Ring::Native,
-        Ring::NativeInPlace,
-        Ring::Bwrap,
-        Ring::Docker,
-        Ring::Podman,
-        Ring::RootlessPodman,
+    pub const DOCUMENTED: [BackendRing; 6] = [
+        BackendRing::Native,
+        BackendRing::NativeInPlace,
+        BackendRing::Bwrap,
+        BackendRing::Docker,
+        BackendRing::Podman,
+        BackendRing::RootlessPodman,
     ];
 
     /// Returns the title of the ring's column in the documentation.
     pub fn title(self) -> &'static str {
         match self {
-            Ring::Native => "native",
-            Ring::NativeInPlace => "native, without user namespaces",
-            Ring::Bwrap => "bwrap",
-            Ring::Docker => "docker",
-            Ring::Podman => "podman",
-            Ring::RootlessPodman => "podman, rootless",
-            Ring::Local => "local",
+            BackendRing::Native => "native",
+            BackendRing::NativeInPlace => "native, without user namespaces",
+            BackendRing::Bwrap => "bwrap",
+            BackendRing::Docker => "docker",
+            BackendRing::Podman => "podman",
+            BackendRing::RootlessPodman => "podman, rootless",
+            BackendRing::Local => "local",
         }
     }
 
     /// Returns the users who can call the ring. A rootless engine serves only its own user.
     pub fn callers(self) -> &'static [Caller] {
         match self {
-            Ring::RootlessPodman => &[Caller::Ordinary],
+            BackendRing::RootlessPodman => &[Caller::Ordinary],
             // An engine of root would only learn who calls, and would do nothing else differently.
-            Ring::Podman => &[Caller::Root],
+            BackendRing::Podman => &[Caller::Root],
             _ => &[Caller::Root, Caller::Ordinary],
         }
     }
@@ -112,54 +112,61 @@ impl Ring {
 
     fn engine_variable(self) -> Option<&'static str> {
         match self {
-            Ring::Docker => Some(DOCKER_VARIABLE),
-            Ring::Podman => Some(PODMAN_VARIABLE),
-            Ring::RootlessPodman => Some(ROOTLESS_PODMAN_VARIABLE),
-            Ring::Native | Ring::NativeInPlace | Ring::Bwrap | Ring::Local => None,
+            BackendRing::Docker => Some(DOCKER_VARIABLE),
+            BackendRing::Podman => Some(PODMAN_VARIABLE),
+            BackendRing::RootlessPodman => Some(ROOTLESS_PODMAN_VARIABLE),
+            BackendRing::Native
+            | BackendRing::NativeInPlace
+            | BackendRing::Bwrap
+            | BackendRing::Local => None,
         }
     }
 
     /// Returns true if the host decides how well the ring enforces a clause, because cgroups of
     /// version 1 belong to root.
     pub fn depends_on_host(self, clause: Clause) -> bool {
-        self == Ring::RootlessPodman && LIMITS.contains(&clause)
+        self == BackendRing::RootlessPodman && LIMITS.contains(&clause)
     }
 
     fn backend(self) -> &'static str {
         match self {
-            Ring::Native | Ring::NativeInPlace => "native",
-            Ring::Bwrap => "bwrap",
-            Ring::Docker => "docker",
-            Ring::Podman | Ring::RootlessPodman => "podman",
-            Ring::Local => "local",
+            BackendRing::Native | BackendRing::NativeInPlace => "native",
+            BackendRing::Bwrap => "bwrap",
+            BackendRing::Docker => "docker",
+            BackendRing::Podman | BackendRing::RootlessPodman => "podman",
+            BackendRing::Local => "local",
         }
     }
 
     /// Returns the clauses whose weakness must be accepted by name before the ring starts.
     fn weaknesses(self) -> &'static [Clause] {
         match self {
-            Ring::NativeInPlace => {
+            BackendRing::NativeInPlace => {
                 &[Clause::Filesystem, Clause::Processes, Clause::Ipc, Clause::Cleanup]
             }
-            Ring::RootlessPodman => {
+            BackendRing::RootlessPodman => {
                 &[Clause::Memory, Clause::Cpus, Clause::ProcessCount, Clause::Tmp]
             }
-            Ring::Native | Ring::Bwrap | Ring::Docker | Ring::Podman | Ring::Local => &[],
+            BackendRing::Native
+            | BackendRing::Bwrap
+            | BackendRing::Docker
+            | BackendRing::Podman
+            | BackendRing::Local => &[],
         }
     }
 }
 
-impl Stage {
+impl TestStage {
     /// Returns a stage for each caller of a ring.
-    pub fn all_on(ring: Ring) -> impl Iterator<Item = Stage> {
-        ring.callers().iter().map(move |caller| Stage { ring, caller: *caller })
+    pub fn all_on(ring: BackendRing) -> impl Iterator<Item = TestStage> {
+        ring.callers().iter().map(move |caller| TestStage { ring, caller: *caller })
     }
 
     /// Returns the command `ringfence SUBCOMMAND --backend …` in a place, with an environment of
     /// the caller's own.
-    pub fn ringfence(self, subcommand: &str, place: &Place) -> Command {
+    pub fn ringfence(self, subcommand: &str, place: &CallerPlace) -> Command {
         let mut command = match self.ring {
-            Ring::NativeInPlace => {
+            BackendRing::NativeInPlace => {
                 let mut shell = self.command("sh", place);
                 shell.args(["-c", WITHOUT_NAMESPACES, "sh"]).arg(binary());
                 shell
@@ -177,7 +184,7 @@ impl Stage {
     }
 
     /// Returns a command of the caller, in an environment that names the engine.
-    pub fn command(self, program: impl AsRef<std::ffi::OsStr>, place: &Place) -> Command {
+    pub fn command(self, program: impl AsRef<std::ffi::OsStr>, place: &CallerPlace) -> Command {
         let mut command = match (place.world, &place.user) {
             (Some(world), user) => {
                 world.command(user.as_ref(), program.as_ref().as_ref(), place.path())
@@ -192,8 +199,8 @@ impl Stage {
         command.env("XDG_CACHE_HOME", home.join(".cache"));
         if let Some(engine) = self.ring.engine() {
             let address = match (self.ring, self.caller) {
-                (Ring::Docker | Ring::Podman, Caller::Ordinary) => {
-                    place.relay.get_or_init(|| Relay::to(&engine)).address()
+                (BackendRing::Docker | BackendRing::Podman, Caller::Ordinary) => {
+                    place.relay.get_or_init(|| EngineRelay::for_engine(&engine)).address()
                 }
                 _ => engine.address(),
             };
@@ -206,22 +213,22 @@ impl Stage {
 
 /// A directory of the caller's own, used as a workspace.
 #[derive(Debug)]
-pub struct Place {
+pub struct CallerPlace {
     directory: TempDir,
     user: Option<User>,
     /// Relay to an engine of root, created when the caller first needs one.
-    relay: OnceLock<Relay>,
+    relay: OnceLock<EngineRelay>,
     /// Network in which commands run, if it is not the network of the tests.
-    world: Option<&'static World>,
+    world: Option<&'static SimulatedWorld>,
 }
 
-impl Place {
+impl CallerPlace {
     /// Creates a place for a caller.
     ///
     /// # Panics
     ///
     /// Panics if the directory cannot be created, or if there is no ordinary user to own it.
-    pub fn of(caller: Caller) -> Place {
+    pub fn for_caller(caller: Caller) -> CallerPlace {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let user = match caller {
             Caller::Root => None,
@@ -233,16 +240,16 @@ impl Place {
             std::os::unix::fs::chown(directory.path(), Some(user.uid), Some(user.gid))
                 .expect("it is given to whoever it is, or by root");
         }
-        Place { directory, user, relay: OnceLock::new(), world: None }
+        CallerPlace { directory, user, relay: OnceLock::new(), world: None }
     }
 
     /// Creates a place whose commands run on the host of a world.
     ///
     /// # Panics
     ///
-    /// Panics as [`Place::of`] does.
-    pub fn on_the_host_of(world: &'static World, caller: Caller) -> Place {
-        Place { world: Some(world), ..Place::of(caller) }
+    /// Panics as [`CallerPlace::for_caller`] does.
+    pub fn for_host_of(world: &'static SimulatedWorld, caller: Caller) -> CallerPlace {
+        CallerPlace { world: Some(world), ..CallerPlace::for_caller(caller) }
     }
 
     /// Returns the path of the directory.

@@ -22,13 +22,13 @@ const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/world");
 /// URL of the proxy on the host that lets everything through.
 const CARELESS_PROXY: &str = "http://127.0.0.1:3128";
 /// Time without an arrival after which everything has arrived.
-const QUIET: Duration = Duration::from_millis(150);
+const QUIET_PERIOD: Duration = Duration::from_millis(150);
 /// Time limit for the arrivals to stop.
-const PATIENCE: Duration = Duration::from_secs(20);
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A host and a world.
 #[derive(Debug)]
-pub struct World {
+pub struct SimulatedWorld {
     /// Process of the host. It ends at the end of its standard input, which is when this process
     /// ends, so it outlives no test.
     host: Child,
@@ -44,7 +44,7 @@ pub struct Arrival {
     pub data: String,
 }
 
-impl World {
+impl SimulatedWorld {
     /// Returns the world that all tests share. A token in the data tells the arrivals of one test
     /// from those of another.
     ///
@@ -52,12 +52,12 @@ impl World {
     ///
     /// Panics if the world cannot be made; tests require
     /// [`ringfence_test_ledger::needs::own_network`].
-    pub fn shared() -> &'static World {
-        static WORLD: OnceLock<World> = OnceLock::new();
-        WORLD.get_or_init(World::make)
+    pub fn shared() -> &'static SimulatedWorld {
+        static WORLD: OnceLock<SimulatedWorld> = OnceLock::new();
+        WORLD.get_or_init(SimulatedWorld::make)
     }
 
-    fn make() -> World {
+    fn make() -> SimulatedWorld {
         let mut command = Command::new("unshare");
         command.args(["--net", "--mount", "--propagation", "private", "python3", "-B"]);
         command.arg(Path::new(SOURCE).join("host.py")).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -67,7 +67,7 @@ impl World {
         BufReader::new(output).read_line(&mut line).expect("the host tells of itself");
         let facts: Value =
             serde_json::from_str(&line).expect("the host and the world could be made");
-        World {
+        SimulatedWorld {
             host,
             directory: facts["directory"].as_str().expect("it names its directory").into(),
         }
@@ -122,8 +122,8 @@ impl World {
     pub fn arrivals(&self, mark: &str) -> Vec<Arrival> {
         let begun = Instant::now();
         let (mut found, mut since) = (self.so_far(mark), begun);
-        while since.elapsed() < QUIET {
-            assert!(begun.elapsed() < PATIENCE, "the world does not come to rest");
+        while since.elapsed() < QUIET_PERIOD {
+            assert!(begun.elapsed() < ARRIVAL_TIMEOUT, "the world does not come to rest");
             std::thread::sleep(Duration::from_millis(20));
             let now = self.so_far(mark);
             if now.len() != found.len() {

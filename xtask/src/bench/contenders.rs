@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::driver::Driver;
+use super::driver::BenchDriver;
 use crate::workspace::{find_program, output_of};
 
 pub(super) const PLAIN: &str = "plain spawn";
@@ -19,10 +19,10 @@ pub(super) const AS_USUAL: &str = "bwrap, as usual";
 
 /// Number of library runs that one process times. Runs are bundled because the start of the process
 /// must not be measured.
-const BLOCK: usize = 10;
+const RUNS_PER_PROCESS: usize = 10;
 
 /// The programs of ringfence that are measured.
-pub(super) struct Programs {
+pub(super) struct RingfencePrograms {
     pub(super) ringfence: PathBuf,
     /// Program that takes a number of runs and a command, and prints the nanoseconds of each run on
     /// its own line.
@@ -38,11 +38,11 @@ pub(super) struct Programs {
 /// One way to run the command, or the reason why the way is missing on this host.
 pub(super) struct Contender {
     pub(super) name: &'static str,
-    pub(super) start: Result<Start, String>,
+    pub(super) start: Result<RunMethod, String>,
 }
 
 /// The way in which a contender starts a run.
-pub(super) enum Start {
+pub(super) enum RunMethod {
     Spawn(Vec<OsString>),
     Library {
         program: PathBuf,
@@ -50,7 +50,7 @@ pub(super) enum Start {
     },
     /// Line that a driver answers with the times of `runs` runs.
     Asked {
-        driver: Rc<Driver>,
+        driver: Rc<BenchDriver>,
         line: String,
         runs: usize,
     },
@@ -58,9 +58,9 @@ pub(super) enum Start {
     Done(Box<dyn Fn() -> Result<Duration>>),
 }
 
-impl Start {
+impl RunMethod {
     /// Runs once, and returns the reason if the run fails.
-    pub(super) fn try_out(&self) -> Result<(), String> {
+    pub(super) fn run_once(&self) -> Result<(), String> {
         let mut command = match self {
             Self::Spawn(words) => command_of(words),
             Self::Library { program, command } => library_command(program, 1, command),
@@ -76,7 +76,7 @@ impl Start {
     pub(super) fn runs_at_once(&self) -> usize {
         match self {
             Self::Spawn(_) | Self::Done(_) => 1,
-            Self::Library { .. } => BLOCK,
+            Self::Library { .. } => RUNS_PER_PROCESS,
             Self::Asked { runs, .. } => *runs,
         }
     }
@@ -95,7 +95,7 @@ impl Start {
                 Ok(vec![time])
             }
             Self::Library { program, command } => {
-                let figures = output_of(&mut library_command(program, BLOCK, command))?;
+                let figures = output_of(&mut library_command(program, RUNS_PER_PROCESS, command))?;
                 let time = |line: &str| {
                     Ok(Duration::from_nanos(line.trim().parse().context("not a figure")?))
                 };
@@ -121,23 +121,23 @@ fn library_command(program: &Path, runs: usize, words: &[OsString]) -> Command {
 
 /// Returns all contenders, present or not, and a sentence on the origin of the equal view.
 pub(super) fn line_up(
-    programs: &Programs,
+    programs: &RingfencePrograms,
     directory: &Path,
     command: &[&str],
 ) -> (Vec<Contender>, String) {
     let words: Vec<OsString> = command.iter().map(OsString::from).collect();
     let spawn =
-        |prefix: Vec<OsString>| Start::Spawn(prefix.into_iter().chain(words.clone()).collect());
+        |prefix: Vec<OsString>| RunMethod::Spawn(prefix.into_iter().chain(words.clone()).collect());
     let ringfence = |flags: &str| spawn(with_flags(&programs.ringfence, flags));
     let installed = |program: &str, flags: &str| installed(program, flags, &words);
-    let library = Start::Library { program: programs.library.clone(), command: words.clone() };
+    let library = RunMethod::Library { program: programs.library.clone(), command: words.clone() };
     let native = match chosen_backend(&programs.ringfence, &words) {
         Ok(chosen) if chosen == "native" => Ok(()),
         Ok(chosen) => Err(format!("the default backend here is {chosen}")),
         Err(error) => Err(format!("{error:#}")),
     };
     let by_hand = [vec!["bwrap".into()], equal_view(directory)].concat();
-    let (equal_bwrap, source) = match asked_for_equal_view(&programs.ringfence, &words) {
+    let (equal_bwrap, source) = match ask_for_equal_view(&programs.ringfence, &words) {
         Ok(start) => (start, "as ringfence calls bwrap, without the filter".to_owned()),
         Err(error) => (spawn(by_hand), format!("spelled by hand: {error:#}")),
     };
@@ -152,7 +152,8 @@ pub(super) fn line_up(
             name: "unshare",
             start: installed(
                 "unshare",
-                "--user --map-root-user --mount --pid --net --ipc --uts --cgroup --fork --kill-child",
+                "--user --map-root-user --mount --pid --net --ipc --uts --cgroup --fork \
+                 --kill-child",
             ),
         },
         Contender {
@@ -164,7 +165,7 @@ pub(super) fn line_up(
 }
 
 /// Returns a call of bwrap with the flags that most of its callers use.
-pub(super) fn bwrap_as_usual(words: &[OsString]) -> Result<Start, String> {
+pub(super) fn bwrap_as_usual(words: &[OsString]) -> Result<RunMethod, String> {
     installed(
         "bwrap",
         "--unshare-all --die-with-parent --ro-bind / / --proc /proc --dev /dev --tmpfs /tmp",
@@ -172,9 +173,9 @@ pub(super) fn bwrap_as_usual(words: &[OsString]) -> Result<Start, String> {
     )
 }
 
-fn installed(program: &str, flags: &str, words: &[OsString]) -> Result<Start, String> {
+fn installed(program: &str, flags: &str, words: &[OsString]) -> Result<RunMethod, String> {
     let path = find_program(program).ok_or_else(|| format!("{program} is not installed"))?;
-    Ok(Start::Spawn([with_flags(&path, flags).as_slice(), words].concat()))
+    Ok(RunMethod::Spawn([with_flags(&path, flags).as_slice(), words].concat()))
 }
 
 fn with_flags(program: &Path, flags: &str) -> Vec<OsString> {
@@ -190,14 +191,14 @@ fn chosen_backend(ringfence: &Path, words: &[OsString]) -> Result<String> {
 }
 
 /// Asks ringfence for the call of bwrap that it would make for the same policy.
-fn asked_for_equal_view(ringfence: &Path, words: &[OsString]) -> Result<Start> {
+fn ask_for_equal_view(ringfence: &Path, words: &[OsString]) -> Result<RunMethod> {
     let mut command = Command::new(ringfence);
     command.args(["run", "--backend", "bwrap", "--dry-run", "--json", "--"]).args(words);
     let plan: serde_json::Value = serde_json::from_str(&output_of(&mut command)?)?;
     let argv = plan["bwrap_argv"].as_array().context("the plan has no `bwrap_argv`")?;
     let argv: Option<Vec<&str>> = argv.iter().map(serde_json::Value::as_str).collect();
     let words = without_descriptors(&argv.context("`bwrap_argv` has more than strings")?)?;
-    Ok(Start::Spawn(words.into_iter().map(OsString::from).collect()))
+    Ok(RunMethod::Spawn(words.into_iter().map(OsString::from).collect()))
 }
 
 /// Removes the options that name a descriptor, because only ringfence could pass that descriptor.
@@ -301,12 +302,12 @@ mod tests {
     }
 
     #[test]
-    fn the_command_itself_is_left_alone() {
+    fn the_words_of_the_command_are_kept() {
         check("bwrap -- cat --seccomp 10 --file", "bwrap -- cat --seccomp 10 --file");
     }
 
     #[test]
-    fn what_cannot_be_called_again_is_an_error() {
+    fn a_call_that_cannot_be_repeated_is_an_error() {
         assert!(without_descriptors(&["bwrap", "--args", "8"]).is_err());
         assert!(without_descriptors(&["bwrap", "--seccomp"]).is_err());
     }

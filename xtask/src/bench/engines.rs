@@ -10,7 +10,7 @@ use crate::workspace::{find_program, output_of};
 
 /// The names by which an engine is found and called.
 #[derive(Clone, Copy)]
-pub(super) struct Kind {
+pub(super) struct EngineNames {
     /// Name of the backend, which is also the name of the program.
     pub(super) name: &'static str,
     /// Variables that hold the engine's address: the first is for our tests, the second is the
@@ -20,25 +20,25 @@ pub(super) struct Kind {
     flags: &'static [&'static str],
 }
 
-pub(super) const DOCKER: Kind =
-    Kind { name: "docker", variables: [DOCKER_VARIABLE, "DOCKER_HOST"], flags: &["-H"] };
-pub(super) const PODMAN: Kind = Kind {
+pub(super) const DOCKER: EngineNames =
+    EngineNames { name: "docker", variables: [DOCKER_VARIABLE, "DOCKER_HOST"], flags: &["-H"] };
+pub(super) const PODMAN: EngineNames = EngineNames {
     name: "podman",
     variables: [PODMAN_VARIABLE, "CONTAINER_HOST"],
     flags: &["--remote", "--url"],
 };
 
 /// An engine with an idle container. The container is removed when the engine is dropped.
-pub(super) struct Engine {
-    kind: Kind,
+pub(super) struct IdleEngine {
+    kind: EngineNames,
     program: PathBuf,
     address: String,
     container: String,
 }
 
-impl Engine {
+impl IdleEngine {
     /// Finds an engine and starts an idle container on it, or returns the reason why that fails.
-    pub(super) fn find(kind: Kind) -> Result<Self, String> {
+    pub(super) fn find(kind: EngineNames) -> Result<Self, String> {
         let program =
             find_program(kind.name).ok_or_else(|| format!("{} is not installed", kind.name))?;
         let address = kind.variables.iter().find_map(|variable| std::env::var(variable).ok());
@@ -99,7 +99,7 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
+impl Drop for IdleEngine {
     fn drop(&mut self) {
         if !self.container.is_empty() {
             // The engine may be gone.

@@ -1,7 +1,6 @@
 //! `cargo xtask bench`: measures ringfence and its peers, interleaved in one run, and reports
 //! ratios.
 
-mod against;
 mod chart;
 mod code;
 mod contenders;
@@ -11,27 +10,28 @@ mod engines;
 mod output;
 mod rates;
 mod report;
+mod revisions;
 mod samples;
-mod served;
-mod stays;
+mod server;
+mod staying_sandboxes;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use self::code::{BWRAP, CODE, Interpreters};
-use self::contenders::{AS_USUAL, Contender, EQUAL_BWRAP, PLAIN, Programs};
-use self::report::{Comparison, Report};
-use self::samples::Samples;
-use self::served::Served;
-use self::stays::{COMMAND, DOCKER_EXEC, DOCKER_RUN, Stays};
-use crate::arguments::Arguments;
+use self::code::{BWRAP, CODE, WarmInterpreters};
+use self::contenders::{AS_USUAL, Contender, EQUAL_BWRAP, PLAIN, RingfencePrograms};
+use self::report::{BenchReport, TimeComparison};
+use self::samples::TimeSamples;
+use self::server::ServerBench;
+use self::staying_sandboxes::{COMMAND, DOCKER_EXEC, DOCKER_RUN, StayingSandboxes};
+use crate::arguments::ChoreArguments;
 use crate::dist;
-use crate::test::engines::Ground;
-use crate::test::packages::{self, Chore};
+use crate::test::engines::EngineGround;
+use crate::test::packages::{self, PackagePurpose};
 use crate::test::python::{self, E2B, PANDAS};
-use crate::workspace::{Workspace, run as run_command, spell_words};
+use crate::workspace::{Workspace, format_words, run as run_command};
 
 const RUNS: usize = 200;
 const QUICK_RUNS: usize = 20;
@@ -43,7 +43,7 @@ const RUNS_PER_START: usize = 10;
 /// The commands that every contender runs.
 const COMMANDS: &[&[&str]] = &[&["/bin/true"], &["sh", "-c", "echo hi"]];
 
-pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, mut arguments: ChoreArguments) -> Result<()> {
     let default = if arguments.flag("--quick") { QUICK_RUNS } else { RUNS };
     let runs = arguments.number("--runs")?.unwrap_or(default);
     let against = arguments.value("--against", "a revision")?;
@@ -59,14 +59,14 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
         "--no-engines",
     ])?;
     if let Some(revision) = against {
-        return against::measure(workspace, &revision, runs);
+        return revisions::measure(workspace, &revision, runs);
     }
-    packages::provide(Chore::Bench, install, with_engines && !is_egress_alone)?;
+    packages::provide(PackagePurpose::Bench, install, with_engines && !is_egress_alone)?;
     if is_egress_alone {
         return measure_egress(workspace, &build_egress(workspace)?);
     }
 
-    let programs = Programs {
+    let programs = RingfencePrograms {
         ringfence: dist::build(workspace)?,
         library: build_example(workspace, "ringfence", "bench_cold")?,
         session: build_example(workspace, "ringfence", "bench_session")?,
@@ -76,7 +76,7 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     let python =
         python::provide(PANDAS, &workspace.target, install).unwrap_or_else(|| "python3".into());
     let sdk = python::provide(E2B, &workspace.target, install);
-    if with_engines && let Some(ground) = Ground::prepare()? {
+    if with_engines && let Some(ground) = EngineGround::prepare()? {
         return beside_engines(workspace, &ground);
     }
     // The view of every contender has the same small, writable working directory.
@@ -87,7 +87,7 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     let cold =
         COMMANDS.iter().map(|command| compare_cold(&programs, directory.path(), command, runs));
     let mut comparisons = cold.collect::<Result<Vec<_>>>()?;
-    let interpreters = Interpreters::start(&programs.code, &python);
+    let interpreters = WarmInterpreters::start(&programs.code, &python);
     for (code, _) in CODE {
         let contenders = interpreters.line_up(code);
         comparisons.push(compare(format!("python3: {code}"), BWRAP, None, contenders, runs)?);
@@ -96,7 +96,7 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     println!("measuring 1 GiB of output");
     let output = output::measure(&programs.ringfence).map_err(|error| format!("{error:#}"));
     println!("starting sandboxes that stay");
-    let stays = Stays::start(&programs.session);
+    let stays = StayingSandboxes::start(&programs.session);
     comparisons.push(compare(
         format!("{COMMAND}, all is up"),
         DOCKER_EXEC,
@@ -113,7 +113,7 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
         starts,
     )?);
     println!("starting a server");
-    let served = Served::start(&programs.ringfence, sdk.as_deref());
+    let served = ServerBench::start(&programs.ringfence, sdk.as_deref());
     comparisons.push(compare(
         format!("{COMMAND}, through a server"),
         DOCKER_RUN,
@@ -130,11 +130,11 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     )?);
     drop(served);
     println!("measuring 1 GiB in and out");
-    let copies = rates::copies(&stays, directory.path())?;
+    let copies = rates::measure_copies(&stays, directory.path())?;
     println!("measuring commands at once");
-    let commands = rates::commands(&stays);
+    let commands = rates::measure_commands(&stays);
     drop(stays);
-    let report = Report { runs, comparisons, output, copies, commands };
+    let report = BenchReport { runs, comparisons, output, copies, commands };
     std::env::set_current_dir(&workspace.root)
         .context("cannot leave the working directory of the runs")?;
 
@@ -148,7 +148,7 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
 }
 
 /// Measures the proxy and those of its peers that are installed.
-fn measure_egress(workspace: &Workspace, programs: &egress::Programs) -> Result<()> {
+fn measure_egress(workspace: &Workspace, programs: &egress::EgressPrograms) -> Result<()> {
     println!("measuring the proxy");
     let rates = egress::measure(programs)?;
     print!("\n{}\n{}", egress::as_text(&rates), report::goals_as_text(egress::goals(&rates)));
@@ -167,8 +167,8 @@ fn build_example(workspace: &Workspace, package: &str, name: &str) -> Result<Pat
     Ok(workspace.target.join(host).join("release/examples").join(name))
 }
 
-fn build_egress(workspace: &Workspace) -> Result<egress::Programs> {
-    Ok(egress::Programs {
+fn build_egress(workspace: &Workspace) -> Result<egress::EgressPrograms> {
+    Ok(egress::EgressPrograms {
         load: build_example(workspace, "ringfence-egress", "bench_proxy")?,
         proxy: build_example(workspace, "ringfence-egress", "proxy")?,
     })
@@ -176,7 +176,7 @@ fn build_egress(workspace: &Workspace) -> Result<egress::Programs> {
 
 /// Starts engines, then measures in the place where the engines run. Nothing can be downloaded
 /// there, so everything must be built before.
-fn beside_engines(workspace: &Workspace, ground: &Ground) -> Result<()> {
+fn beside_engines(workspace: &Workspace, ground: &EngineGround) -> Result<()> {
     let engines = ground.start_engines(None, &workspace.target.join("test-images"))?;
     let mut again = Command::new(std::env::current_exe().context("cannot find this program")?);
     again
@@ -188,14 +188,14 @@ fn beside_engines(workspace: &Workspace, ground: &Ground) -> Result<()> {
 
 /// Compares the ways to run a command from a cold start, with no part of its sandbox prepared.
 fn compare_cold(
-    programs: &Programs,
+    programs: &RingfencePrograms,
     directory: &Path,
     command: &[&str],
     runs: usize,
-) -> Result<Comparison> {
+) -> Result<TimeComparison> {
     let (contenders, equal_view) = contenders::line_up(programs, directory, command);
     let note = format!("{EQUAL_BWRAP}: {equal_view}");
-    compare(spell_words(command), EQUAL_BWRAP, Some(note), contenders, runs)
+    compare(format_words(command), EQUAL_BWRAP, Some(note), contenders, runs)
 }
 
 /// Runs every contender once per round, so that a slow moment of the machine affects all
@@ -206,10 +206,10 @@ fn compare(
     note: Option<String>,
     contenders: Vec<Contender>,
     runs: usize,
-) -> Result<Comparison> {
+) -> Result<TimeComparison> {
     let try_out = |contender: Contender| {
-        let start = contender.start.and_then(|start| start.try_out().map(|()| start));
-        (contender.name, start.map(|start| (start, Samples::default())))
+        let start = contender.start.and_then(|start| start.run_once().map(|()| start));
+        (contender.name, start.map(|start| (start, TimeSamples::default())))
     };
     let mut results: Vec<_> = contenders.into_iter().map(try_out).collect();
     println!("measuring `{title}` {runs} times");
@@ -235,5 +235,5 @@ fn compare(
         .into_iter()
         .map(|(name, result)| (name, result.map(|(_, samples)| samples)))
         .collect();
-    Ok(Comparison { title, yardstick, note, results })
+    Ok(TimeComparison { title, yardstick, note, results })
 }

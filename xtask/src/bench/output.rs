@@ -16,7 +16,7 @@ const RUNS: usize = 7;
 const PIECE: u64 = 64 << 20;
 
 /// Time and memory that draining took.
-pub(super) struct Drained {
+pub(super) struct DrainResult {
     pub(super) time: Duration,
     /// Time that the same command takes when its output goes through a pipe to `/dev/null`.
     pub(super) plain: Duration,
@@ -24,14 +24,14 @@ pub(super) struct Drained {
     pub(super) peak_memory: u64,
 }
 
-impl Drained {
+impl DrainResult {
     pub(super) fn gigabytes_per_second(&self) -> f64 {
         BYTES as f64 / 1e9 / self.time.as_secs_f64()
     }
 }
 
 /// Makes several runs, and returns the median times and the largest memory.
-pub(super) fn measure(ringfence: &Path) -> Result<Drained> {
+pub(super) fn measure(ringfence: &Path) -> Result<DrainResult> {
     let directory = tempfile::tempdir_in("/var/tmp").context("cannot make a workspace")?;
     let line = "what a program might say, over and over again, on a line of its own\n";
     let text = line.repeat(PIECE as usize / line.len() + 1);
@@ -41,19 +41,19 @@ pub(super) fn measure(ringfence: &Path) -> Result<Drained> {
     let script = format!("cat{}", " text".repeat((BYTES / PIECE) as usize));
     let mut runs = Vec::new();
     for _ in 0..RUNS {
-        let plain = through_a_pipe(directory.path(), &script)?;
-        runs.push(Drained { plain, ..drain(ringfence, directory.path(), &script)? });
+        let plain = drain_through_pipe(directory.path(), &script)?;
+        runs.push(DrainResult { plain, ..drain(ringfence, directory.path(), &script)? });
     }
-    let median = |time: fn(&Drained) -> Duration| {
+    let median = |time: fn(&DrainResult) -> Duration| {
         let mut times: Vec<Duration> = runs.iter().map(time).collect();
         times.sort_unstable();
         times[RUNS / 2]
     };
     let peak_memory = runs.iter().map(|run| run.peak_memory).max().context("no run was made")?;
-    Ok(Drained { time: median(|run| run.time), plain: median(|run| run.plain), peak_memory })
+    Ok(DrainResult { time: median(|run| run.time), plain: median(|run| run.plain), peak_memory })
 }
 
-fn through_a_pipe(directory: &Path, script: &str) -> Result<Duration> {
+fn drain_through_pipe(directory: &Path, script: &str) -> Result<Duration> {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("{script} | cat > /dev/null")]).current_dir(directory);
     let start = Instant::now();
@@ -62,7 +62,7 @@ fn through_a_pipe(directory: &Path, script: &str) -> Result<Duration> {
     Ok(start.elapsed())
 }
 
-fn drain(ringfence: &Path, directory: &Path, script: &str) -> Result<Drained> {
+fn drain(ringfence: &Path, directory: &Path, script: &str) -> Result<DrainResult> {
     let mut command = Command::new(ringfence);
     command
         .args(["run", "--json", "--output", "10M", "--", "sh", "-c", script])
@@ -82,7 +82,7 @@ fn drain(ringfence: &Path, directory: &Path, script: &str) -> Result<Drained> {
     let peak_memory = watcher.join().unwrap_or_default();
     ensure!(status.success(), "`ringfence run --json --output 10M` ended with {status}");
     ensure!(peak_memory > 0, "ringfence ended before its memory could be read");
-    Ok(Drained { time, plain: time, peak_memory })
+    Ok(DrainResult { time, plain: time, peak_memory })
 }
 
 /// Polls the high-water mark of a process until the process ends, and returns the largest value in
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn the_speed_is_in_decimal_gigabytes() {
-        let drained = Drained {
+        let drained = DrainResult {
             time: Duration::from_millis(500),
             plain: Duration::from_secs(1),
             peak_memory: 0,

@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::{Value, json};
 
-use super::report::absences;
-use super::stays::{COMMAND, Copying, Many, Places, Stays, Way};
-use crate::table::{Align, table};
+use super::report::list_absent;
+use super::staying_sandboxes::{
+    COMMAND, ConcurrentRun, ContenderMethod, CopyMethod, CopyPaths, StayingSandboxes,
+};
+use crate::table::{CellAlignment, table};
 
 /// Length in bytes of the copied file.
 pub(super) const BYTES: u64 = 1 << 30;
@@ -21,32 +23,38 @@ pub(super) const AT_ONCE: [usize; 3] = [1, 8, 64];
 /// Number of rounds of each measurement; the median is kept.
 const ROUNDS: usize = 3;
 /// Number of commands in one measurement where a command takes about a millisecond.
-const QUICK: usize = 640;
+const QUICK_COMMANDS: usize = 640;
 /// Least number of commands in one measurement where a command takes about a tenth of a second.
-const SLOW: usize = 8;
+const MIN_SLOW_COMMANDS: usize = 8;
 
 /// Rates of each contender, one per column, or the reason why the contender was not measured.
-pub(super) type Rates<const COLUMNS: usize> = Vec<(&'static str, Result<[f64; COLUMNS], String>)>;
+pub(super) type ContenderRates<const COLUMNS: usize> =
+    Vec<(&'static str, Result<[f64; COLUMNS], String>)>;
 
 /// Copies a file in and out by every way in turn. Returns megabytes per second.
-pub(super) fn copies(stays: &Stays, directory: &Path) -> Result<Rates<2>> {
+pub(super) fn measure_copies(
+    stays: &StayingSandboxes,
+    directory: &Path,
+) -> Result<ContenderRates<2>> {
     let places =
-        Places { original: directory.join("original"), returned: directory.join("returned") };
+        CopyPaths { original: directory.join("original"), returned: directory.join("returned") };
     let piece: Vec<u8> =
         (0..1 << 20).map(|index: u32| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let mut file = fs_err::File::create(&places.original)?;
     for _ in 0..BYTES / piece.len() as u64 {
         std::io::Write::write_all(&mut file, &piece)?;
     }
-    let rates = in_turn(ROUNDS, stays.copying(&places), |copying| {
+    let rates = measure_in_turn(ROUNDS, stays.copying(&places), |copying| {
         let rate = |time: Duration| BYTES as f64 / 1e6 / time.as_secs_f64();
         let (inwards, outwards) = match copying {
-            Copying::Asked(driver) => {
-                let Places { original, returned } = &places;
+            CopyMethod::Asked(driver) => {
+                let CopyPaths { original, returned } = &places;
                 let inwards = driver.ask(&format!("in {} copy", original.display()))?;
                 (sum(&inwards), sum(&driver.ask(&format!("out copy {}", returned.display()))?))
             }
-            Copying::Spawned { inwards, outwards } => (timed(inwards)?, timed(outwards)?),
+            CopyMethod::Spawned { inwards, outwards } => {
+                (time_command(inwards)?, time_command(outwards)?)
+            }
         };
         let length = fs_err::metadata(&places.returned)?.len();
         ensure!(length == BYTES, "a file of {BYTES} bytes came back with {length}");
@@ -57,18 +65,22 @@ pub(super) fn copies(stays: &Stays, directory: &Path) -> Result<Rates<2>> {
 }
 
 /// Runs many commands by every way in turn. Returns commands per second.
-pub(super) fn commands(stays: &Stays) -> Rates<3> {
-    in_turn(ROUNDS, stays.many(), |many| {
+pub(super) fn measure_commands(stays: &StayingSandboxes) -> ContenderRates<3> {
+    measure_in_turn(ROUNDS, stays.many(), |many| {
         let mut rates = [0.0; AT_ONCE.len()];
         for (rate, at_once) in rates.iter_mut().zip(AT_ONCE) {
             let (all, time) = match many {
-                Many::Asked(driver) => {
-                    (QUICK, sum(&driver.ask(&format!("many {QUICK} {at_once} {COMMAND}"))?))
+                ConcurrentRun::Asked(driver) => (
+                    QUICK_COMMANDS,
+                    sum(&driver.ask(&format!("many {QUICK_COMMANDS} {at_once} {COMMAND}"))?),
+                ),
+                ConcurrentRun::Plain(words) => {
+                    (QUICK_COMMANDS, spawn_many(words, QUICK_COMMANDS, at_once)?)
                 }
-                Many::Plain(words) => (QUICK, spawn_many(words, QUICK, at_once)?),
-                Many::Engine(words) => {
-                    (at_once.max(SLOW), spawn_many(words, at_once.max(SLOW), at_once)?)
-                }
+                ConcurrentRun::Engine(words) => (
+                    at_once.max(MIN_SLOW_COMMANDS),
+                    spawn_many(words, at_once.max(MIN_SLOW_COMMANDS), at_once)?,
+                ),
             };
             *rate = all as f64 / time.as_secs_f64();
         }
@@ -82,12 +94,12 @@ fn sum(times: &[Duration]) -> Duration {
 
 /// Measures every way once per round, so that a slow moment of the machine affects all ways, and
 /// returns the medians.
-pub(super) fn in_turn<T, const COLUMNS: usize>(
+pub(super) fn measure_in_turn<T, const COLUMNS: usize>(
     rounds: usize,
-    ways: Vec<Way<T>>,
+    ways: Vec<ContenderMethod<T>>,
     mut measure: impl FnMut(&T) -> Result<[f64; COLUMNS]>,
-) -> Rates<COLUMNS> {
-    let mut measured: Vec<Way<Vec<[f64; COLUMNS]>>> = ways
+) -> ContenderRates<COLUMNS> {
+    let mut measured: Vec<ContenderMethod<Vec<[f64; COLUMNS]>>> = ways
         .iter()
         .map(|(name, way)| (*name, way.as_ref().map(|_| Vec::new()).map_err(Clone::clone)))
         .collect();
@@ -114,7 +126,7 @@ fn medians<const COLUMNS: usize>(rounds: &[[f64; COLUMNS]]) -> [f64; COLUMNS] {
     })
 }
 
-fn timed(words: &[OsString]) -> Result<Duration> {
+fn time_command(words: &[OsString]) -> Result<Duration> {
     let start = Instant::now();
     run(words)?;
     Ok(start.elapsed())
@@ -146,25 +158,33 @@ fn spawn_many(words: &[OsString], all: usize, at_once: usize) -> Result<Duration
     Ok(start.elapsed())
 }
 
-pub(super) fn copies_as_text(copies: &Rates<2>) -> String {
-    let head = [("1 GiB, MB/s", Align::Left), ("in", Align::Right), ("out", Align::Right)];
+pub(super) fn copies_as_text(copies: &ContenderRates<2>) -> String {
+    let head = [
+        ("1 GiB, MB/s", CellAlignment::Left),
+        ("in", CellAlignment::Right),
+        ("out", CellAlignment::Right),
+    ];
     let rows = copies.iter().map(|(name, rates)| {
         let [inwards, outwards] = cells(rates);
         [(*name).to_owned(), inwards, outwards]
     });
-    table(&head, &rows.collect::<Vec<_>>()) + &absences(copies)
+    table(&head, &rows.collect::<Vec<_>>()) + &list_absent(copies)
 }
 
-pub(super) fn commands_as_text(commands: &Rates<3>) -> String {
+pub(super) fn commands_as_text(commands: &ContenderRates<3>) -> String {
     let [few, some, many] = AT_ONCE.map(|at_once| format!("{at_once} at once"));
-    let column = |name| (name, Align::Right);
-    let head =
-        [("commands a second", Align::Left), column(few.as_str()), column(&some), column(&many)];
+    let column = |name| (name, CellAlignment::Right);
+    let head = [
+        ("commands a second", CellAlignment::Left),
+        column(few.as_str()),
+        column(&some),
+        column(&many),
+    ];
     let rows = commands.iter().map(|(name, rates)| {
         let [few, some, many] = cells(rates);
         [(*name).to_owned(), few, some, many]
     });
-    table(&head, &rows.collect::<Vec<_>>()) + &absences(commands)
+    table(&head, &rows.collect::<Vec<_>>()) + &list_absent(commands)
 }
 
 /// Returns the cells of a contender's row. A rate that the contender cannot have (NaN) becomes a
@@ -179,7 +199,7 @@ pub(super) fn cells<const COLUMNS: usize>(
 /// Returns the rates of all contenders as JSON, each under the name of its column.
 pub(super) fn as_json<const COLUMNS: usize>(
     columns: [String; COLUMNS],
-    rates: &Rates<COLUMNS>,
+    rates: &ContenderRates<COLUMNS>,
 ) -> Value {
     let contender = |(name, rates): &(&'static str, Result<[f64; COLUMNS], String>)| match rates {
         Ok(rates) => {
@@ -196,10 +216,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_way_has_its_medians_or_its_reason() {
+    fn each_contender_has_its_medians_or_a_reason() {
         let ways = vec![("a", Ok(1.0)), ("b", Err("not there".to_owned())), ("c", Ok(-1.0))];
         let mut round = 0.0;
-        let rates = in_turn(3, ways, |way| {
+        let rates = measure_in_turn(3, ways, |way| {
             ensure!(*way > 0.0, "it broke");
             round += 1.0;
             Ok([round, -round])

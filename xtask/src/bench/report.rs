@@ -6,24 +6,26 @@ use serde_json::{Value, json};
 
 use super::code::{self, BWRAP, CODE};
 use super::contenders::{AS_USUAL, EQUAL_BWRAP, LIBRARY, NATIVE, PLAIN};
-use super::output::{BYTES, Drained};
-use super::rates::{self, AT_ONCE, Rates};
-use super::samples::Samples;
-use super::served::{POOLED, UNPOOLED};
-use super::stays::{DOCKER_EXEC, DOCKER_RUN, UP_NATIVE, WARM_DOCKER, WARM_NATIVE, WARM_PODMAN};
-use crate::table::{Align, table};
+use super::output::{BYTES, DrainResult};
+use super::rates::{self, AT_ONCE, ContenderRates};
+use super::samples::TimeSamples;
+use super::server::{POOLED, UNPOOLED};
+use super::staying_sandboxes::{
+    DOCKER_EXEC, DOCKER_RUN, UP_NATIVE, WARM_DOCKER, WARM_NATIVE, WARM_PODMAN,
+};
+use crate::table::{CellAlignment, table};
 
 /// Times of one command with every contender.
-pub(super) struct Comparison {
+pub(super) struct TimeComparison {
     pub(super) title: String,
     /// Contender that all others are compared with, besides a plain spawn.
     pub(super) yardstick: &'static str,
     pub(super) note: Option<String>,
     /// Times of each contender, or the reason why the contender did not take part.
-    pub(super) results: Vec<(&'static str, Result<Samples, String>)>,
+    pub(super) results: Vec<(&'static str, Result<TimeSamples, String>)>,
 }
 
-impl Comparison {
+impl TimeComparison {
     /// Returns the median time of a contender that took part.
     pub(super) fn median(&self, name: &str) -> Option<Duration> {
         self.results
@@ -40,13 +42,13 @@ impl Comparison {
         let yardstick = self.yardstick;
         let faster = format!("faster than {yardstick}");
         let head = [
-            (self.title.as_str(), Align::Left),
-            ("p50 ms", Align::Right),
-            ("p95 ms", Align::Right),
-            ("× plain", Align::Right),
-            (faster.as_str(), Align::Right),
+            (self.title.as_str(), CellAlignment::Left),
+            ("p50 ms", CellAlignment::Right),
+            ("p95 ms", CellAlignment::Right),
+            ("× plain", CellAlignment::Right),
+            (faster.as_str(), CellAlignment::Right),
         ];
-        let row = |(name, samples): &(&'static str, Result<Samples, String>)| match samples {
+        let row = |(name, samples): &(&'static str, Result<TimeSamples, String>)| match samples {
             Ok(samples) => [
                 (*name).to_owned(),
                 milliseconds(samples.percentile(50)),
@@ -60,7 +62,7 @@ impl Comparison {
         };
         let mut text = table(&head, &self.results.iter().map(row).collect::<Vec<_>>());
         text.extend(self.note.iter().map(|note| format!("{note}\n")));
-        text + &absences(&self.results) + "\n"
+        text + &list_absent(&self.results) + "\n"
     }
 
     /// Divides the median of one contender by the median of another.
@@ -69,28 +71,28 @@ impl Comparison {
     }
 }
 
-pub(super) struct Report {
+pub(super) struct BenchReport {
     pub(super) runs: usize,
-    pub(super) comparisons: Vec<Comparison>,
-    pub(super) output: Result<Drained, String>,
+    pub(super) comparisons: Vec<TimeComparison>,
+    pub(super) output: Result<DrainResult, String>,
     /// Megabytes per second, into and out of a sandbox.
-    pub(super) copies: Rates<2>,
+    pub(super) copies: ContenderRates<2>,
     /// Commands per second, for each number of concurrent commands.
-    pub(super) commands: Rates<3>,
+    pub(super) commands: ContenderRates<3>,
 }
 
 /// Time that a command in a running sandbox may take beyond two plain spawns.
-const ROUND_TRIP: Duration = Duration::from_micros(500);
+const MAX_ROUND_TRIP: Duration = Duration::from_micros(500);
 
 /// A goal, and the measured value if there is one.
-pub(super) struct Goal {
+pub(super) struct BenchGoal {
     name: String,
     measured: Option<f64>,
     unit: &'static str,
     reached: Option<bool>,
 }
 
-impl Goal {
+impl BenchGoal {
     pub(super) fn at_least(
         least: f64,
         name: String,
@@ -110,11 +112,11 @@ impl Goal {
     }
 }
 
-impl Report {
-    fn goals(&self) -> Vec<Goal> {
+impl BenchReport {
+    fn goals(&self) -> Vec<BenchGoal> {
         let mut goals = Vec::new();
         for comparison in &self.comparisons {
-            let Comparison { title, yardstick, .. } = comparison;
+            let TimeComparison { title, yardstick, .. } = comparison;
             let faster = match *yardstick {
                 EQUAL_BWRAP => vec![(NATIVE, 2.0), (LIBRARY, 2.5)],
                 BWRAP => warm_goal(title),
@@ -125,7 +127,7 @@ impl Report {
             for (contender, least) in faster {
                 let name =
                     format!("{contender}, `{title}`: at least {least}× faster than {yardstick}");
-                goals.push(Goal::at_least(
+                goals.push(BenchGoal::at_least(
                     least,
                     name,
                     comparison.ratio(yardstick, contender),
@@ -136,31 +138,31 @@ impl Report {
                 let name = format!("{WARM_NATIVE}, `{title}`, less 0.5 ms: below 2× {PLAIN}");
                 let rest = comparison
                     .median(WARM_NATIVE)
-                    .map(|time| time.saturating_sub(ROUND_TRIP).as_secs_f64());
+                    .map(|time| time.saturating_sub(MAX_ROUND_TRIP).as_secs_f64());
                 let ratio = rest
                     .zip(comparison.median(PLAIN))
                     .map(|(rest, plain)| rest / plain.as_secs_f64());
-                goals.push(Goal::below(2.0, name, ratio, "×"));
+                goals.push(BenchGoal::below(2.0, name, ratio, "×"));
             }
             if *yardstick == DOCKER_RUN {
                 let name = format!("{UNPOOLED}, `{title}`: below 3× {AS_USUAL}");
-                goals.push(Goal::below(3.0, name, comparison.ratio(UNPOOLED, AS_USUAL), "×"));
+                goals.push(BenchGoal::below(3.0, name, comparison.ratio(UNPOOLED, AS_USUAL), "×"));
             }
             if *yardstick == AS_USUAL {
                 let name = format!("{UP_NATIVE}, `{title}`: below 5× {AS_USUAL}");
-                goals.push(Goal::below(5.0, name, comparison.ratio(UP_NATIVE, AS_USUAL), "×"));
+                goals.push(BenchGoal::below(5.0, name, comparison.ratio(UP_NATIVE, AS_USUAL), "×"));
             }
         }
         let output = self.output.as_ref().ok();
-        let speed = output.map(Drained::gigabytes_per_second);
-        goals.push(Goal::at_least(
+        let speed = output.map(DrainResult::gigabytes_per_second);
+        goals.push(BenchGoal::at_least(
             2.0,
             "1 GiB of output, 10 MB kept: at least 2 GB/s".to_owned(),
             speed,
             " GB/s",
         ));
         let memory = output.map(|drained| drained.peak_memory as f64 / 1e6);
-        goals.push(Goal::below(
+        goals.push(BenchGoal::below(
             40.0,
             "1 GiB of output, 10 MB kept: below 40 MB of memory".to_owned(),
             memory,
@@ -183,7 +185,8 @@ impl Report {
             Ok(drained) => {
                 let ratio = drained.plain.as_secs_f64() / drained.time.as_secs_f64();
                 text += &format!(
-                    "1 GiB of output is drained {ratio:.2}× as fast as by a plain pipe to nowhere\n\n"
+                    "1 GiB of output is drained {ratio:.2}× as fast as by a plain pipe to \
+                     nowhere\n\n"
                 );
             }
             Err(why) => text += &format!("output was not measured: {why}\n\n"),
@@ -220,15 +223,17 @@ impl Report {
             }),
             Err(why) => json!({ "absent": why }),
         };
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+        let at_once = AT_ONCE.map(|at_once| at_once.to_string());
         json!({
-            "measured_at_unix": SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),
+            "measured_at_unix": since_1970.map_or(0, |now| now.as_secs()),
             "kernel": rustix::system::uname().release().to_string_lossy(),
             "processors": std::thread::available_parallelism().map_or(1, usize::from),
             "runs": self.runs,
             "comparisons": comparisons.collect::<Vec<_>>(),
             "output": output,
             "megabytes_per_second": rates::as_json(["in", "out"].map(str::to_owned), &self.copies),
-            "commands_per_second": rates::as_json(AT_ONCE.map(|at_once| at_once.to_string()), &self.commands),
+            "commands_per_second": rates::as_json(at_once, &self.commands),
             "goals": goals_as_json(self.goals()),
         })
     }
@@ -241,14 +246,17 @@ fn warm_goal(title: &str) -> Vec<(&'static str, f64)> {
     goal.map(|least| (code::WARM, least)).into_iter().collect()
 }
 
-pub(super) fn goals_as_json(goals: Vec<Goal>) -> Value {
-    let goal = |goal: Goal| json!({ "goal": goal.name, "measured": goal.measured, "reached": goal.reached });
-    goals.into_iter().map(goal).collect()
+pub(super) fn goals_as_json(goals: Vec<BenchGoal>) -> Value {
+    let to_json = |goal: BenchGoal| {
+        let BenchGoal { name, measured, reached, .. } = goal;
+        json!({ "goal": name, "measured": measured, "reached": reached })
+    };
+    goals.into_iter().map(to_json).collect()
 }
 
 /// Formats a table of the goals and of those that were reached.
-pub(super) fn goals_as_text(goals: Vec<Goal>) -> String {
-    let row = |goal: Goal| {
+pub(super) fn goals_as_text(goals: Vec<BenchGoal>) -> String {
+    let row = |goal: BenchGoal| {
         let measured = goal
             .measured
             .map_or_else(|| "–".to_owned(), |measured| format!("{measured:.2}{}", goal.unit));
@@ -259,12 +267,16 @@ pub(super) fn goals_as_text(goals: Vec<Goal>) -> String {
         };
         [goal.name, measured, verdict.to_owned()]
     };
-    let head = [("goal", Align::Left), ("measured", Align::Right), ("", Align::Left)];
+    let head = [
+        ("goal", CellAlignment::Left),
+        ("measured", CellAlignment::Right),
+        ("", CellAlignment::Left),
+    ];
     table(&head, &goals.into_iter().map(row).collect::<Vec<_>>())
 }
 
 /// Lists the contenders that did not take part, each with the reason.
-pub(super) fn absences<T>(results: &[(&'static str, Result<T, String>)]) -> String {
+pub(super) fn list_absent<T>(results: &[(&'static str, Result<T, String>)]) -> String {
     let absent = |(name, result): &(&'static str, Result<T, String>)| {
         result.as_ref().err().map(|why| format!("{name} did not take part: {why}\n"))
     };
@@ -287,27 +299,27 @@ fn times(ratio: Option<f64>) -> String {
 mod tests {
     use super::*;
 
-    fn took(milliseconds: u64) -> Result<Samples, String> {
-        let mut samples = Samples::default();
+    fn took(milliseconds: u64) -> Result<TimeSamples, String> {
+        let mut samples = TimeSamples::default();
         samples.extend([Duration::from_millis(milliseconds)]);
         Ok(samples)
     }
 
-    fn report() -> Report {
+    fn report() -> BenchReport {
         let results = vec![
             (PLAIN, took(1)),
             (NATIVE, took(2)),
             (LIBRARY, Err("not there".to_owned())),
             (EQUAL_BWRAP, took(4)),
         ];
-        let output = Ok(Drained {
+        let output = Ok(DrainResult {
             time: Duration::from_secs(1),
             plain: Duration::from_secs(1),
             peak_memory: 20_000_000,
         });
-        Report {
+        BenchReport {
             runs: 1,
-            comparisons: vec![Comparison {
+            comparisons: vec![TimeComparison {
                 title: "/bin/true".to_owned(),
                 yardstick: EQUAL_BWRAP,
                 note: Some("bwrap, equal view: by hand".to_owned()),
@@ -323,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_ratios_goals_and_who_was_absent() {
+    fn the_table_has_ratios_goals_and_absent_contenders() {
         assert_eq!(
             report().as_text(),
             "\
@@ -349,17 +361,21 @@ plain spawn              900       1700        1800
 1 GiB of output is drained 1.00× as fast as by a plain pipe to nowhere
 
 goal                                                                                measured
-─────────────────────────────────────────────────────────────────────────────────  ─────────  ────────────
-ringfence, native, `/bin/true`: at least 2× faster than bwrap, equal view              2.00×  reached
-ringfence, library cold, `/bin/true`: at least 2.5× faster than bwrap, equal view          –  not measured
+─────────────────────────────────────────────────────────────────────────────────  ─────────  \
+────────────
+ringfence, native, `/bin/true`: at least 2× faster than bwrap, equal view              2.00×  \
+reached
+ringfence, library cold, `/bin/true`: at least 2.5× faster than bwrap, equal view          –  not \
+measured
 1 GiB of output, 10 MB kept: at least 2 GB/s                                       1.07 GB/s  MISSED
-1 GiB of output, 10 MB kept: below 40 MB of memory                                  20.00 MB  reached
+1 GiB of output, 10 MB kept: below 40 MB of memory                                  20.00 MB  \
+reached
 "
         );
     }
 
     #[test]
-    fn the_json_says_what_is_absent_instead_of_leaving_it_out() {
+    fn the_json_lists_absent_contenders() {
         let json = report().as_json();
         let contenders = &json["comparisons"][0]["contenders"];
         assert_eq!(contenders[1]["p50_ns"], 2_000_000);

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 /// The times that one contender took.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Samples(Vec<Duration>);
+pub(super) struct TimeSamples(Vec<Duration>);
 
-impl Samples {
+impl TimeSamples {
     pub(super) fn extend(&mut self, times: impl IntoIterator<Item = Duration>) {
         self.0.extend(times);
     }
@@ -27,7 +27,7 @@ mod tests {
 
     #[track_caller]
     fn check(milliseconds: &[u64], percentage: usize, expected: Option<u64>) {
-        let mut samples = Samples::default();
+        let mut samples = TimeSamples::default();
         samples.extend(milliseconds.iter().copied().map(Duration::from_millis));
         assert_eq!(samples.percentile(percentage), expected.map(Duration::from_millis));
     }
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn no_runs_have_no_percentile() {
+    fn a_percentile_without_runs_is_none() {
         check(&[], 50, None);
     }
 }

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result};
 
-use super::Findings;
+use super::CheckFindings;
 use crate::workspace::Workspace;
 
 /// The crates from the bottom up. A crate may depend on a crate of a lower layer, but not on a
@@ -25,13 +25,13 @@ const LEDGER: &str = "ringfence-test-ledger";
 const CHORES: &str = "xtask";
 
 #[derive(Clone, Copy, PartialEq)]
-enum Use {
+enum DependencyUse {
     Program,
     Tests,
 }
 
-pub(super) fn check(workspace: &Workspace) -> Result<Findings> {
-    let mut findings = Findings::new();
+pub(super) fn check(workspace: &Workspace) -> Result<CheckFindings> {
+    let mut findings = CheckFindings::new();
     let name_of = |value: &serde_json::Value| {
         value["name"].as_str().map(str::to_owned).context("a name is missing")
     };
@@ -42,7 +42,11 @@ pub(super) fn check(workspace: &Workspace) -> Result<Findings> {
             if dependency["path"].is_null() {
                 continue;
             }
-            let purpose = if dependency["kind"] == "dev" { Use::Tests } else { Use::Program };
+            let purpose = if dependency["kind"] == "dev" {
+                DependencyUse::Tests
+            } else {
+                DependencyUse::Program
+            };
             findings.extend(judge(&name, &name_of(dependency)?, purpose));
         }
         if layer_of(&name).is_none() && ![LEDGER, CHORES].contains(&name.as_str()) {
@@ -59,18 +63,18 @@ fn layer_of(name: &str) -> Option<usize> {
 }
 
 /// Returns the finding about a dependency that is not allowed.
-fn judge(from: &str, to: &str, purpose: Use) -> Option<String> {
+fn judge(from: &str, to: &str, purpose: DependencyUse) -> Option<String> {
     let allowed = match (layer_of(from), layer_of(to)) {
         (Some(upper), Some(lower)) => lower < upper,
         // The conformance crate may use the ledger anywhere, because the crate consists only of
         // tests.
-        (Some(_), None) => to == LEDGER && (purpose == Use::Tests || from == CONFORMANCE),
+        (Some(_), None) => to == LEDGER && (purpose == DependencyUse::Tests || from == CONFORMANCE),
         (None, _) => from == CHORES && to == LEDGER,
     };
     (!allowed).then(|| {
         format!(
             "`{from}` may not depend on `{to}`{}",
-            if purpose == Use::Tests { ", in tests neither" } else { "" }
+            if purpose == DependencyUse::Tests { ", in tests neither" } else { "" }
         )
     })
 }
@@ -80,18 +84,18 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(from: &str, to: &str, purpose: Use, expected: Option<&str>) {
+    fn check(from: &str, to: &str, purpose: DependencyUse, expected: Option<&str>) {
         assert_eq!(judge(from, to, purpose).as_deref(), expected);
     }
 
     #[test]
     fn dependencies_go_down() {
-        check("ringfence-cli", "ringfence", Use::Program, None);
-        check("ringfence-cli", "ringfence-server", Use::Program, None);
-        check("ringfence-mcp", "ringfence-service", Use::Program, None);
-        check("ringfence", "ringfence-linux", Use::Program, None);
-        check("ringfence", "ringfence-core", Use::Program, None);
-        check("ringfence-egress", "ringfence-proto", Use::Tests, None);
+        check("ringfence-cli", "ringfence", DependencyUse::Program, None);
+        check("ringfence-cli", "ringfence-server", DependencyUse::Program, None);
+        check("ringfence-mcp", "ringfence-service", DependencyUse::Program, None);
+        check("ringfence", "ringfence-linux", DependencyUse::Program, None);
+        check("ringfence", "ringfence-core", DependencyUse::Program, None);
+        check("ringfence-egress", "ringfence-proto", DependencyUse::Tests, None);
     }
 
     #[test]
@@ -99,46 +103,51 @@ mod tests {
         check(
             "ringfence-core",
             "ringfence",
-            Use::Program,
+            DependencyUse::Program,
             Some("`ringfence-core` may not depend on `ringfence`"),
         );
         check(
             "ringfence-linux",
             "ringfence-egress",
-            Use::Program,
+            DependencyUse::Program,
             Some("`ringfence-linux` may not depend on `ringfence-egress`"),
         );
         check(
             "ringfence-server",
             "ringfence-mcp",
-            Use::Program,
+            DependencyUse::Program,
             Some("`ringfence-server` may not depend on `ringfence-mcp`"),
         );
         check(
             "ringfence-core",
             "ringfence-linux",
-            Use::Tests,
+            DependencyUse::Tests,
             Some("`ringfence-core` may not depend on `ringfence-linux`, in tests neither"),
         );
     }
 
     #[test]
     fn the_ledger_serves_tests_and_chores_alone() {
-        check("ringfence-linux", LEDGER, Use::Tests, None);
-        check(CHORES, LEDGER, Use::Program, None);
-        check(CONFORMANCE, LEDGER, Use::Program, None);
+        check("ringfence-linux", LEDGER, DependencyUse::Tests, None);
+        check(CHORES, LEDGER, DependencyUse::Program, None);
+        check(CONFORMANCE, LEDGER, DependencyUse::Program, None);
         check(
             "ringfence-linux",
             LEDGER,
-            Use::Program,
+            DependencyUse::Program,
             Some("`ringfence-linux` may not depend on `ringfence-test-ledger`"),
         );
         check(
             LEDGER,
             "ringfence-core",
-            Use::Program,
+            DependencyUse::Program,
             Some("`ringfence-test-ledger` may not depend on `ringfence-core`"),
         );
-        check(CHORES, "ringfence", Use::Program, Some("`xtask` may not depend on `ringfence`"));
+        check(
+            CHORES,
+            "ringfence",
+            DependencyUse::Program,
+            Some("`xtask` may not depend on `ringfence`"),
+        );
     }
 }

@@ -5,16 +5,17 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::Findings;
+use super::CheckFindings;
 use crate::workspace::Workspace;
 
-pub(super) fn check(workspace: &Workspace) -> Result<Findings> {
-    let mut findings = without_reason(&fs_err::read_to_string(workspace.root.join("Cargo.toml"))?);
+pub(super) fn check(workspace: &Workspace) -> Result<CheckFindings> {
+    let mut findings =
+        find_unexplained(&fs_err::read_to_string(workspace.root.join("Cargo.toml"))?);
     for package in &workspace.packages {
         let manifest =
             Path::new(package["manifest_path"].as_str().context("a package has no manifest")?);
         let name = manifest.strip_prefix(&workspace.root).unwrap_or(manifest).display().to_string();
-        findings.extend(not_from_the_root(&name, &fs_err::read_to_string(manifest)?));
+        findings.extend(find_redundant_values(&name, &fs_err::read_to_string(manifest)?));
     }
     Ok(findings)
 }
@@ -23,8 +24,8 @@ pub(super) fn check(workspace: &Workspace) -> Result<Findings> {
 ///
 /// A comment explains the lines that follow, up to the next empty line. Our own crates, which have
 /// a path, need no comment.
-fn without_reason(manifest: &str) -> Findings {
-    let mut findings = Findings::new();
+fn find_unexplained(manifest: &str) -> CheckFindings {
+    let mut findings = CheckFindings::new();
     let mut explained = false;
     for (table, line) in lines_by_table(manifest) {
         if table != "workspace.dependencies" {
@@ -43,9 +44,9 @@ fn without_reason(manifest: &str) -> Findings {
 }
 
 /// Finds the values that a crate's manifest sets although the root sets them for all crates.
-fn not_from_the_root(name: &str, manifest: &str) -> Findings {
+fn find_redundant_values(name: &str, manifest: &str) -> CheckFindings {
     let inherits = |line: &str| line.contains("workspace = true");
-    let mut findings = Findings::new();
+    let mut findings = CheckFindings::new();
     let mut lints = false;
     for (table, line) in lines_by_table(manifest) {
         lints |= table == "lints" && inherits(line);
@@ -105,7 +106,7 @@ tokio = \"1\"
 [profile.release]
 lto = \"fat\"
 ";
-        assert_eq!(without_reason(manifest), ["Cargo.toml: `tokio` has no reason above it"]);
+        assert_eq!(find_unexplained(manifest), ["Cargo.toml: `tokio` has no reason above it"]);
     }
 
     #[test]
@@ -123,13 +124,13 @@ libc = \"0.2\"
 version = \"3\"
 ";
         assert_eq!(
-            not_from_the_root("a/Cargo.toml", manifest),
+            find_redundant_values("a/Cargo.toml", manifest),
             [
                 "a/Cargo.toml: `libc` must be inherited from the root",
                 "a/Cargo.toml: the version of `tempfile` belongs in the root manifest",
                 "a/Cargo.toml: the lints must be inherited from the root",
             ]
         );
-        assert_eq!(not_from_the_root("b", "[lints]\nworkspace = true\n"), Findings::new());
+        assert_eq!(find_redundant_values("b", "[lints]\nworkspace = true\n"), CheckFindings::new());
     }
 }

@@ -11,21 +11,21 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use crate::arguments::Arguments;
+use crate::arguments::ChoreArguments;
 use crate::docs;
 use crate::fuzz;
 use crate::seccomp_profile;
 use crate::workspace::{Workspace, find_program, run as run_command};
 
 /// Problems that a check found, one sentence each.
-type Findings = Vec<String>;
+type CheckFindings = Vec<String>;
 
 /// A check and its name.
-type Check = (&'static str, fn(&Workspace) -> Result<()>);
+type NamedCheck = (&'static str, fn(&Workspace) -> Result<()>);
 
-pub(crate) fn run(workspace: &Workspace, arguments: Arguments) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, arguments: ChoreArguments) -> Result<()> {
     arguments.end(&[])?;
-    let mut checks: Vec<Check> = vec![
+    let mut checks: Vec<NamedCheck> = vec![
         ("dependencies point one way", |workspace| report(layers::check(workspace)?)),
         ("every dependency has its reason", |workspace| report(manifests::check(workspace)?)),
         ("unsafe code stays in its place, files stay small", |workspace| {
@@ -46,7 +46,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: Arguments) -> Result<()> {
     match find_program("cargo-deny") {
         Some(_) => checks.push(("licences and bans", licences)),
         None => println!(
-            "── licences and bans\n   SKIPPED: cargo-deny is not installed (`cargo install cargo-deny`)"
+            "── licences and bans\n   SKIPPED: cargo-deny is not installed (`cargo install \
+             cargo-deny`)"
         ),
     }
     let mut failed = Vec::new();
@@ -67,7 +68,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-fn report(findings: Findings) -> Result<()> {
+fn report(findings: CheckFindings) -> Result<()> {
     if findings.is_empty() {
         return Ok(());
     }

@@ -4,16 +4,16 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::Findings;
+use super::CheckFindings;
 use crate::workspace::{Workspace, files_below};
 
 /// Words that a documentation comment has at least.
-const LEAST_WORDS: usize = 3;
+const MIN_WORDS: usize = 3;
 /// Words with which no documentation comment opens, because they stand in for a noun.
 const STAND_INS: [&str; 8] = ["What", "Who", "Whose", "Where", "Whether", "Which", "That", "How"];
 
-pub(super) fn check(workspace: &Workspace) -> Result<Findings> {
-    let mut findings = Findings::new();
+pub(super) fn check(workspace: &Workspace) -> Result<CheckFindings> {
+    let mut findings = CheckFindings::new();
     for path in files_below(&workspace.root)? {
         let name = path.strip_prefix(&workspace.root)?;
         if name.extension().is_some_and(|extension| extension == "rs") {
@@ -23,8 +23,8 @@ pub(super) fn check(workspace: &Workspace) -> Result<Findings> {
     Ok(findings)
 }
 
-fn judge_comments(name: &Path, text: &str) -> Findings {
-    let mut findings = Findings::new();
+fn judge_comments(name: &Path, text: &str) -> CheckFindings {
+    let mut findings = CheckFindings::new();
     for (line, comment) in doc_comments(text) {
         let mut words = comment.split_whitespace();
         let opening = words.clone().next().unwrap_or_default();
@@ -34,7 +34,7 @@ fn judge_comments(name: &Path, text: &str) -> Findings {
                 name.display()
             ));
         }
-        if words.by_ref().take(LEAST_WORDS).count() < LEAST_WORDS {
+        if words.by_ref().take(MIN_WORDS).count() < MIN_WORDS {
             let advice = "say more than the name does, or delete the comment";
             findings.push(format!("{}:{line}: {advice}: `{comment}`", name.display()));
         }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::Findings;
+use super::CheckFindings;
 use crate::workspace::{Workspace, files_below};
 
 /// Sources of the library, and the part of them that knows the backends.
@@ -16,8 +16,8 @@ const MODULES: [&str; 5] = ["engine", "bwrap", "native", "bare", "process_tree"]
 const VARIANTS: [&str; 8] =
     ["Native", "Bwrap", "Docker", "Podman", "Kubernetes", "E2b", "Outer", "Local"];
 
-pub(super) fn check(workspace: &Workspace) -> Result<Findings> {
-    let mut findings = Findings::new();
+pub(super) fn check(workspace: &Workspace) -> Result<CheckFindings> {
+    let mut findings = CheckFindings::new();
     for path in files_below(&workspace.root.join(LIBRARY))? {
         let name = path.strip_prefix(&workspace.root)?;
         let is_source = name.extension().is_some_and(|extension| extension == "rs");
@@ -32,7 +32,7 @@ fn is_test(name: &Path) -> bool {
     name.components().any(|part| part.as_os_str() == "tests" || part.as_os_str() == "tests.rs")
 }
 
-fn judge(name: &Path, text: &str) -> Findings {
+fn judge(name: &Path, text: &str) -> CheckFindings {
     let production = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
     let lines = production.lines().enumerate().filter(|(_, line)| asks_for_backend(line));
     lines
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn tests_at_the_end_of_a_file_may_name_backends() {
         let text = "fn a() {}\n\n#[cfg(test)]\nmod tests {\n    if b == Backend::Local {}\n}\n";
-        assert_eq!(judge(Path::new("a.rs"), text), Findings::new());
+        assert_eq!(judge(Path::new("a.rs"), text), CheckFindings::new());
         assert_eq!(judge(Path::new("a.rs"), "if b == Backend::Local {}\n").len(), 1);
     }
 }

@@ -4,17 +4,17 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::Findings;
+use super::CheckFindings;
 use crate::workspace::{Workspace, files_below};
 
 /// The only directory that may contain unsafe code.
-const UNSAFE: &str = "crates/ringfence-linux/src/sys";
-const LONGEST: usize = 800;
+const UNSAFE_DIRECTORY: &str = "crates/ringfence-linux/src/sys";
+const MAX_FILE_LINES: usize = 800;
 /// Files with tables or generated code, whose length has no limit.
-const TABLES: &[&str] = &[];
+const UNLIMITED_FILES: &[&str] = &[];
 
-pub(super) fn check(workspace: &Workspace) -> Result<Findings> {
-    let mut findings = Findings::new();
+pub(super) fn check(workspace: &Workspace) -> Result<CheckFindings> {
+    let mut findings = CheckFindings::new();
     for path in files_below(&workspace.root)? {
         let name = path.strip_prefix(&workspace.root)?;
         if name.extension().is_some_and(|extension| extension == "rs") {
@@ -24,21 +24,24 @@ pub(super) fn check(workspace: &Workspace) -> Result<Findings> {
     Ok(findings)
 }
 
-fn judge(name: &Path, text: &str) -> Findings {
-    let mut findings = Findings::new();
+fn judge(name: &Path, text: &str) -> CheckFindings {
+    let mut findings = CheckFindings::new();
     let code = code_of(text);
-    if !name.starts_with(UNSAFE) {
+    if !name.starts_with(UNSAFE_DIRECTORY) {
         let lines =
             code.lines().enumerate().filter(|(_, line)| words(line).any(|word| word == "unsafe"));
         findings.extend(lines.map(|(index, _)| {
-            format!("{}:{}: unsafe code belongs in {UNSAFE}", name.display(), index + 1)
+            format!("{}:{}: unsafe code belongs in {UNSAFE_DIRECTORY}", name.display(), index + 1)
         }));
     }
     let length = production_lines(&code);
     let counts = name.components().any(|part| part.as_os_str() == "src");
-    if counts && length > LONGEST && !TABLES.iter().any(|table| name == Path::new(table)) {
+    if counts
+        && length > MAX_FILE_LINES
+        && !UNLIMITED_FILES.iter().any(|table| name == Path::new(table))
+    {
         findings.push(format!(
-            "{}: {length} lines before its tests, split it below {LONGEST}",
+            "{}: {length} lines before its tests, split it below {MAX_FILE_LINES}",
             name.display()
         ));
     }
@@ -168,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_word_in_comments_strings_and_names_is_no_unsafe_code() {
+    fn the_word_unsafe_in_comments_strings_and_names_is_allowed() {
         let text = r##"
             // unsafe
             /* unsafe /* unsafe */ unsafe */
@@ -192,7 +195,7 @@ mod tests {
 
     #[test]
     fn tests_at_the_end_do_not_make_a_file_long() {
-        let production = "fn a() {}\n".repeat(LONGEST);
+        let production = "fn a() {}\n".repeat(MAX_FILE_LINES);
         let tests = format!("#[cfg(test)]\nmod tests {{\n{production}}}\n");
         check("src/a.rs", &format!("{production}{tests}"), &[]);
         check(

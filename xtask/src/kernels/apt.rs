@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_is_read_from_what_the_metapackage_depends_on() {
+    fn the_kernel_is_read_from_the_dependency_of_the_metapackage() {
         let record = "Package: linux-image-cloud-amd64\nVersion: 6.1.1-1\n\
                       Depends: linux-image-6.1.0-50-cloud-amd64 (= 6.1.1-1)\n";
         let expected = KernelPackage {

@@ -188,7 +188,8 @@ mod tests {
 
     #[test]
     fn modules_that_are_built_in_have_no_file() {
-        let dependencies = "insmod /lib/modules/6.1/virtio.ko \nbuiltin ext4\ninsmod /lib/modules/6.1/virtio_blk.ko\n";
+        let dependencies = "insmod /lib/modules/6.1/virtio.ko \nbuiltin ext4\ninsmod \
+                            /lib/modules/6.1/virtio_blk.ko\n";
         let files: Vec<&str> = module_files(dependencies).collect();
         assert_eq!(files, ["/lib/modules/6.1/virtio.ko", "/lib/modules/6.1/virtio_blk.ko"]);
     }

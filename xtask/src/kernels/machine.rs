@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_the_cell_follow_our_own() {
+    fn kernel_words_of_a_cell_follow_the_common_words() {
         let line = kernel_command_line(&["lsm=yama".to_owned(), "ringfence.checks=a,b".to_owned()]);
         assert!(
             line.starts_with("console=ttyS0 ") && line.ends_with(" lsm=yama ringfence.checks=a,b"),

@@ -22,18 +22,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use self::cells::{CELLS, Cell, QUICK_CELL, QUICK_CHECKS, find_cell};
+use self::cells::{CELLS, KernelCell, QUICK_CELL, QUICK_CHECKS, find_cell};
 use self::image_cache::ImageCache;
 use self::kernel_image::KernelImage;
 use self::machine::{Machine, MachineParts, pack_payload};
-pub(crate) use self::results::Counts;
-use self::results::{CellReport, CheckResult, ResultLine, Verdict, matrix, parse_line};
-use crate::arguments::{Arguments, nearest};
+pub(crate) use self::results::CheckCounts;
+use self::results::{CellReport, CheckResult, CheckVerdict, ResultLine, matrix, parse_line};
+use crate::arguments::{ChoreArguments, nearest};
 use crate::dist;
 use crate::elf;
-use crate::table::{Align, table};
+use crate::table::{CellAlignment, table};
 use crate::test::images;
-use crate::test::packages::{self, Chore};
+use crate::test::packages::{self, PackagePurpose};
 use crate::workspace::{Workspace, find_program};
 
 /// Time limit of a machine for the checks of its cell.
@@ -58,7 +58,7 @@ const PROGRAMS: &[&str] = &[
     "zstd",
 ];
 
-pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, mut arguments: ChoreArguments) -> Result<()> {
     let is_list = arguments.flag("--list");
     let install = !arguments.flag("--no-install");
     let binary = arguments.value("--binary", "a path")?.map(PathBuf::from);
@@ -73,7 +73,7 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
         return Ok(());
     }
     let with_engines = false;
-    packages::provide(Chore::Kernels, install, with_engines)?;
+    packages::provide(PackagePurpose::Kernels, install, with_engines)?;
     find_obstacle().map_or(Ok(()), |obstacle| bail!(obstacle))?;
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -110,13 +110,14 @@ fn conclude(reports: &[CellReport]) -> Result<()> {
             println!("{}: {reason}", report.cell);
         }
     }
-    let sum = reports.iter().map(CellReport::counts).fold(Counts::default(), Counts::plus);
+    let sum =
+        reports.iter().map(CellReport::counts).fold(CheckCounts::default(), CheckCounts::plus);
     println!("{} passed, {} failed, {} skipped", sum.passed, sum.failed, sum.skipped);
     ensure!(sum.failed == 0, "checks failed");
     Ok(())
 }
 
-fn choose_cells(names: &[String]) -> Result<Vec<&'static Cell>> {
+fn choose_cells(names: &[String]) -> Result<Vec<&'static KernelCell>> {
     if names.is_empty() {
         return Ok(CELLS.iter().collect());
     }
@@ -141,9 +142,10 @@ fn choose_checks(list: &str) -> Result<Vec<&'static str>> {
     list.split(',').map(find).collect()
 }
 
-fn list_cells(cells: &[&Cell]) -> String {
-    let head = ["cell", "kernel", "root", "about", "checks"].map(|name| (name, Align::Left));
-    let row = |cell: &&Cell| {
+fn list_cells(cells: &[&KernelCell]) -> String {
+    let head =
+        ["cell", "kernel", "root", "about", "checks"].map(|name| (name, CellAlignment::Left));
+    let row = |cell: &&KernelCell| {
         let columns =
             [cell.name, cell.kernel.version, cell.suite, cell.about, &cell.checks.join(" ")];
         columns.map(str::to_owned)
@@ -164,14 +166,14 @@ fn find_obstacle() -> Option<String> {
 
 /// A cell whose images are made.
 pub(crate) struct ReadyCell {
-    cell: &'static Cell,
+    cell: &'static KernelCell,
     cache: ImageCache,
     kernel: KernelImage,
     root: PathBuf,
 }
 
 impl ReadyCell {
-    fn prepare(workspace: &Workspace, cell: &'static Cell) -> Result<Self> {
+    fn prepare(workspace: &Workspace, cell: &'static KernelCell) -> Result<Self> {
         let cache = ImageCache::open(workspace)?;
         let kernel = KernelImage::provide(&cache, &cell.kernel)?;
         let root = root_image::provide(&cache, cell.suite)?;
@@ -279,8 +281,11 @@ fn follow(machine: &mut Machine, report: &mut CellReport, interrupted: &AtomicBo
             ResultLine::Other(text) => println!("         {text}"),
             ResultLine::Result(CheckResult { verdict, name, detail }) => {
                 report.add(verdict);
-                let detail =
-                    if verdict == Verdict::Passed { String::new() } else { format!(": {detail}") };
+                let detail = if verdict == CheckVerdict::Passed {
+                    String::new()
+                } else {
+                    format!(": {detail}")
+                };
                 println!("{:<6} {} {name}{detail}", verdict.word(), report.cell);
             }
         }
@@ -293,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_cell_is_refused_with_the_nearest() {
+    fn an_unknown_cell_is_refused_with_the_nearest_cell() {
         let error = choose_cells(&["6.1-nolandlock".to_owned()]).unwrap_err();
         let expected =
             "there is no cell `6.1-nolandlock`\nhint: cargo xtask kernels 6.1-no-landlock";

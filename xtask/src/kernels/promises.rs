@@ -14,15 +14,18 @@ const HEADING: &str = "## On other kernels\n";
 const INTRODUCTION: &str = "
 <!-- Written by `cargo xtask kernels --write-promises`; do not edit. -->
 
-Claims for an ordinary user with a login session, as `ringfence doctor` finds them on stock Debian kernels in virtual
-machines. Where `native` and `bwrap` claim the same, the claim stands once. The last rows count the attempts of
-`ringfence doctor --prove` that were made there and broke nothing. [tests/kernels](../tests/kernels/README.md) says what
+Claims for an ordinary user with a login session, as `ringfence doctor` finds them on stock \
+Debian kernels in virtual
+machines. Where `native` and `bwrap` claim the same, the claim stands once. The last rows count \
+the attempts of
+`ringfence doctor --prove` that were made there and broke nothing. \
+[tests/kernels](../tests/kernels/README.md) says what
 else is checked on each.
 ";
 const NOT_RUN: &str = "not run";
 
 /// Texts of the table by row and cell.
-type Texts = BTreeMap<(String, String), String>;
+type CellTexts = BTreeMap<(String, String), String>;
 
 /// Writes the results of this run into the document, and keeps the columns of cells that did not
 /// run.
@@ -63,12 +66,12 @@ fn updated_section(section: &str, reports: &[CellReport]) -> String {
     text
 }
 
-fn parse_table(section: &str) -> (Vec<String>, Texts) {
+fn parse_table(section: &str) -> (Vec<String>, CellTexts) {
     let mut lines = section.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
     let names: Vec<&str> =
         lines.next().map(|head| head.split(" | ").skip(1).collect()).unwrap_or_default();
     let mut rows = Vec::new();
-    let mut texts = Texts::new();
+    let mut texts = CellTexts::new();
     for line in lines {
         let mut cells = line.split(" | ");
         let row = cells.next().unwrap_or_default().to_owned();

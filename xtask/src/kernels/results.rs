@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::table::{Align, table};
+use crate::table::{CellAlignment, table};
 
 /// A parsed line of a machine's results.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,20 +21,20 @@ pub(super) enum ResultLine<'a> {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CheckResult<'a> {
-    pub(super) verdict: Verdict,
+    pub(super) verdict: CheckVerdict,
     pub(super) name: &'a str,
     /// Reason of a skip, or the output that a failed check saw.
     pub(super) detail: &'a str,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum CheckVerdict {
     Passed,
     Failed,
     Skipped,
 }
 
-impl Verdict {
+impl CheckVerdict {
     /// Returns the word or words that a result line starts with.
     pub(super) fn word(self) -> &'static str {
         match self {
@@ -59,7 +59,7 @@ pub(super) fn parse_line(line: &str) -> ResultLine<'_> {
     if let Some((row, text)) = line.strip_prefix("promise ").and_then(|rest| rest.split_once(' ')) {
         return ResultLine::Promise(row, text);
     }
-    for verdict in [Verdict::Passed, Verdict::Failed, Verdict::Skipped] {
+    for verdict in [CheckVerdict::Passed, CheckVerdict::Failed, CheckVerdict::Skipped] {
         let Some(rest) = line.strip_prefix(verdict.word()).and_then(|rest| rest.strip_prefix(' '))
         else {
             continue;
@@ -74,18 +74,18 @@ pub(super) fn parse_line(line: &str) -> ResultLine<'_> {
 
 /// Number of results by verdict.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct CheckCounts {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
     pub(crate) skipped: u64,
 }
 
-impl Counts {
-    pub(super) fn add(&mut self, verdict: Verdict) {
+impl CheckCounts {
+    pub(super) fn add(&mut self, verdict: CheckVerdict) {
         match verdict {
-            Verdict::Passed => self.passed += 1,
-            Verdict::Failed => self.failed += 1,
-            Verdict::Skipped => self.skipped += 1,
+            CheckVerdict::Passed => self.passed += 1,
+            CheckVerdict::Failed => self.failed += 1,
+            CheckVerdict::Skipped => self.skipped += 1,
         }
     }
 
@@ -112,7 +112,7 @@ impl Counts {
 pub(crate) struct CellReport {
     pub(super) cell: &'static str,
     /// Counts by check, in the order in which the checks ran.
-    pub(super) checks: Vec<(String, Counts)>,
+    pub(super) checks: Vec<(String, CheckCounts)>,
     /// Rows of docs/promises.md with the text for this cell.
     pub(super) promises: Vec<(String, String)>,
     /// Reason why not all checks ran, if some did not.
@@ -131,10 +131,10 @@ impl CellReport {
     }
 
     pub(super) fn begin(&mut self, check: &str) {
-        self.checks.push((check.to_owned(), Counts::default()));
+        self.checks.push((check.to_owned(), CheckCounts::default()));
     }
 
-    pub(super) fn add(&mut self, verdict: Verdict) {
+    pub(super) fn add(&mut self, verdict: CheckVerdict) {
         if self.checks.is_empty() {
             self.begin("start");
         }
@@ -144,9 +144,10 @@ impl CellReport {
     }
 
     /// Sums the counts of all checks. A machine that did not reach its end adds one failure.
-    pub(crate) fn counts(&self) -> Counts {
-        let end = Counts { failed: u64::from(self.incomplete.is_some()), ..Counts::default() };
-        self.checks.iter().map(|(_, counts)| *counts).fold(end, Counts::plus)
+    pub(crate) fn counts(&self) -> CheckCounts {
+        let end =
+            CheckCounts { failed: u64::from(self.incomplete.is_some()), ..CheckCounts::default() };
+        self.checks.iter().map(|(_, counts)| *counts).fold(end, CheckCounts::plus)
     }
 }
 
@@ -155,9 +156,9 @@ pub(super) fn matrix(reports: &[CellReport]) -> String {
     let mut seen = BTreeSet::new();
     let checks = reports.iter().flat_map(|report| &report.checks).map(|(check, _)| check.as_str());
     let checks: Vec<&str> = checks.filter(|check| seen.insert(*check)).collect();
-    let head: Vec<(&str, Align)> = std::iter::once("check")
+    let head: Vec<(&str, CellAlignment)> = std::iter::once("check")
         .chain(reports.iter().map(|report| report.cell))
-        .map(|name| (name, Align::Left))
+        .map(|name| (name, CellAlignment::Left))
         .collect();
     let mut rows: Vec<Vec<String>> = Vec::new();
     for check in checks {
@@ -179,29 +180,29 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check_result(line: &str, verdict: Verdict, name: &str, detail: &str) {
+    fn check_result(line: &str, verdict: CheckVerdict, name: &str, detail: &str) {
         assert_eq!(parse_line(line), ResultLine::Result(CheckResult { verdict, name, detail }));
     }
 
     #[test]
     fn results_have_a_verdict_a_name_and_a_detail() {
-        check_result("ok first-run", Verdict::Passed, "first-run", "");
+        check_result("ok first-run", CheckVerdict::Passed, "first-run", "");
         check_result(
             "not ok a: wanted /x: y/, saw: z\r",
-            Verdict::Failed,
+            CheckVerdict::Failed,
             "a",
             "wanted /x: y/, saw: z",
         );
         check_result(
             "skip tiers: this kernel has no Landlock",
-            Verdict::Skipped,
+            CheckVerdict::Skipped,
             "tiers",
             "this kernel has no Landlock",
         );
     }
 
     #[test]
-    fn other_lines_are_told_apart() {
+    fn lines_that_are_no_results_are_distinguished() {
         assert_eq!(parse_line("== limits"), ResultLine::Begin("limits"));
         assert_eq!(parse_line("# limits took 9 s"), ResultLine::Comment("limits took 9 s"));
         assert_eq!(
@@ -218,25 +219,25 @@ mod tests {
     fn a_machine_that_does_not_reach_its_end_is_a_failure() {
         let mut report = CellReport::new("6.1");
         report.begin("first");
-        report.add(Verdict::Passed);
-        report.add(Verdict::Skipped);
-        assert_eq!(report.counts(), Counts { passed: 1, failed: 0, skipped: 1 });
+        report.add(CheckVerdict::Passed);
+        report.add(CheckVerdict::Skipped);
+        assert_eq!(report.counts(), CheckCounts { passed: 1, failed: 0, skipped: 1 });
         report.incomplete = Some("it ended".to_owned());
-        assert_eq!(report.counts(), Counts { passed: 1, failed: 1, skipped: 1 });
+        assert_eq!(report.counts(), CheckCounts { passed: 1, failed: 1, skipped: 1 });
     }
 
     #[test]
     fn the_matrix_has_a_row_per_check_and_a_column_per_cell() {
         let mut one = CellReport::new("5.10");
         one.begin("first");
-        one.add(Verdict::Passed);
-        one.add(Verdict::Failed);
+        one.add(CheckVerdict::Passed);
+        one.add(CheckVerdict::Failed);
         one.incomplete = Some("it ended".to_owned());
         let mut other = CellReport::new("6.1");
         other.begin("first");
-        other.add(Verdict::Passed);
+        other.add(CheckVerdict::Passed);
         other.begin("tiers");
-        other.add(Verdict::Skipped);
+        other.add(CheckVerdict::Skipped);
         let expected = "\
 check  5.10           6.1
 ─────  ─────────────  ───────

@@ -42,19 +42,19 @@ const PACKAGES: &[&str] = &[
     "xfsprogs",
 ];
 /// Directories below /usr/share that no check reads.
-const UNREAD: &[&str] = &["man", "doc", "locale", "info"];
+const UNREAD_DIRECTORIES: &[&str] = &["man", "doc", "locale", "info"];
 /// Unit of systemd that runs the checks.
-const UNIT: &str = "machine-checks.service";
+const CHECKS_UNIT: &str = "machine-checks.service";
 /// Free space for the files that checks write to the root disk.
 const SPARE_MEGABYTES: u64 = 1500;
 
 /// Returns the root disk of a suite from the cache, or makes it.
 pub(super) fn provide(cache: &ImageCache, suite: &str) -> Result<PathBuf> {
     let sources = cache.sources().join("root");
-    let unit = fs_err::read_to_string(sources.join(UNIT))?;
+    let unit = fs_err::read_to_string(sources.join(CHECKS_UNIT))?;
     let customize = fs_err::read_to_string(sources.join("customize"))?;
     let packages = packages_of(suite);
-    let key = cache_key(&(suite, &packages, UNREAD, unit, customize, SPARE_MEGABYTES));
+    let key = cache_key(&(suite, &packages, UNREAD_DIRECTORIES, unit, customize, SPARE_MEGABYTES));
     cache.provide(&format!("root-{suite}-"), &key, ".ext4", |work| {
         make_root(&sources, suite, &packages, work)
     })
@@ -69,7 +69,8 @@ fn packages_of(suite: &str) -> Vec<&'static str> {
 fn make_root(sources: &Path, suite: &str, packages: &[&str], work: &Path) -> Result<PathBuf> {
     ensure!(
         rustix::process::geteuid().is_root(),
-        "only root can make a root file system\nhint: run it once as root; images are kept in target/kernels"
+        "only root can make a root file system\nhint: run it once as root; images are kept in \
+         target/kernels"
     );
     println!("making a root file system of {suite}, about two minutes");
     let tree = work.join("tree");
@@ -89,11 +90,11 @@ fn make_root(sources: &Path, suite: &str, packages: &[&str], work: &Path) -> Res
     command.args(["nice", "mmdebstrap", "--quiet", "--variant=minbase", "--format=directory"]);
     command.arg(format!("--include={}", packages.join(",")));
     command.args(["--aptopt=Apt::Install-Recommends \"false\"", "--dpkgopt=force-unsafe-io"]);
-    for unread in UNREAD {
+    for unread in UNREAD_DIRECTORIES {
         command.arg(format!("--dpkgopt=path-exclude=/usr/share/{unread}/*"));
     }
     run_command(command.arg(suite).arg(&tree).arg(source_line(suite)?))?;
-    fs_err::copy(sources.join(UNIT), tree.join("etc/systemd/system").join(UNIT))?;
+    fs_err::copy(sources.join(CHECKS_UNIT), tree.join("etc/systemd/system").join(CHECKS_UNIT))?;
     run_command(Command::new("sh").arg(sources.join("customize")).arg(&tree))?;
     let image = work.join("root.ext4");
     make_ext4(&tree, &image, SPARE_MEGABYTES)?;

@@ -5,19 +5,19 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 /// Prefix of the name of a run's cgroup. The id of the process that made the cgroup follows.
-const PREFIX: &str = "ringfence-test-";
+const CGROUP_PREFIX: &str = "ringfence-test-";
 /// Cgroup in which Podman puts its containers, regardless of its configuration.
-const PODMAN: &str = "libpod_parent";
+const PODMAN_CGROUP: &str = "libpod_parent";
 
 /// The cgroups of one run, in every hierarchy.
-pub(super) struct Cgroups {
+pub(super) struct RunCgroups {
     name: String,
     hierarchies: Vec<PathBuf>,
     /// True if the cgroup of another Podman existed before, in which case it is kept.
     podman_was_there: bool,
 }
 
-impl Cgroups {
+impl RunCgroups {
     /// Claims a name for the run, and removes the cgroups that interrupted runs left behind.
     pub(super) fn claim() -> Result<Self> {
         let hierarchies = hierarchies(&fs_err::read_to_string("/proc/self/mountinfo")?);
@@ -27,15 +27,20 @@ impl Cgroups {
                 let process = entry
                     .file_name()
                     .to_str()
-                    .and_then(|name| name.strip_prefix(PREFIX))
+                    .and_then(|name| name.strip_prefix(CGROUP_PREFIX))
                     .map(str::to_owned);
                 if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
                     remove(&entry.path());
                 }
             }
         }
-        let podman_was_there = hierarchies.iter().any(|hierarchy| hierarchy.join(PODMAN).exists());
-        Ok(Self { name: format!("{PREFIX}{}", std::process::id()), hierarchies, podman_was_there })
+        let podman_was_there =
+            hierarchies.iter().any(|hierarchy| hierarchy.join(PODMAN_CGROUP).exists());
+        Ok(Self {
+            name: format!("{CGROUP_PREFIX}{}", std::process::id()),
+            hierarchies,
+            podman_was_there,
+        })
     }
 
     /// Returns the name of the cgroup for containers of the run, below the root of each hierarchy.
@@ -44,12 +49,12 @@ impl Cgroups {
     }
 }
 
-impl Drop for Cgroups {
+impl Drop for RunCgroups {
     fn drop(&mut self) {
         for hierarchy in &self.hierarchies {
             remove(&hierarchy.join(&self.name));
             if !self.podman_was_there {
-                remove(&hierarchy.join(PODMAN));
+                remove(&hierarchy.join(PODMAN_CGROUP));
             }
         }
     }
@@ -81,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cgroups_are_found_wherever_they_are_mounted() {
+    fn cgroup_hierarchies_are_found_at_any_mount_point() {
         let mounts = "\
 31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
 35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory

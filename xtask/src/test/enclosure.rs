@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 /// The enclosure contains an engine's bridges and firewall rules, its mounts and its processes.
 /// Therefore a Docker of the machine keeps its own bridge, two concurrent runs do not conflict, and
 /// the death of the first process ends everything.
-pub(super) struct Enclosure {
+pub(super) struct EngineEnclosure {
     holder: Child,
     /// Process id of the first process inside, as seen from outside.
     init: String,
@@ -31,15 +31,17 @@ pub(super) struct Enclosure {
 /// - Mounts propagate from tests to engines, and not to the outside.
 /// - There is a default route for code that should not find one. The route leads nowhere, and
 ///   packets of containers do not even reach it.
-const PLACE: &str = "
+const NAMESPACE_SCRIPT: &str = "
     set -e
     mount --make-rshared /
     resolver=$(readlink -f /etc/resolv.conf) && names=$(cat /etc/resolv.conf) || names=
     mount -t tmpfs tmpfs /run
     case $resolver in (/run/*) mkdir -p ${resolver%/*} && echo \"$names\" > $resolver ;; esac
     if [ -d /etc/docker ]; then mount -t tmpfs tmpfs /etc/docker; fi
-    if [ -c /dev/net/tun ]; then mknod -m 666 /run/tun c 10 200 && mount --bind /run/tun /dev/net/tun; fi
-    for frames in /proc/sys/net/bridge/bridge-nf-call-*tables; do [ ! -e $frames ] || echo 0 > $frames; done
+    if [ -c /dev/net/tun ]; then mknod -m 666 /run/tun c 10 200 && mount --bind /run/tun \
+    /dev/net/tun; fi
+    for frames in /proc/sys/net/bridge/bridge-nf-call-*tables; do [ ! -e $frames ] || echo 0 > \
+    $frames; done
     ip link set lo up
     ip link add outside type veth peer name nowhere
     ip address add 192.0.2.1/24 dev outside
@@ -48,11 +50,12 @@ const PLACE: &str = "
     ip route add default dev outside table 7
     ip rule add priority 40000 iif lo table 7
     iptables --append OUTPUT --out-interface outside --jump REJECT
-    setpriv --pdeathsig KILL unshare --pid --fork --kill-child --mount --propagation slave sh -c \"$1\"
+    setpriv --pdeathsig KILL unshare --pid --fork --kill-child --mount --propagation slave sh \
+    -c \"$1\"
 ";
 /// Script of the engines' first process, which afterwards only reaps. Until the script mounts a new
 /// `/proc`, `/proc` is that of the outer namespace and shows the process id there.
-const FIRST: &str = "
+const FIRST_PROCESS_SCRIPT: &str = "
     set -e
     read -r init rest < /proc/self/stat
     mount -t proc proc /proc
@@ -60,12 +63,12 @@ const FIRST: &str = "
     exec catatonit -P
 ";
 /// Time limit for killed processes to be gone.
-const PATIENCE: Duration = Duration::from_secs(20);
+const KILL_TIMEOUT: Duration = Duration::from_secs(20);
 
-impl Enclosure {
+impl EngineEnclosure {
     /// Creates the namespaces. They end at the latest with the calling thread, so that thread must
     /// be the main thread.
-    pub(super) fn make() -> Result<Self> {
+    pub(super) fn create() -> Result<Self> {
         let mut command = Command::new("setpriv");
         command.args([
             "--pdeathsig",
@@ -75,9 +78,9 @@ impl Enclosure {
             "--mount",
             "sh",
             "-c",
-            PLACE,
+            NAMESPACE_SCRIPT,
             "sh",
-            FIRST,
+            FIRST_PROCESS_SCRIPT,
         ]);
         // The enclosure has its own process group, so that Ctrl-C reaches only the tests, which
         // still clean up with the help of the engines.
@@ -122,7 +125,7 @@ impl Enclosure {
     }
 }
 
-impl Drop for Enclosure {
+impl Drop for EngineEnclosure {
     fn drop(&mut self) {
         // The death of the holder kills the engines' first process, which ends all other processes.
         if let Err(error) = self.holder.kill().and_then(|()| self.holder.wait()) {
@@ -130,7 +133,7 @@ impl Drop for Enclosure {
         }
         let first = std::path::Path::new("/proc").join(&self.init);
         let begun = Instant::now();
-        while !self.init.is_empty() && first.exists() && begun.elapsed() < PATIENCE {
+        while !self.init.is_empty() && first.exists() && begun.elapsed() < KILL_TIMEOUT {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -143,9 +146,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_mounted_inside_is_not_seen_outside_and_ends_with_the_enclosure() {
+    fn mounts_inside_are_invisible_outside_and_end_with_the_enclosure() {
         require!(docker); // the enclosure needs the same programs and rights
-        let enclosure = Enclosure::make().unwrap();
+        let enclosure = EngineEnclosure::create().unwrap();
         let directory = tempfile::tempdir().unwrap();
         let script = format!(
             "mount -t tmpfs tmpfs {0} && touch {0}/inside && echo mounted",
@@ -166,7 +169,7 @@ mod tests {
     #[test]
     fn a_command_beside_the_engines_keeps_its_directory_and_its_environment() {
         let enclosure =
-            Enclosure { holder: Command::new("true").spawn().unwrap(), init: String::new() };
+            EngineEnclosure { holder: Command::new("true").spawn().unwrap(), init: String::new() };
         let mut command = Command::new("cargo");
         command.arg("test").env("A", "b").env_remove("C").current_dir("/tmp");
         let moved = enclosure.beside_the_engines(&command);
@@ -174,7 +177,7 @@ mod tests {
             "nsenter --target {} --net --mount -- env --chdir /tmp cargo test",
             enclosure.holder.id()
         );
-        assert_eq!(crate::workspace::spell(&moved), expected);
+        assert_eq!(crate::workspace::format_command(&moved), expected);
         assert!(moved.get_envs().eq(command.get_envs()));
     }
 }

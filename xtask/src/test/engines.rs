@@ -12,15 +12,15 @@ use ringfence_test_ledger::engine::{
     DOCKER_VARIABLE, ENGINE_VARIABLES, Engine, PODMAN_VARIABLE, ROOTLESS_PODMAN_VARIABLE,
 };
 
-use super::cgroups::Cgroups;
-use super::enclosure::Enclosure;
-use super::images::{self, Image};
+use super::cgroups::RunCgroups;
+use super::enclosure::EngineEnclosure;
+use super::images::{self, ImportableImage};
 use crate::workspace::find_program;
 
 /// Prefix of the name of a run's directory. The id of the process that made the directory follows.
-const PREFIX: &str = "ringfence-engine-";
+const DIRECTORY_PREFIX: &str = "ringfence-engine-";
 /// Time limit for an engine to answer.
-const START_DEADLINE: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Configuration of Podman. runc supports cgroups of version 1, and the other values avoid systemd
 /// and its journal. The limits are low because hosts without CAP_SYS_RESOURCE refuse limits above
@@ -38,13 +38,13 @@ network_backend = "netavark"
 
 /// Environment in which engines can run. The order of the fields is the order of the clean-up,
 /// because processes must end before the resources that they hold.
-pub(crate) struct Ground {
-    enclosure: Enclosure,
-    cgroups: Cgroups,
+pub(crate) struct EngineGround {
+    enclosure: EngineEnclosure,
+    cgroups: RunCgroups,
     directory: tempfile::TempDir,
 }
 
-impl Ground {
+impl EngineGround {
     /// Prepares the environment, and removes the directories that interrupted runs left behind.
     ///
     /// If that is impossible, prints the reason and returns `None`; tests that need an engine then
@@ -54,23 +54,24 @@ impl Ground {
             println!("using the container engines that the environment names");
             return Ok(None);
         }
-        let enclosure =
-            match obstacle().map_or_else(Enclosure::make, |obstacle| Err(anyhow!(obstacle))) {
-                Ok(enclosure) => enclosure,
-                Err(error) => {
-                    println!("without container engines: {error:#}; tests that need one skip");
-                    return Ok(None);
-                }
-            };
+        let enclosure = match obstacle()
+            .map_or_else(EngineEnclosure::create, |obstacle| Err(anyhow!(obstacle)))
+        {
+            Ok(enclosure) => enclosure,
+            Err(error) => {
+                println!("without container engines: {error:#}; tests that need one skip");
+                return Ok(None);
+            }
+        };
         // The directory is in /tmp whatever TMPDIR is, because Podman refuses paths of more than 50
         // characters.
         let temporary = Path::new("/tmp");
-        remove_left_behind(temporary, PREFIX)?;
+        remove_left_behind(temporary, DIRECTORY_PREFIX)?;
         let open = std::fs::Permissions::from_mode(0o755);
-        let prefix = format!("{PREFIX}{}-", std::process::id());
+        let prefix = format!("{DIRECTORY_PREFIX}{}-", std::process::id());
         let directory =
             tempfile::Builder::new().prefix(&prefix).permissions(open).tempdir_in(temporary)?;
-        Ok(Some(Self { enclosure, cgroups: Cgroups::claim()?, directory }))
+        Ok(Some(Self { enclosure, cgroups: RunCgroups::claim()?, directory }))
     }
 
     /// Moves a command to the namespaces in which the ports of containers are reachable.
@@ -80,16 +81,21 @@ impl Ground {
 
     /// Starts every engine that can work on this host, and imports the test images, which are made
     /// in `cache`. The rootless engine runs as `user`; without a user it is not started.
-    pub(crate) fn start_engines(&self, user: Option<&User>, cache: &Path) -> Result<Engines> {
+    pub(crate) fn start_engines(
+        &self,
+        user: Option<&User>,
+        cache: &Path,
+    ) -> Result<RunningEngines> {
         fs_err::create_dir_all(cache)?;
-        let mut engines = Engines(Vec::new());
+        let mut engines = RunningEngines(Vec::new());
         // Launch all engines before waiting for the first one.
-        let kinds =
-            Kind::ALL.into_iter().filter(|kind| *kind != Kind::RootlessPodman || user.is_some());
+        let kinds = EngineKind::ALL
+            .into_iter()
+            .filter(|kind| *kind != EngineKind::RootlessPodman || user.is_some());
         for (kind, launched) in
             kinds.map(|kind| (kind, self.launch(kind, user))).collect::<Vec<_>>()
         {
-            match launched.and_then(Daemon::answering) {
+            match launched.and_then(EngineDaemon::answering) {
                 Ok(daemon) => engines.0.push(daemon),
                 Err(error) => {
                     println!("without {}: {error:#}; tests that need it skip", kind.name())
@@ -103,7 +109,7 @@ impl Ground {
         Ok(engines)
     }
 
-    fn launch(&self, kind: Kind, user: Option<&User>) -> Result<Daemon> {
+    fn launch(&self, kind: EngineKind, user: Option<&User>) -> Result<EngineDaemon> {
         let program = kind.program();
         find_program(program).with_context(|| format!("there is no {program} here"))?;
         let home = self.directory.path().join(kind.name());
@@ -112,9 +118,9 @@ impl Ground {
         let output = fs_err::File::create(&log)?.into_parts().0;
         let socket = home.join("api.sock");
         let mut command = match kind {
-            Kind::Docker => self.docker(&home, &socket)?,
-            Kind::Podman => self.podman(&home, &socket, None)?,
-            Kind::RootlessPodman => {
+            EngineKind::Docker => self.docker(&home, &socket)?,
+            EngineKind::Podman => self.podman(&home, &socket, None)?,
+            EngineKind::RootlessPodman => {
                 let user = user.context("there is no ordinary user")?;
                 std::os::unix::fs::chown(&home, Some(user.uid), Some(user.gid))?;
                 self.podman(&home, &socket, Some(user))?
@@ -127,7 +133,7 @@ impl Ground {
             .stderr(output);
         println!("starting {}", kind.name());
         let process = command.spawn().with_context(|| format!("cannot start {program}"))?;
-        Ok(Daemon { kind, engine: Engine::on(socket), process, log })
+        Ok(EngineDaemon { kind, engine: Engine::on(socket), process, log })
     }
 
     fn docker(&self, home: &Path, socket: &Path) -> Result<Command> {
@@ -194,13 +200,13 @@ fn obstacle() -> Option<String> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum EngineKind {
     Docker,
     Podman,
     RootlessPodman,
 }
 
-impl Kind {
+impl EngineKind {
     const ALL: [Self; 3] = [Self::Docker, Self::Podman, Self::RootlessPodman];
 
     fn name(self) -> &'static str {
@@ -228,17 +234,17 @@ impl Kind {
 }
 
 /// An engine and the process that runs the engine.
-struct Daemon {
-    kind: Kind,
+struct EngineDaemon {
+    kind: EngineKind,
     engine: Engine,
     process: Child,
     log: PathBuf,
 }
 
-impl Daemon {
+impl EngineDaemon {
     /// Waits until the engine answers. Fails if its process ends or the deadline passes.
     fn answering(mut self) -> Result<Self> {
-        let deadline = Instant::now() + START_DEADLINE;
+        let deadline = Instant::now() + START_TIMEOUT;
         while let Err(reason) = self.engine.ping() {
             if self.process.try_wait()?.is_some() || Instant::now() > deadline {
                 let log = fs_err::read_to_string(&self.log)?;
@@ -250,7 +256,7 @@ impl Daemon {
     }
 }
 
-impl Drop for Daemon {
+impl Drop for EngineDaemon {
     fn drop(&mut self) {
         // Kill and reap the process that entered the enclosure; processes inside end with the
         // enclosure.
@@ -261,9 +267,9 @@ impl Drop for Daemon {
 }
 
 /// The engines that answer requests.
-pub(crate) struct Engines(Vec<Daemon>);
+pub(crate) struct RunningEngines(Vec<EngineDaemon>);
 
-impl Engines {
+impl RunningEngines {
     /// Returns the variables by which tests find the engines.
     pub(crate) fn variables(&self) -> impl Iterator<Item = (&'static str, String)> {
         self.0.iter().map(|daemon| (daemon.kind.variable(), daemon.engine.address()))
@@ -271,13 +277,13 @@ impl Engines {
 
     /// Imports an image into all engines concurrently, because each takes seconds to unpack the
     /// image.
-    fn provide(&self, image: Result<Image>) {
+    fn provide(&self, image: Result<ImportableImage>) {
         let image = match image {
             Ok(image) => image,
             Err(error) => return println!("without an image: {error:#}; tests that need it skip"),
         };
         std::thread::scope(|scope| {
-            for Daemon { kind, engine, .. } in &self.0 {
+            for EngineDaemon { kind, engine, .. } in &self.0 {
                 let image = &image;
                 scope.spawn(move || {
                     match engine.import(image.name, &image.tarball, image.instructions) {
@@ -294,11 +300,11 @@ impl Engines {
     }
 }
 
-impl Drop for Engines {
+impl Drop for RunningEngines {
     /// Removes containers while their engines run, because only an engine knows its cgroups, and
     /// killing the engine leaves them behind.
     fn drop(&mut self) {
-        for Daemon { kind, engine, .. } in &self.0 {
+        for EngineDaemon { kind, engine, .. } in &self.0 {
             println!("stopping {}", kind.name());
             if let Err(reason) = engine.remove_containers() {
                 eprintln!("warning: {reason}");
@@ -329,12 +335,12 @@ mod tests {
     #[test]
     fn only_directories_of_runs_that_ended_are_removed() {
         let directory = tempfile::tempdir().unwrap();
-        let own = format!("{PREFIX}{}-abc", std::process::id());
-        let ended = format!("{PREFIX}{}-abc", u32::MAX);
+        let own = format!("{DIRECTORY_PREFIX}{}-abc", std::process::id());
+        let ended = format!("{DIRECTORY_PREFIX}{}-abc", u32::MAX);
         for name in [&own, &ended, "somebody-else's"] {
             fs_err::create_dir_all(directory.path().join(name).join("images")).unwrap();
         }
-        remove_left_behind(directory.path(), PREFIX).unwrap();
+        remove_left_behind(directory.path(), DIRECTORY_PREFIX).unwrap();
         let exists = |name: &str| directory.path().join(name).exists();
         assert!(exists(&own) && exists("somebody-else's"));
         assert!(!exists(&ended));

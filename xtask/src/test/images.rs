@@ -8,10 +8,10 @@ use anyhow::{Context, Result, bail, ensure};
 use ringfence_test_ledger::engine::{DEV_IMAGE, TINY_IMAGE};
 
 use crate::cache::cache_key;
-use crate::workspace::{find_program, output_of, spell};
+use crate::workspace::{find_program, format_command, output_of};
 
 /// An image in the form that every engine can import.
-pub(super) struct Image {
+pub(super) struct ImportableImage {
     pub(super) name: &'static str,
     pub(super) tarball: PathBuf,
     /// Configuration that a tarball cannot hold, as instructions of a Containerfile.
@@ -40,19 +40,22 @@ const TINY_DIRECTORIES: &[(&str, u64, u32)] = &[
 /// the default image cannot be used because it needs a base image.
 const DEV_PACKAGES: &str = "ca-certificates curl git less openssh-server procps python3 rsync zsh";
 /// Script that customizes the development image after its packages are installed.
-const DEV_CUSTOMIZATION: &str = r#"
+const DEV_CUSTOMIZATION: &str = concat!(
+    r#"
     set -e
     rm -f "$1"/etc/ssh/ssh_host_*
     chroot "$1" useradd --create-home --uid 1000 --shell /usr/bin/zsh --password '*' dev
     chroot "$1" install --directory --owner=dev --group=dev /home/dev/workspace
-    chroot "$1" sh -c 'cd /home/dev; echo "[[ \$TERM != dumb ]] || unsetopt zle" >.zshrc; chown dev:dev .zshrc'
+    chroot "$1" sh -c 'cd /home/dev; echo "[[ \$TERM != dumb ]] || unsetopt zle" >.zshrc; "#,
+    r#"chown dev:dev .zshrc'
     chroot "$1" find / -xdev -type f -perm /6000 -exec chmod a-s {} +
-"#;
+"#
+);
 const DEV_INSTRUCTIONS: &[&str] =
     &["ENV LANG=C.UTF-8", "USER dev", "WORKDIR /home/dev/workspace", "CMD [\"zsh\"]"];
 
 /// Makes the image that contains only busybox.
-pub(super) fn tiny(cache: &Path) -> Result<Image> {
+pub(super) fn tiny(cache: &Path) -> Result<ImportableImage> {
     let busybox = find_program("busybox").context("there is no busybox")?;
     let commands = output_of(Command::new(&busybox).arg("--list"))?;
     let tarball = cache.join("tiny.tar");
@@ -81,7 +84,7 @@ pub(super) fn tiny(cache: &Path) -> Result<Image> {
     }
     archive.into_inner()?;
     fs_err::rename(unfinished, &tarball)?;
-    Ok(Image { name: TINY_IMAGE, tarball, instructions: &["CMD [\"/bin/sh\"]"] })
+    Ok(ImportableImage { name: TINY_IMAGE, tarball, instructions: &["CMD [\"/bin/sh\"]"] })
 }
 
 fn header(kind: tar::EntryType, mode: u32) -> tar::Header {
@@ -94,11 +97,11 @@ fn header(kind: tar::EntryType, mode: u32) -> tar::Header {
 
 /// Makes the development image from this machine's release, or returns the image that an earlier
 /// run made.
-pub(super) fn dev(cache: &Path) -> Result<Image> {
+pub(super) fn dev(cache: &Path) -> Result<ImportableImage> {
     let (distribution, release) = (os_release("ID")?, release_codename()?);
     let recipe = (&release, std::env::consts::ARCH, DEV_PACKAGES, DEV_CUSTOMIZATION);
     let tarball = cache.join(format!("dev-{}.tar", cache_key(&recipe)));
-    let image = Image { name: DEV_IMAGE, tarball, instructions: DEV_INSTRUCTIONS };
+    let image = ImportableImage { name: DEV_IMAGE, tarball, instructions: DEV_INSTRUCTIONS };
     if image.tarball.exists() {
         return Ok(image);
     }
@@ -119,7 +122,7 @@ pub(super) fn dev(cache: &Path) -> Result<Image> {
     let output = command
         .stdin(Stdio::null())
         .output()
-        .with_context(|| format!("cannot run `{}`", spell(&command)))?;
+        .with_context(|| format!("cannot run `{}`", format_command(&command)))?;
     if !output.status.success() {
         let words = String::from_utf8_lossy(&output.stderr);
         bail!(
@@ -193,13 +196,14 @@ mod tests {
 
     #[test]
     fn only_mirrors_of_the_distribution_are_used() {
-        let targets = "Debian|deb http://mirror.test/debian/ bookworm main\nSomebody|deb http://other.test/ x main\n";
+        let targets = "Debian|deb http://mirror.test/debian/ bookworm main\nSomebody|deb \
+                       http://other.test/ x main\n";
         let own: Vec<&str> = own_mirrors(targets, "debian").collect();
         assert_eq!(own, ["deb http://mirror.test/debian/ bookworm main"]);
     }
 
     #[test]
-    fn the_mirror_is_that_of_a_whole_suite() {
+    fn the_mirror_of_a_whole_suite_is_chosen() {
         let mirrors = [
             "deb http://mirror.test/security/ bookworm-security main",
             "deb http://mirror.test/ bookworm main",
@@ -209,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_development_image_is_the_default_one() {
+    fn the_development_image_has_the_packages_of_the_default_image() {
         let containerfile =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/dev/Containerfile");
         let containerfile = fs_err::read_to_string(containerfile).unwrap();

@@ -24,36 +24,36 @@ use ringfence_test_ledger::{
     BINARY_VARIABLE, E2B_JAVASCRIPT_VARIABLE, LEDGER_VARIABLE, Skip, USER_VARIABLE, User,
 };
 
-use self::engines::{Engines, Ground};
-use self::packages::Chore;
-use self::python::{PACKAGES, Package};
-use self::tally::Tally;
+use self::engines::{EngineGround, RunningEngines};
+use self::packages::PackagePurpose;
+use self::python::{PACKAGES, PythonPackage};
+use self::tally::TestTally;
 use self::user::TestUser;
-use crate::arguments::Arguments;
+use crate::arguments::ChoreArguments;
 use crate::kernels::{self, ReadyCell};
-use crate::table::{Align, table};
-use crate::workspace::{Workspace, spell};
+use crate::table::{CellAlignment, table};
+use crate::workspace::{Workspace, format_command};
 
-pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, mut arguments: ChoreArguments) -> Result<()> {
     let install = !arguments.flag("--no-install");
     let with_engines = !arguments.flag("--no-engines");
     let with_kernels = !arguments.flag("--no-kernels");
     let filters = arguments.rest(&["--no-install", "--no-engines", "--no-kernels"])?;
-    packages::provide(Chore::Test, install, with_engines)?;
+    packages::provide(PackagePurpose::Test, install, with_engines)?;
 
     // The terminal also sends SIGINT to cargo and the tests, which end. This process only notes the
     // signal, so that it can clean up.
     let interrupted = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&interrupted))?;
 
-    let user = if rustix::process::geteuid().is_root() { TestUser::make()? } else { None };
-    let ground = if with_engines { Ground::prepare()? } else { None };
+    let user = if rustix::process::geteuid().is_root() { TestUser::create()? } else { None };
+    let ground = if with_engines { EngineGround::prepare()? } else { None };
     let machine_checks = if with_kernels { kernels::quick_checks(&filters) } else { Vec::new() };
     let with_machine = !machine_checks.is_empty();
     let prepared = prepare(workspace, install, with_machine, ground.as_ref(), user.as_ref());
     ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
-    let Prepared { engines, pythons, javascript, machine } = prepared?;
-    let binary = Binary::reachable(workspace.target.join("debug/ringfence"), user.as_ref())?;
+    let PreparedTests { engines, pythons, javascript, machine } = prepared?;
+    let binary = TestBinary::reachable(workspace.target.join("debug/ringfence"), user.as_ref())?;
     let ledger = workspace.target.join("skipped-tests.jsonl");
     match fs_err::remove_file(&ledger) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
@@ -70,7 +70,7 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     }
     command.envs(pythons);
     command.envs(javascript.map(|directory| (E2B_JAVASCRIPT_VARIABLE, directory)));
-    command.envs(engines.iter().flat_map(Engines::variables));
+    command.envs(engines.iter().flat_map(RunningEngines::variables));
     if let Some(ground) = &ground {
         command = ground.beside_the_engines(&command);
     }
@@ -95,8 +95,8 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     conclude(workspace, &tally, &skips, success)
 }
 
-struct Prepared {
-    engines: Option<Engines>,
+struct PreparedTests {
+    engines: Option<RunningEngines>,
     /// Interpreters with the packages that drive ringfence, each with the variable that names it.
     pythons: Vec<(&'static str, PathBuf)>,
     /// Directory of the SDK for JavaScript.
@@ -111,9 +111,9 @@ fn prepare(
     workspace: &Workspace,
     install: bool,
     with_machine: bool,
-    ground: Option<&Ground>,
+    ground: Option<&EngineGround>,
     user: Option<&TestUser>,
-) -> Result<Prepared> {
+) -> Result<PreparedTests> {
     let user = user.map(|user| User::named(user.name())).transpose().map_err(anyhow::Error::msg)?;
     let images = workspace.target.join("test-images");
     std::thread::scope(|scope| {
@@ -121,7 +121,7 @@ fn prepare(
             ground.map(|ground| ground.start_engines(user.as_ref(), &images)).transpose()
         });
         let pythons = scope.spawn(|| {
-            let provide = |package: Package| {
+            let provide = |package: PythonPackage| {
                 let python = python::provide(package, &workspace.target, install)?;
                 Some((package.variable, python))
             };
@@ -135,16 +135,16 @@ fn prepare(
         let javascript = javascript.join().expect("installing a package does not panic");
         let machine = machine.join().expect("making a virtual machine does not panic");
         built?;
-        Ok(Prepared { engines: engines?, pythons, javascript, machine })
+        Ok(PreparedTests { engines: engines?, pythons, javascript, machine })
     })
 }
 
 /// Prints the output of cargo line by line, and sums the results of all test binaries.
-fn stream(command: &mut Command) -> Result<(Tally, bool)> {
-    println!("$ {}", spell(command));
+fn stream(command: &mut Command) -> Result<(TestTally, bool)> {
+    println!("$ {}", format_command(command));
     let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
     let stdout = child.stdout.take().context("cargo's output is not piped")?;
-    let mut tally = Tally::default();
+    let mut tally = TestTally::default();
     for line in BufReader::new(stdout).split(b'\n') {
         let line = line.context("cannot read cargo's output")?;
         let line = String::from_utf8_lossy(&line);
@@ -154,9 +154,13 @@ fn stream(command: &mut Command) -> Result<(Tally, bool)> {
     Ok((tally, child.wait().context("cannot wait for cargo")?.success()))
 }
 
-fn conclude(workspace: &Workspace, tally: &Tally, skips: &[Skip], success: bool) -> Result<()> {
+fn conclude(workspace: &Workspace, tally: &TestTally, skips: &[Skip], success: bool) -> Result<()> {
     if !skips.is_empty() {
-        let head = [("skipped", Align::Left), ("need", Align::Left), ("reason", Align::Left)];
+        let head = [
+            ("skipped", CellAlignment::Left),
+            ("need", CellAlignment::Left),
+            ("reason", CellAlignment::Left),
+        ];
         let row =
             |skip: &Skip| [skip.place.clone(), skip.need.clone(), skip.reason.replace('\n', " ")];
         println!("\n{}", table(&head, &skips.iter().map(row).collect::<Vec<_>>()));
@@ -188,7 +192,7 @@ fn forbidden_needs<'a>(skips: &'a [Skip], permitted: &str) -> Vec<&'a str> {
 }
 
 /// The `ringfence` binary under test, at a path where the ordinary user of the tests can run it.
-enum Binary {
+enum TestBinary {
     InPlace(PathBuf),
     /// Copy of the binary, because the checkout may be in root's home directory, which others
     /// cannot enter.
@@ -198,7 +202,7 @@ enum Binary {
     },
 }
 
-impl Binary {
+impl TestBinary {
     fn reachable(built: PathBuf, user: Option<&TestUser>) -> Result<Self> {
         if user.is_none() {
             return Ok(Self::InPlace(built));

@@ -4,18 +4,18 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use self::Evidence::{Program, PythonModule, SystemPythonModule};
+use self::PackageEvidence::{Program, PythonModule, SystemPythonModule};
 use crate::workspace::{find_program, output_of, run as run_command};
 
 /// The evidence that a package is installed.
-enum Evidence {
+enum PackageEvidence {
     Program(&'static str),
     PythonModule(&'static str),
     /// Module of the system's interpreter, whatever interpreter comes first on PATH.
     SystemPythonModule(&'static str),
 }
 
-impl Evidence {
+impl PackageEvidence {
     fn is_there(&self) -> bool {
         match self {
             Program(name) => find_program(name).is_some(),
@@ -29,94 +29,94 @@ fn has_module(interpreter: &str, name: &str) -> bool {
     output_of(Command::new(interpreter).args(["-c", &format!("import {name}")])).is_ok()
 }
 
-struct Package {
+struct AptPackage {
     name: &'static str,
-    shown_by: Evidence,
+    shown_by: PackageEvidence,
     purpose: &'static str,
 }
 
-const BUBBLEWRAP: Package = Package {
+const BUBBLEWRAP: AptPackage = AptPackage {
     name: "bubblewrap",
     shown_by: Program("bwrap"),
     purpose: "the bwrap backend, and the peer to compare with",
 };
 
-const BUSYBOX: Package = Package {
+const BUSYBOX: AptPackage = AptPackage {
     name: "busybox-static",
     shown_by: Program("busybox"),
     purpose: "a tiny image, and an initial RAM disk",
 };
-const MMDEBSTRAP: Package =
-    Package { name: "mmdebstrap", shown_by: Program("mmdebstrap"), purpose: "images of Debian" };
+const MMDEBSTRAP: AptPackage =
+    AptPackage { name: "mmdebstrap", shown_by: Program("mmdebstrap"), purpose: "images of Debian" };
 
 /// Packages for all tests.
-const FOR_TESTS: &[Package] = &[
+const FOR_TESTS: &[AptPackage] = &[
     BUBBLEWRAP,
-    Package {
+    AptPackage {
         name: "util-linux",
         shown_by: Program("unshare"),
         purpose: "finding out whether user namespaces are allowed",
     },
-    Package {
+    AptPackage {
         name: "passwd",
         shown_by: Program("useradd"),
         purpose: "making an ordinary user for the tests",
     },
-    Package { name: "iproute2", shown_by: Program("ip"), purpose: "networks of the tests' own" },
-    Package { name: "openssh-client", shown_by: Program("ssh"), purpose: "SSH into a sandbox" },
-    Package { name: "rsync", shown_by: Program("rsync"), purpose: "rsync into a sandbox" },
-    Package {
+    AptPackage { name: "iproute2", shown_by: Program("ip"), purpose: "networks of the tests' own" },
+    AptPackage { name: "openssh-client", shown_by: Program("ssh"), purpose: "SSH into a sandbox" },
+    AptPackage { name: "rsync", shown_by: Program("rsync"), purpose: "rsync into a sandbox" },
+    AptPackage {
         name: "git",
         shown_by: Program("git"),
         purpose: "repositories and worktrees as workspaces",
     },
-    Package {
+    AptPackage {
         name: "python3",
         shown_by: Program("python3"),
         purpose: "system calls and scripts from inside a sandbox",
     },
-    Package {
+    AptPackage {
         name: "openssl",
         shown_by: Program("openssl"),
         purpose: "certificates for the tests' own servers",
     },
-    Package {
+    AptPackage {
         name: "curl",
         shown_by: Program("curl"),
         purpose: "a client in a sandbox with an allowlist",
     },
-    Package { name: "wget", shown_by: Program("wget"), purpose: "another such client" },
-    Package {
+    AptPackage { name: "wget", shown_by: Program("wget"), purpose: "another such client" },
+    AptPackage {
         name: "python3-pip",
         shown_by: SystemPythonModule("pip"),
         purpose: "another such client",
     },
-    Package {
+    AptPackage {
         name: "python3-requests",
         shown_by: SystemPythonModule("requests"),
         purpose: "another such client",
     },
-    Package {
+    AptPackage {
         name: "python3-httpx",
         shown_by: SystemPythonModule("httpx"),
         purpose: "another such client",
     },
-    Package {
+    AptPackage {
         name: "python3-pil",
         shown_by: SystemPythonModule("PIL"),
         purpose: "tools of an agents' framework",
     },
-    Package {
+    AptPackage {
         name: "python3-numpy",
         shown_by: SystemPythonModule("numpy"),
         purpose: "tools of an agents' framework",
     },
-    Package {
+    AptPackage {
         name: "python3-venv",
         shown_by: PythonModule("ensurepip"),
         purpose: "the SDK that drives a guest",
     },
-    Package {
+    AptPackage {
         name: "chromium",
         shown_by: Program("/usr/bin/chromium"),
         purpose: "the server's page in a browser",
@@ -124,40 +124,40 @@ const FOR_TESTS: &[Package] = &[
 ];
 
 /// Packages for container engines and their images.
-const FOR_ENGINES: &[Package] = &[
-    Package { name: "docker.io", shown_by: Program("dockerd"), purpose: "the docker backend" },
-    Package { name: "podman", shown_by: Program("podman"), purpose: "the podman backend" },
-    Package {
+const FOR_ENGINES: &[AptPackage] = &[
+    AptPackage { name: "docker.io", shown_by: Program("dockerd"), purpose: "the docker backend" },
+    AptPackage { name: "podman", shown_by: Program("podman"), purpose: "the podman backend" },
+    AptPackage {
         name: "runc",
         shown_by: Program("runc"),
         purpose: "podman's runtime where cgroups are of version 1",
     },
-    Package {
+    AptPackage {
         name: "netavark",
         shown_by: Program("/usr/lib/podman/netavark"),
         purpose: "podman's networks",
     },
-    Package {
+    AptPackage {
         name: "aardvark-dns",
         shown_by: Program("/usr/lib/podman/aardvark-dns"),
         purpose: "names on podman's networks",
     },
-    Package {
+    AptPackage {
         name: "uidmap",
         shown_by: Program("newuidmap"),
         purpose: "podman for an ordinary user",
     },
-    Package {
+    AptPackage {
         name: "slirp4netns",
         shown_by: Program("slirp4netns"),
         purpose: "the network of podman for an ordinary user",
     },
-    Package {
+    AptPackage {
         name: "iptables",
         shown_by: Program("iptables"),
         purpose: "the networks of docker and podman",
     },
-    Package {
+    AptPackage {
         name: "catatonit",
         shown_by: Program("catatonit"),
         purpose: "reaping what docker and podman leave",
@@ -167,36 +167,40 @@ const FOR_ENGINES: &[Package] = &[
 ];
 
 /// Packages for virtual machines with other kernels.
-const FOR_KERNELS: &[Package] = &[
+const FOR_KERNELS: &[AptPackage] = &[
     BUSYBOX,
     MMDEBSTRAP,
-    Package {
+    AptPackage {
         name: "qemu-system-x86",
         shown_by: Program("qemu-system-x86_64"),
         purpose: "virtual machines",
     },
-    Package {
+    AptPackage {
         name: "kmod",
         shown_by: Program("depmod"),
         purpose: "the modules of a virtual machine's kernel",
     },
-    Package {
+    AptPackage {
         name: "cpio",
         shown_by: Program("cpio"),
         purpose: "the initial RAM disk of a virtual machine",
     },
-    Package {
+    AptPackage {
         name: "e2fsprogs",
         shown_by: Program("mke2fs"),
         purpose: "the disks of a virtual machine",
     },
-    Package {
+    AptPackage {
         name: "xz-utils",
         shown_by: Program("xz"),
         purpose: "compressed modules of a kernel",
     },
-    Package { name: "zstd", shown_by: Program("zstd"), purpose: "compressed modules of a kernel" },
-    Package {
+    AptPackage {
+        name: "zstd",
+        shown_by: Program("zstd"),
+        purpose: "compressed modules of a kernel",
+    },
+    AptPackage {
         name: "debian-archive-keyring",
         shown_by: Program("/usr/share/keyrings/debian-archive-keyring.gpg"),
         purpose: "the signatures of other suites",
@@ -204,20 +208,20 @@ const FOR_KERNELS: &[Package] = &[
 ];
 
 /// Packages for measurements: the peers that ringfence is compared with.
-const FOR_BENCH: &[Package] = &[
+const FOR_BENCH: &[AptPackage] = &[
     BUBBLEWRAP,
-    Package { name: "firejail", shown_by: Program("firejail"), purpose: "a peer of native" },
-    Package {
+    AptPackage { name: "firejail", shown_by: Program("firejail"), purpose: "a peer of native" },
+    AptPackage {
         name: "tinyproxy-bin",
         shown_by: Program("tinyproxy"),
         purpose: "a peer of the proxy",
     },
-    Package { name: "squid", shown_by: Program("squid"), purpose: "a peer of the proxy" },
+    AptPackage { name: "squid", shown_by: Program("squid"), purpose: "a peer of the proxy" },
 ];
 
 /// The chore that needs the packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Chore {
+pub(crate) enum PackagePurpose {
     Test,
     Bench,
     Kernels,
@@ -225,14 +229,14 @@ pub(crate) enum Chore {
 
 /// Installs missing packages if `install` is set and that is possible. Otherwise prints what will
 /// be left out.
-pub(crate) fn provide(chore: Chore, install: bool, with_engines: bool) -> Result<()> {
-    let own: &[&[Package]] = match chore {
-        Chore::Test => &[FOR_TESTS, FOR_KERNELS],
-        Chore::Bench => &[FOR_BENCH],
-        Chore::Kernels => &[FOR_KERNELS],
+pub(crate) fn provide(chore: PackagePurpose, install: bool, with_engines: bool) -> Result<()> {
+    let own: &[&[AptPackage]] = match chore {
+        PackagePurpose::Test => &[FOR_TESTS, FOR_KERNELS],
+        PackagePurpose::Bench => &[FOR_BENCH],
+        PackagePurpose::Kernels => &[FOR_KERNELS],
     };
     let wanted = own.iter().copied().flatten().chain(FOR_ENGINES.iter().filter(|_| with_engines));
-    let mut missing: Vec<&Package> =
+    let mut missing: Vec<&AptPackage> =
         wanted.filter(|package| !package.shown_by.is_there()).collect();
     missing.sort_by_key(|package| package.name);
     missing.dedup_by_key(|package| package.name); // the lists overlap

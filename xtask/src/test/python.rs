@@ -13,7 +13,7 @@ use crate::workspace::output_of;
 
 /// One or several packages that tests or measurements need.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Package {
+pub(crate) struct PythonPackage {
     /// Name and version of the package, or of several packages separated by spaces.
     name: &'static str,
     what: &'static str,
@@ -22,40 +22,40 @@ pub(crate) struct Package {
 }
 
 /// Package that takes long to import, for measurements. No test needs it.
-pub(crate) const PANDAS: Package =
-    Package { name: "pandas", what: "code that is timed", variable: "" };
+pub(crate) const PANDAS: PythonPackage =
+    PythonPackage { name: "pandas", what: "code that is timed", variable: "" };
 
 /// E2B's own packages, at the version whose protocol the guest speaks.
-pub(crate) const E2B: Package = Package {
+pub(crate) const E2B: PythonPackage = PythonPackage {
     name: "e2b==2.63.0 e2b-code-interpreter==2.11.5",
     what: "the SDK that drives a guest",
     variable: E2B_PYTHON_VARIABLE,
 };
 
-pub(super) const PACKAGES: [Package; 6] = [
+pub(super) const PACKAGES: [PythonPackage; 6] = [
     E2B,
-    Package {
+    PythonPackage {
         name: "langchain-e2b==0.0.6 smolagents==1.26.0 e2b==2.63.0 e2b-code-interpreter==2.11.5",
         what: "agents' frameworks that drive a server",
         variable: FRAMEWORKS_PYTHON_VARIABLE,
     },
     // A separate environment, because this framework requires older versions of E2B's packages.
-    Package {
+    PythonPackage {
         name: "openai-agents[e2b]==0.24.0",
         what: "another such framework",
         variable: OPENAI_AGENTS_PYTHON_VARIABLE,
     },
-    Package {
+    PythonPackage {
         name: "mcp==2.3.0",
         what: "the client that drives `ringfence mcp`",
         variable: MCP_PYTHON_VARIABLE,
     },
-    Package {
+    PythonPackage {
         name: "playwright==1.65.0",
         what: "what drives a browser at the server's page",
         variable: PLAYWRIGHT_PYTHON_VARIABLE,
     },
-    Package {
+    PythonPackage {
         name: "pandas==3.1.1 matplotlib==3.11.2",
         what: "what is shown of code's results",
         variable: PLOTTING_PYTHON_VARIABLE,
@@ -66,8 +66,8 @@ pub(super) const PACKAGES: [Package; 6] = [
 ///
 /// If that is impossible, prints the reason and returns `None`; tests that need the package are
 /// then left out.
-pub(crate) fn provide(package: Package, target: &Path, install: bool) -> Option<PathBuf> {
-    let Package { name, what, .. } = package;
+pub(crate) fn provide(package: PythonPackage, target: &Path, install: bool) -> Option<PathBuf> {
+    let PythonPackage { name, what, .. } = package;
     let environment = target.join("test-python").join(name);
     let interpreter = environment.join("bin/python");
     let finished = environment.join("finished");

@@ -4,17 +4,17 @@ use std::collections::BTreeSet;
 
 use ringfence_test_ledger::Skip;
 
-use crate::kernels::Counts;
+use crate::kernels::CheckCounts;
 
 /// Number of tests by outcome.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
+pub(super) struct TestTally {
     pub(super) passed: u64,
     pub(super) failed: u64,
     pub(super) skipped: u64,
 }
 
-impl Tally {
+impl TestTally {
     /// Adds the counts of a line of a test binary's output, if the line is a summary.
     pub(super) fn add(&mut self, line: &str) {
         let Some((_verdict, counts)) =
@@ -43,7 +43,7 @@ impl Tally {
     }
 
     /// Adds the results of the checks of a virtual machine.
-    pub(super) fn add_machine(&mut self, counts: Counts) {
+    pub(super) fn add_machine(&mut self, counts: CheckCounts) {
         self.passed += counts.passed;
         self.failed += counts.failed;
         self.skipped += counts.skipped;
@@ -64,9 +64,9 @@ test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 7 filtered out; fini
 test result: FAILED. 10 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.25s
 all doctests ran in 0.31s; merged doctests compilation took 0.25s
 ";
-        let mut tally = Tally::default();
+        let mut tally = TestTally::default();
         output.lines().for_each(|line| tally.add(line));
-        assert_eq!(tally, Tally { passed: 15, failed: 2, skipped: 1 });
+        assert_eq!(tally, TestTally { passed: 15, failed: 2, skipped: 1 });
     }
 
     #[test]
@@ -76,20 +76,20 @@ all doctests ran in 0.31s; merged doctests compilation took 0.25s
             need: need.to_owned(),
             reason: String::new(),
         };
-        let mut tally = Tally { passed: 5, failed: 0, skipped: 1 };
+        let mut tally = TestTally { passed: 5, failed: 0, skipped: 1 };
         tally.set_apart(&[skip("bwrap"), skip("landlock")]);
-        tally.add_machine(Counts { passed: 10, failed: 2, skipped: 1 });
-        assert_eq!(tally, Tally { passed: 14, failed: 2, skipped: 3 });
+        tally.add_machine(CheckCounts { passed: 10, failed: 2, skipped: 1 });
+        assert_eq!(tally, TestTally { passed: 14, failed: 2, skipped: 3 });
     }
 
     #[test]
     fn other_lines_count_nothing() {
-        let mut tally = Tally::default();
+        let mut tally = TestTally::default();
         for line in
             ["", "5 passed; 1 failed", "test result: ", "test a ... 3 passed", "test result: ok."]
         {
             tally.add(line);
         }
-        assert_eq!(tally, Tally::default());
+        assert_eq!(tally, TestTally::default());
     }
 }

@@ -8,9 +8,9 @@ use anyhow::Result;
 use crate::workspace::{find_program, output_of};
 
 /// Prefix of the user's name. The id of the process that created the user follows.
-const PREFIX: &str = "ringfence-test-";
+const USER_PREFIX: &str = "ringfence-test-";
 /// Comment in passwd(5) that marks the user as ours.
-const MARK: &str = "made by cargo xtask test";
+const USER_COMMENT: &str = "made by cargo xtask test";
 
 pub(super) struct TestUser {
     name: String,
@@ -22,7 +22,7 @@ impl TestUser {
     ///
     /// If that is impossible, prints the reason and returns `None`; tests that need a user then
     /// skip.
-    pub(super) fn make() -> Result<Option<Self>> {
+    pub(super) fn create() -> Result<Option<Self>> {
         let (Some(useradd), Some(userdel)) = (find_program("useradd"), find_program("userdel"))
         else {
             println!(
@@ -34,9 +34,9 @@ impl TestUser {
         for name in left_behind(&users, |process| Path::new("/proc").join(process).exists()) {
             drop(Self { name: name.to_owned(), userdel: userdel.clone() });
         }
-        let name = format!("{PREFIX}{}", std::process::id());
+        let name = format!("{USER_PREFIX}{}", std::process::id());
         println!("making the user {name} for the tests");
-        let arguments = ["--create-home", "--shell", "/bin/sh", "--comment", MARK, &name];
+        let arguments = ["--create-home", "--shell", "/bin/sh", "--comment", USER_COMMENT, &name];
         match output_of(Command::new(useradd).args(arguments)) {
             Ok(_) => Ok(Some(Self { name, userdel })),
             Err(error) => {
@@ -67,8 +67,8 @@ fn left_behind(passwd: &str, is_alive: impl Fn(&str) -> bool) -> Vec<&str> {
     let ours = passwd.lines().filter_map(|line| {
         let mut fields = line.split(':');
         let name = fields.next()?;
-        let process = name.strip_prefix(PREFIX)?;
-        (fields.nth(3)? == MARK && !is_alive(process)).then_some(name)
+        let process = name.strip_prefix(USER_PREFIX)?;
+        (fields.nth(3)? == USER_COMMENT && !is_alive(process)).then_some(name)
     });
     ours.collect()
 }
@@ -80,11 +80,11 @@ mod tests {
     #[test]
     fn only_our_own_users_of_runs_that_ended_are_left_behind() {
         let passwd = format!(
-            "root:x:0:0:{MARK}:/root:/bin/sh\n\
-             {PREFIX}7:x:1:1:{MARK}:/home/a:/bin/sh\n\
-             {PREFIX}8:x:2:2:{MARK}:/home/b:/bin/sh\n\
-             {PREFIX}9:x:3:3:somebody else's:/home/c:/bin/sh\n"
+            "root:x:0:0:{USER_COMMENT}:/root:/bin/sh\n\
+             {USER_PREFIX}7:x:1:1:{USER_COMMENT}:/home/a:/bin/sh\n\
+             {USER_PREFIX}8:x:2:2:{USER_COMMENT}:/home/b:/bin/sh\n\
+             {USER_PREFIX}9:x:3:3:somebody else's:/home/c:/bin/sh\n"
         );
-        assert_eq!(left_behind(&passwd, |process| process == "7"), [format!("{PREFIX}8")]);
+        assert_eq!(left_behind(&passwd, |process| process == "7"), [format!("{USER_PREFIX}8")]);
     }
 }

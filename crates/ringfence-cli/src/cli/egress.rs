@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
 use ringfence::Host;
-use ringfence::egress::{self, Event, LogEntry, RecordedEvents};
+use ringfence::egress::{self, EgressEvent, LogEntry, RecordedEvents};
 use ringfence::policy::Span;
 
 use crate::answer::{print, print_json, print_lines};
@@ -97,11 +97,11 @@ impl EgressArguments {
         let lines = entries.iter().map(|entry| {
             let time = entry.time.split('.').next().unwrap_or_default();
             let (what, target, why) = match &entry.event {
-                Event::Denied(denial) => {
+                EgressEvent::Denied(denial) => {
                     ("denied", denial.target.clone(), denial.reason.to_string())
                 }
-                Event::Allowed(passage) => ("let out", passage.target.clone(), String::new()),
-                Event::Omitted { denials } => {
+                EgressEvent::Allowed(passage) => ("let out", passage.target.clone(), String::new()),
+                EgressEvent::Omitted { denials } => {
                     ("denied", format!("{denials} more"), "counted and not kept".to_owned())
                 }
                 _ => return String::new(),

@@ -99,7 +99,7 @@ fn every_ipv6_address_is_of_one_class() {
 }
 
 #[test]
-fn where_clouds_keep_credentials_is_known() {
+fn addresses_of_cloud_credential_services_are_classified() {
     check(
         Metadata,
         &["169.254.169.254", "169.254.170.2", "169.254.170.23", "169.254.0.23", "169.254.42.42"],
@@ -112,7 +112,7 @@ fn where_clouds_keep_credentials_is_known() {
 }
 
 #[test]
-fn an_address_is_no_more_public_than_what_it_carries() {
+fn an_ipv6_address_is_no_more_public_than_the_ipv4_address_it_carries() {
     let carriers: [fn(u16, u16) -> String; 5] = [
         |high, low| format!("::ffff:{high:x}:{low:x}"),
         |high, low| format!("64:ff9b::{high:x}:{low:x}"),
@@ -121,7 +121,8 @@ fn an_address_is_no_more_public_than_what_it_carries() {
         |high, low| format!("2001:0:808:808::{:x}:{:x}", !high, !low),
         |high, low| format!("2001:0:{high:x}:{low:x}::f7f7:f7f7"),
     ];
-    // These are no longer used, or never left a network; not even a public address makes them public.
+    // These are no longer used, or never left a network; not even a public address makes them
+    // public.
     let relics: [fn(u16, u16) -> String; 2] = [
         |high, low| format!("::{high:x}:{low:x}"),
         |high, low| format!("::ffff:0:{high:x}:{low:x}"),
@@ -150,7 +151,7 @@ fn an_address_is_no_more_public_than_what_it_carries() {
 }
 
 #[test]
-fn a_class_has_one_name_for_programs() {
+fn each_address_class_has_one_name_for_programs() {
     for class in [Public, Private, Loopback, LinkLocal, Metadata, Multicast, Unspecified, Reserved]
     {
         assert_eq!(serde_json::to_string(&class).unwrap(), format!("\"{}\"", class.as_str()));

@@ -9,21 +9,21 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::answer::{Answer, AnswerReader};
+use crate::answer::{AnswerKind, AnswerReader};
 use crate::opening::LineRule;
-use crate::watch::{Admission, Finding, StreamWatch};
+use crate::watch::{AdmittedBytes, StreamFinding, StreamWatch};
 
 mod splice;
 
-use splice::Pipe;
+use splice::SplicePipe;
 
 /// Most bytes that are read at once. A stream becomes busy when a read returns this many bytes.
-const CHUNK: usize = 64 * 1024;
+const CHUNK_BYTES: usize = 64 * 1024;
 /// Fewest bytes that a busy stream must move between two pauses to stay busy.
-const LULL: usize = 16 * 1024;
+const MIN_BUSY_BYTES: usize = 16 * 1024;
 
 /// One of the two streams between which bytes are copied.
-pub(crate) trait End: AsyncRead + AsyncWrite + Unpin {
+pub(crate) trait CopyEnd: AsyncRead + AsyncWrite + Unpin {
     /// Returns the TCP connection under this stream.
     ///
     /// Returns `None` if the stream is not TCP, or if bytes that were read from the connection
@@ -31,7 +31,7 @@ pub(crate) trait End: AsyncRead + AsyncWrite + Unpin {
     fn tcp(&self) -> Option<&TcpStream>;
 }
 
-impl End for TcpStream {
+impl CopyEnd for TcpStream {
     fn tcp(&self) -> Option<&TcpStream> {
         Some(self)
     }
@@ -40,27 +40,27 @@ impl End for TcpStream {
 thread_local! {
     /// Buffer into which every direction on this thread reads, so that an idle connection needs no
     /// buffer of its own.
-    static CHUNK_OF_THREAD: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
+    static THREAD_CHUNK: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
 }
 
 /// State of one direction of the copy, with the bytes that are in transit.
 #[derive(Debug, Default)]
-pub(crate) struct Direction {
+pub(crate) struct CopyDirection {
     /// Bytes that were read and that the writer has not taken yet.
     held: Vec<u8>,
     /// Number of bytes at the start of `held` that are already written.
     written: usize,
     /// Pipe through which a busy stream moves its bytes instead.
-    pipe: Option<Pipe>,
+    pipe: Option<SplicePipe>,
     /// Number of bytes that were moved since the last pause.
     burst: usize,
-    stage: Stage,
+    stage: CopyStage,
     /// Flag that is set once anything was read.
     has_spoken: bool,
     /// Reader that sees the first bytes before they are passed on.
     reader: Option<Box<AnswerReader>>,
     /// Answer that `reader` recognised, once there is one.
-    answer: Option<Answer>,
+    answer: Option<AnswerKind>,
     /// Watch on the bytes, if their protocol is neither TLS nor HTTP but may become TLS.
     watch: Option<Box<StreamWatch>>,
     /// Bytes that were read before the watch began, and that the watch has not seen.
@@ -68,7 +68,7 @@ pub(crate) struct Direction {
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-enum Stage {
+enum CopyStage {
     #[default]
     Open,
     /// The reader has ended, and the writer must still be shut down.
@@ -76,36 +76,37 @@ enum Stage {
     Ended,
 }
 
-impl Direction {
+impl CopyDirection {
     /// Creates a direction that writes `bytes` before anything that it reads.
-    pub(crate) fn after(bytes: Vec<u8>) -> Direction {
-        Direction { held: bytes, ..Direction::default() }
+    pub(crate) fn with_pending(bytes: Vec<u8>) -> CopyDirection {
+        CopyDirection { held: bytes, ..CopyDirection::default() }
     }
 
     /// Queues `bytes`, to be written after the bytes that were read so far.
-    pub(crate) fn hold(&mut self, bytes: &[u8]) {
+    pub(crate) fn queue_bytes(&mut self, bytes: &[u8]) {
         self.held.extend_from_slice(bytes);
     }
 
     /// Starts a watch on `bytes`, which were read before, and on all bytes that are read from now
     /// on.
     ///
-    /// A finding of the watch ends the direction with an error. [`Direction::release`] lets the
+    /// A finding of the watch ends the direction with an error. [`CopyDirection::release`] lets the
     /// direction continue.
-    pub(crate) fn watch(&mut self, bytes: Vec<u8>, rule: LineRule) {
+    pub(crate) fn start_watch(&mut self, bytes: Vec<u8>, rule: LineRule) {
         self.watch = Some(Box::new(StreamWatch::new(rule)));
         self.unseen = bytes;
     }
 
     /// Takes the findings that ended the direction. Returns no findings if something else ended the
     /// direction.
-    pub(crate) fn take_findings(&mut self) -> Vec<Finding> {
+    pub(crate) fn take_findings(&mut self) -> Vec<StreamFinding> {
         self.watch.as_mut().map(|watch| watch.take_findings()).unwrap_or_default()
     }
 
     /// Returns whether the end of the stream would end a line that the watch has not judged.
     pub(crate) fn has_open_line(&self) -> bool {
-        self.stage == Stage::Open && self.watch.as_ref().is_some_and(|watch| watch.has_open_line())
+        self.stage == CopyStage::Open
+            && self.watch.as_ref().is_some_and(|watch| watch.has_open_line())
     }
 
     /// Queues the bytes that the watch now lets pass, so that the direction continues after a
@@ -118,7 +119,7 @@ impl Direction {
 
     /// Returns whether anything was read, or nothing more will be read.
     pub(crate) fn has_spoken(&self) -> bool {
-        self.has_spoken || self.stage != Stage::Open
+        self.has_spoken || self.stage != CopyStage::Open
     }
 
     /// Shows the bytes from now on to `reader`, until `reader` knows the answer.
@@ -129,14 +130,14 @@ impl Direction {
     }
 
     /// Returns the answer that was recognised. If the stream ended without an answer, returns
-    /// [`Answer::Other`].
-    pub(crate) fn answer(&self) -> Option<Answer> {
-        self.answer.or_else(|| (self.stage != Stage::Open).then_some(Answer::Other))
+    /// [`AnswerKind::Other`].
+    pub(crate) fn answer(&self) -> Option<AnswerKind> {
+        self.answer.or_else(|| (self.stage != CopyStage::Open).then_some(AnswerKind::Other))
     }
 
     /// Copies bytes until the reader or the writer must be waited for. Returns `Ready` once the
     /// reader's end was passed on to the writer.
-    pub(crate) fn poll<R: End, W: End>(
+    pub(crate) fn poll<R: CopyEnd, W: CopyEnd>(
         &mut self,
         cx: &mut Context<'_>,
         reader: &mut R,
@@ -146,14 +147,14 @@ impl Direction {
             ready!(self.write_held(cx, writer))?;
             if !self.unseen.is_empty() {
                 let unseen = std::mem::take(&mut self.unseen);
-                if self.admit(&unseen)? {
+                if self.admit_read(&unseen)? {
                     self.held = unseen;
                 }
                 continue;
             }
             match self.stage {
-                Stage::Ended => return Poll::Ready(Ok(())),
-                Stage::Ending => {
+                CopyStage::Ended => return Poll::Ready(Ok(())),
+                CopyStage::Ending => {
                     self.pipe = None;
                     match ready!(Pin::new(&mut *writer).poll_shutdown(cx)) {
                         // `NotConnected` means that the other side is gone, so nobody needs to
@@ -161,10 +162,10 @@ impl Direction {
                         Err(error) if error.kind() != io::ErrorKind::NotConnected => {
                             return Poll::Ready(Err(error));
                         }
-                        _ => self.stage = Stage::Ended,
+                        _ => self.stage = CopyStage::Ended,
                     }
                 }
-                Stage::Open => match ready!(self.poll_move(cx, reader, writer))? {
+                CopyStage::Open => match ready!(self.poll_move(cx, reader, writer))? {
                     0 => {
                         if let Some(watch) = &mut self.watch {
                             if !watch.admits_end() {
@@ -172,7 +173,7 @@ impl Direction {
                             }
                             self.held.append(&mut watch.take_rest());
                         }
-                        self.stage = Stage::Ending;
+                        self.stage = CopyStage::Ending;
                     }
                     moved => {
                         self.has_spoken = true;
@@ -185,7 +186,7 @@ impl Direction {
 
     /// Moves the available bytes once, through the pipe if there is one. Returns zero at the
     /// reader's end.
-    fn poll_move<R: End, W: End>(
+    fn poll_move<R: CopyEnd, W: CopyEnd>(
         &mut self,
         cx: &mut Context<'_>,
         reader: &mut R,
@@ -194,25 +195,26 @@ impl Direction {
         if let (Some(pipe), Some(from), Some(to)) = (&mut self.pipe, reader.tcp(), writer.tcp()) {
             let moved = pipe.poll(cx, from, to);
             if moved.is_pending() && pipe.is_empty() {
-                if self.burst < LULL {
+                if self.burst < MIN_BUSY_BYTES {
                     self.pipe = None;
                 }
                 self.burst = 0;
             }
             return moved;
         }
-        let mut chunk = CHUNK_OF_THREAD.take().unwrap_or_else(|| vec![0; CHUNK].into_boxed_slice());
+        let mut chunk =
+            THREAD_CHUNK.take().unwrap_or_else(|| vec![0; CHUNK_BYTES].into_boxed_slice());
         let moved = self.poll_copy(cx, reader, writer, &mut chunk);
-        CHUNK_OF_THREAD.set(Some(chunk));
+        THREAD_CHUNK.set(Some(chunk));
         let is_read_here = self.reader.is_some() || self.watch.is_some();
         let may_splice = !is_read_here && reader.tcp().is_some() && writer.tcp().is_some();
-        if matches!(moved, Poll::Ready(Ok(CHUNK))) && may_splice {
-            self.pipe = Pipe::new();
+        if matches!(moved, Poll::Ready(Ok(CHUNK_BYTES))) && may_splice {
+            self.pipe = SplicePipe::new();
         }
         moved
     }
 
-    fn poll_copy<R: End, W: End>(
+    fn poll_copy<R: CopyEnd, W: CopyEnd>(
         &mut self,
         cx: &mut Context<'_>,
         reader: &mut R,
@@ -230,8 +232,8 @@ impl Direction {
         if read.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        self.show(read)?;
-        if !self.admit(read)? {
+        self.show_to_answer_reader(read)?;
+        if !self.admit_read(read)? {
             return Poll::Ready(Ok(read.len()));
         }
         let written = match Pin::new(writer).poll_write(cx, read)? {
@@ -248,21 +250,21 @@ impl Direction {
     /// unchanged.
     ///
     /// If not, the bytes that may be written instead are held. Fails if the watch found something.
-    fn admit(&mut self, read: &[u8]) -> io::Result<bool> {
+    fn admit_read(&mut self, read: &[u8]) -> io::Result<bool> {
         let Some(watch) = &mut self.watch else { return Ok(true) };
         match watch.read(read) {
-            Admission::All => Ok(true),
-            Admission::Part(mut bytes) => {
+            AdmittedBytes::All => Ok(true),
+            AdmittedBytes::Part(mut bytes) => {
                 self.held.append(&mut bytes);
                 Ok(false)
             }
-            Admission::None => Err(io::ErrorKind::InvalidData.into()),
+            AdmittedBytes::None => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 
     /// Shows the bytes that were read to the answer's reader. Fails if the answer must not be
     /// passed on.
-    fn show(&mut self, read: &[u8]) -> io::Result<()> {
+    fn show_to_answer_reader(&mut self, read: &[u8]) -> io::Result<()> {
         let Some(reader) = &mut self.reader else { return Ok(()) };
         let Some(answer) = reader.read(read) else { return Ok(()) };
         self.reader = None;
@@ -292,11 +294,11 @@ impl Direction {
 ///
 /// The end of one stream is passed on while the other stream still sends. There is no limit on
 /// silence.
-pub(crate) async fn both<A: End, B: End>(
+pub(crate) async fn copy_both_ways<A: CopyEnd, B: CopyEnd>(
     a: &mut A,
     b: &mut B,
-    a_to_b: &mut Direction,
-    b_to_a: &mut Direction,
+    a_to_b: &mut CopyDirection,
+    b_to_a: &mut CopyDirection,
 ) -> io::Result<()> {
     poll_fn(|cx| {
         let forth = a_to_b.poll(cx, a, b)?;
@@ -304,7 +306,7 @@ pub(crate) async fn both<A: End, B: End>(
         // The answer does not count while its reader does not know yet whether the answer is HTTP.
         let has_answered = b_to_a.has_spoken && b_to_a.reader.is_none();
         if let Some(watch) = a_to_b.watch.as_mut().filter(|_| has_answered) {
-            watch.hear_server();
+            watch.note_server_spoke();
         }
         if forth.is_ready() && back.is_ready() { Poll::Ready(Ok(())) } else { Poll::Pending }
     })

@@ -17,33 +17,33 @@ use tokio::net::TcpStream;
 
 /// Most pipes that may exist at once. Further streams are copied, because each pipe has two
 /// descriptors and holds kernel memory.
-const MOST_PIPES: usize = 64;
+const MAX_PIPES: usize = 64;
 /// Number of bytes that a pipe holds. By default, all pipes of an unprivileged user may hold 64 MiB
 /// together: see `pipe-user-pages-soft` in pipe(7).
-const CAPACITY: usize = 512 * 1024;
+const PIPE_CAPACITY_BYTES: usize = 512 * 1024;
 
-static PIPES: AtomicUsize = AtomicUsize::new(0);
+static OPEN_PIPES: AtomicUsize = AtomicUsize::new(0);
 
 /// Kernel pipe through which bytes move from one connection to another.
 #[derive(Debug)]
-pub(crate) struct Pipe {
+pub(crate) struct SplicePipe {
     reader: OwnedFd,
     writer: OwnedFd,
     held: usize,
 }
 
-impl Pipe {
-    /// Creates a pipe. Returns `None` if [`MOST_PIPES`] exist already or the kernel provides no
+impl SplicePipe {
+    /// Creates a pipe. Returns `None` if [`MAX_PIPES`] exist already or the kernel provides no
     /// pipe.
-    pub(crate) fn new() -> Option<Pipe> {
-        let another = |pipes| (pipes < MOST_PIPES).then_some(pipes + 1);
-        PIPES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, another).ok()?;
+    pub(crate) fn new() -> Option<SplicePipe> {
+        let another = |pipes| (pipes < MAX_PIPES).then_some(pipes + 1);
+        OPEN_PIPES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, another).ok()?;
         let Ok((reader, writer)) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK) else {
-            PIPES.fetch_sub(1, Ordering::Relaxed);
+            OPEN_PIPES.fetch_sub(1, Ordering::Relaxed);
             return None;
         };
-        let _ = fcntl_setpipe_size(&writer, CAPACITY); // a failure only costs speed
-        Some(Pipe { reader, writer, held: 0 })
+        let _ = fcntl_setpipe_size(&writer, PIPE_CAPACITY_BYTES); // a failure only costs speed
+        Some(SplicePipe { reader, writer, held: 0 })
     }
 
     /// Returns whether the pipe holds no bytes.
@@ -65,7 +65,7 @@ impl Pipe {
         // below, the pipe holds bytes, so a `WouldBlock` comes from `to`.
         while self.held == 0 {
             ready!(from.poll_read_ready(cx))?;
-            let fill = || Ok(splice(from, None, &self.writer, None, CAPACITY, flags)?);
+            let fill = || Ok(splice(from, None, &self.writer, None, PIPE_CAPACITY_BYTES, flags)?);
             match from.try_io(Interest::READABLE, fill) {
                 Ok(0) => return Poll::Ready(Ok(0)),
                 Ok(filled) => self.held = filled,
@@ -90,8 +90,8 @@ impl Pipe {
     }
 }
 
-impl Drop for Pipe {
+impl Drop for SplicePipe {
     fn drop(&mut self) {
-        PIPES.fetch_sub(1, Ordering::Relaxed);
+        OPEN_PIPES.fetch_sub(1, Ordering::Relaxed);
     }
 }

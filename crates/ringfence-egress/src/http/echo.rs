@@ -9,16 +9,17 @@ use hyper::Request;
 use percent_encoding::percent_decode_str;
 
 /// Methods that make a host send back a request with all its headers. `TRACK` is a method of IIS.
-const ECHOES: [&str; 2] = ["TRACE", "TRACK"];
+const ECHO_METHODS: [&str; 2] = ["TRACE", "TRACK"];
 
 /// Returns whether a request asks for an echo, by its method or by a header or parameter that
 /// overrides the method.
-pub(super) fn is_asked_for<B>(request: &Request<B>) -> bool {
-    let names_echo = |name: &[u8], value: &[u8]| is_override(name) && has_echo(value);
+pub(super) fn is_echo_request<B>(request: &Request<B>) -> bool {
+    let names_echo = |name: &[u8], value: &[u8]| is_override(name) && has_echo_method(value);
     let headers = request.headers();
-    has_echo(request.method().as_str().as_bytes())
+    has_echo_method(request.method().as_str().as_bytes())
         || headers.iter().any(|(name, value)| names_echo(name.as_ref(), value.as_bytes()))
-        || parameters(request.uri()).any(|(name, value)| names_echo(&name, &value))
+        || decode_parameters(request.uri())
+            .any(|(find_name_rule, value)| names_echo(&find_name_rule, &value))
 }
 
 fn is_override(name: &[u8]) -> bool {
@@ -27,16 +28,16 @@ fn is_override(name: &[u8]) -> bool {
 
 /// Returns whether a word of `text` is an echo method. A dot is part of a word, because names with
 /// dots are not methods: `track.love` is a procedure.
-fn has_echo(text: &[u8]) -> bool {
+fn has_echo_method(text: &[u8]) -> bool {
     let is_word_byte =
         |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let mut words = text.split(|byte| !is_word_byte(byte));
-    words.any(|word| ECHOES.iter().any(|echo| echo.as_bytes().eq_ignore_ascii_case(word)))
+    words.any(|word| ECHO_METHODS.iter().any(|echo| echo.as_bytes().eq_ignore_ascii_case(word)))
 }
 
 /// Returns the names and values of the parameters in the query and after semicolons in the path,
 /// percent-decoded.
-fn parameters(uri: &hyper::Uri) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
+fn decode_parameters(uri: &hyper::Uri) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
     let text = uri.path_and_query().map_or("", |path| path.as_str());
     text.split(['?', '&', ';']).filter_map(|parameter| {
         let (name, value) = parameter.split_once('=')?;
@@ -55,11 +56,11 @@ mod tests {
             request = request.header(name, value);
         }
         let shown = format!("{method} {target} {header:?}");
-        assert_eq!(is_asked_for(&request.body(()).unwrap()), expected, "{shown}");
+        assert_eq!(is_echo_request(&request.body(()).unwrap()), expected, "{shown}");
     }
 
     #[test]
-    fn an_echo_is_recognised_in_every_place_of_a_method() {
+    fn echo_requests_are_recognised_wherever_a_method_may_stand() {
         for method in ["TRACE", "trace", "TrAcK"] {
             check(method, "/", None, true);
         }
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn other_requests_are_none() {
+    fn ordinary_requests_are_not_echo_requests() {
         check("GET", "/trace?trace=TRACE&a=%5", None, false);
         check("TRACER", "/TRACE", Some(("X-Trace", "TRACE")), false);
         check("POST", "/?method=track.love", Some(("X-HTTP-Method-Override", "PATCH")), false);

@@ -7,7 +7,7 @@
 //! - Bytes that do not yet show their protocol are held back.
 //! - An opening that may begin TLS or a request when the stream ends, or that stays undecided for
 //!   too long or over too many bytes, is refused.
-//! - Everything else passes, under a watch with the rule of [`Opening::line_rule`].
+//! - Everything else passes, under a watch with the rule of [`OpeningReader::line_rule`].
 //!
 //! Lenient servers define what counts as HTTP. The module `line` reads lines as they do. Some of
 //! them also skip blanks and control characters before the method.
@@ -16,26 +16,26 @@
 //! that do not begin a text pass at once, and the watch ends the tunnel if their line becomes a
 //! request.
 
-use crate::hello::{self, Hello, HelloReader};
+use crate::hello::{self, ClientHello, HelloReader};
 
-mod line;
+mod request_line;
 
-pub(crate) use line::{
+pub(crate) use request_line::{
     RequestLine, ends_header, has_host_header, has_url_target, has_version_word, is_blank, is_lead,
     may_begin_host_header, names_host, read_first_line, read_long_first_line,
 };
-use line::{begins_header, hides_request, is_method, may_begin_method, read_line};
+use request_line::{begins_header, hides_request, is_method, may_begin_method, read_line};
 
 /// Longest opening of TLS, in bytes: a hello has at most 64 KiB, and its records have headers.
-const LONGEST_HELLO_RECORDS: usize = 80 * 1024;
+const MAX_HELLO_RECORDS_BYTES: usize = 80 * 1024;
 /// Longest first line, in bytes, that is held back.
-pub(crate) const LONGEST_LINE: usize = 64 * 1024;
+pub(crate) const MAX_LINE_BYTES: usize = 64 * 1024;
 /// Longest word after a control character that may be a method, in bytes.
-const LONGEST_METHOD: usize = 64;
+const MAX_METHOD_BYTES: usize = 64;
 /// Shortest word that may be a method, in bytes.
-const SHORTEST_METHOD: usize = 3;
+const MIN_METHOD_BYTES: usize = 3;
 /// Number of control characters without other bytes that are held back in case a request follows.
-const LONGEST_CONTROL_LEAD: usize = 3;
+const MAX_CONTROL_LEAD_BYTES: usize = 3;
 /// First bytes of version 2 of the PROXY protocol, which states a client address for the bytes that
 /// follow.
 pub(crate) const PROXY_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -45,7 +45,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum OpeningKind {
     /// TLS, or bytes that begin like TLS or SSL.
-    Tls(Hello),
+    Tls(ClientHello),
     /// HTTP, or bytes that a lenient server may read as HTTP.
     Http,
     /// A protocol that is neither TLS nor HTTP.
@@ -91,7 +91,7 @@ pub(crate) enum LineRule {
 
 /// Incremental reader of an opening.
 #[derive(Debug)]
-pub(crate) struct Opening {
+pub(crate) struct OpeningReader {
     other_names: OtherNames,
     pub(crate) bytes: Vec<u8>,
     /// Reader of the hello, present as soon as the opening is known to begin like TLS.
@@ -111,9 +111,9 @@ pub(crate) struct Opening {
     versionless_line: RequestLine,
 }
 
-impl Opening {
-    pub(crate) fn new(other_names: OtherNames) -> Opening {
-        Opening {
+impl OpeningReader {
+    pub(crate) fn new(other_names: OtherNames) -> OpeningReader {
+        OpeningReader {
             other_names,
             bytes: Vec::new(),
             hello: None,
@@ -140,19 +140,20 @@ impl Opening {
         if self.hello.is_some() || begins_like_tls(&self.bytes, self.other_names)? {
             if is_ssl2(&self.bytes) == Some(true) {
                 let fault = "a hello of SSL 2 does not say which name it wants";
-                return Some(OpeningKind::Tls(Hello::Unreadable(fault.to_owned())));
+                return Some(OpeningKind::Tls(ClientHello::Unreadable(fault.to_owned())));
             }
             let reader = self.hello.get_or_insert_default();
             if let Some(hello) = reader.read(&self.bytes) {
                 let is_request = self.other_names == OtherNames::Judged
                     && hides_request(&self.bytes[..reader.length()]);
                 let fault = "the client's hello can be read as a request of HTTP";
-                let hello = if is_request { Hello::Unreadable(fault.to_owned()) } else { hello };
+                let hello =
+                    if is_request { ClientHello::Unreadable(fault.to_owned()) } else { hello };
                 return Some(OpeningKind::Tls(hello));
             }
             let fault = "the client's hello is too long";
-            return (self.bytes.len() > LONGEST_HELLO_RECORDS)
-                .then(|| OpeningKind::Tls(Hello::Unreadable(fault.to_owned())));
+            return (self.bytes.len() > MAX_HELLO_RECORDS_BYTES)
+                .then(|| OpeningKind::Tls(ClientHello::Unreadable(fault.to_owned())));
         }
         match self.other_names {
             OtherNames::Judged => self.text_kind(),
@@ -170,9 +171,9 @@ impl Opening {
             && self.versionless_end.is_none()
             && read_line(&self.bytes[self.lead..]) != RequestLine::None;
         match (begins_tls, is_request) {
-            (true, _) => {
-                OpeningKind::Tls(Hello::Unreadable("the client ended within its hello".to_owned()))
-            }
+            (true, _) => OpeningKind::Tls(ClientHello::Unreadable(
+                "the client ended within its hello".to_owned(),
+            )),
             (_, true) => {
                 OpeningKind::Undecided("the client ended within a line that may begin a request")
             }
@@ -202,7 +203,7 @@ impl Opening {
         let is_byte = matches!(self.bytes[..], [byte] if is_binary(byte));
         let word = &self.bytes[self.lead..];
         let is_word = self.lead == 0
-            && word.len() >= SHORTEST_METHOD
+            && word.len() >= MIN_METHOD_BYTES
             && word.iter().all(u8::is_ascii_alphanumeric)
             && !may_begin_method(word);
         let is_released = self.versionless_end.is_some()
@@ -234,13 +235,13 @@ impl Opening {
         if PROXY_SIGNATURE.starts_with(&self.bytes) {
             return None;
         }
-        let is_too_long = self.bytes.len() > LONGEST_LINE;
+        let is_too_long = self.bytes.len() > MAX_LINE_BYTES;
         if let Some(end) = self.versionless_end {
             return self.kind_by_next_line(end);
         }
         if !self.skip_lead() {
             // Stop holding back, because a binary protocol may wait for an answer here.
-            if self.has_control_lead && self.lead >= LONGEST_CONTROL_LEAD {
+            if self.has_control_lead && self.lead >= MAX_CONTROL_LEAD_BYTES {
                 return Some(OpeningKind::Other);
             }
             return is_too_long
@@ -288,7 +289,7 @@ impl Opening {
         match begins_header(&self.bytes[end + 1..]) {
             Some(false) => Some(OpeningKind::Other),
             Some(true) => Some(OpeningKind::Http),
-            None => (self.bytes.len() > LONGEST_LINE).then_some(OpeningKind::Http),
+            None => (self.bytes.len() > MAX_LINE_BYTES).then_some(OpeningKind::Http),
         }
     }
 
@@ -303,7 +304,7 @@ impl Opening {
             let word_end = self.bytes[fresh..end].iter().position(|byte| !byte.is_ascii_graphic());
             let word = &rest[..word_end.map_or(rest.len(), |end| fresh + end - self.lead)];
             // Bytes after a control character are text by chance, unless they look like a method.
-            if self.has_control_lead && (word.len() > LONGEST_METHOD || !may_begin_method(word)) {
+            if self.has_control_lead && (word.len() > MAX_METHOD_BYTES || !may_begin_method(word)) {
                 return false;
             }
             if let Some(byte) = rest.get(word.len()) {
@@ -323,8 +324,8 @@ impl Opening {
         let is_name_byte = |byte: &u8| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_');
         let rest = &self.bytes[self.lead..];
         let letters =
-            rest.iter().take(LONGEST_METHOD).take_while(|byte| is_name_byte(byte)).count();
-        let is_method = letters >= SHORTEST_METHOD
+            rest.iter().take(MAX_METHOD_BYTES).take_while(|byte| is_name_byte(byte)).count();
+        let is_method = letters >= MIN_METHOD_BYTES
             && may_begin_method(&rest[..letters])
             && rest.get(letters).is_none_or(|byte| !byte.is_ascii_graphic());
         let line = self.bytes[fresh..].iter().take_while(|byte| **byte != b'\n');

@@ -2,10 +2,10 @@ use super::*;
 
 #[track_caller]
 fn kind(bytes: &[u8]) -> Option<OpeningKind> {
-    let mut opening = Opening::new(OtherNames::Judged);
+    let mut opening = OpeningReader::new(OtherNames::Judged);
     opening.bytes = bytes.to_vec();
     let kind = opening.kind();
-    let mut opening = Opening::new(OtherNames::Judged);
+    let mut opening = OpeningReader::new(OtherNames::Judged);
     let mut piecewise = None;
     for byte in bytes {
         opening.bytes.push(*byte);
@@ -27,7 +27,7 @@ fn check(openings: &[&[u8]], expected: Option<OpeningKind>) {
 }
 
 #[test]
-fn whatever_a_lenient_server_reads_as_a_request_is_http() {
+fn requests_that_a_lenient_server_reads_are_http() {
     let openings: [&[u8]; 40] = [
         b"GET / HTTP/1.1\r\n",
         b"\r\n\r\nGET / HTTP/1.1\r\n",
@@ -71,7 +71,7 @@ fn whatever_a_lenient_server_reads_as_a_request_is_http() {
         b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c",
     ];
     check(&openings, Some(OpeningKind::Http));
-    for length in [8 * 1024, 16 * 1024, 63 * 1024, LONGEST_LINE, 70 * 1024] {
+    for length in [8 * 1024, 16 * 1024, 63 * 1024, MAX_LINE_BYTES, 70 * 1024] {
         let long = [b"GET /".to_vec(), vec![b'a'; length], b" HTTP/1.1\r\n".to_vec()].concat();
         check(&[&long, &[b" \0", &long[..]].concat()], Some(OpeningKind::Http));
         check(
@@ -82,20 +82,20 @@ fn whatever_a_lenient_server_reads_as_a_request_is_http() {
 }
 
 #[test]
-fn a_request_that_comes_at_once_is_http_behind_any_control_characters() {
+fn a_request_after_control_characters_is_http_if_it_arrives_at_once() {
     for lead in [&b"\x01\x02\x03"[..], &[0; 100], &[1; 9000], b"\x05\x01\0\r\n"] {
         assert_eq!(kind_at_once(&[lead, b"GET / HTTP/1.1\r\n"].concat()), Some(OpeningKind::Http));
     }
 }
 
 fn kind_at_once(bytes: &[u8]) -> Option<OpeningKind> {
-    let mut opening = Opening::new(OtherNames::Judged);
+    let mut opening = OpeningReader::new(OtherNames::Judged);
     opening.bytes = bytes.to_vec();
     opening.kind()
 }
 
 #[test]
-fn a_request_that_comes_at_once_is_http_with_any_bytes_in_its_line() {
+fn a_request_line_with_any_bytes_is_http_if_it_arrives_at_once() {
     for line in [
         &b"@GET /a HTTP/1.1\r\n"[..],
         b"\"POST /a HTTP/1.1\r\n",
@@ -118,7 +118,7 @@ fn a_request_that_comes_at_once_is_http_with_any_bytes_in_its_line() {
 }
 
 #[test]
-fn a_client_that_waits_behind_a_command_or_a_byte_is_let_through() {
+fn a_client_that_waits_after_a_command_or_a_byte_passes() {
     for (bytes, rule) in [
         (&b"get key\r\n"[..], LineRule::UntilAnswered),
         (b"GET /key\r\n", LineRule::UntilAnswered),
@@ -133,7 +133,7 @@ fn a_client_that_waits_behind_a_command_or_a_byte_is_let_through() {
         (b"\r\n", LineRule::First),
         (b"\n", LineRule::First),
     ] {
-        let mut opening = Opening::new(OtherNames::Judged);
+        let mut opening = OpeningReader::new(OtherNames::Judged);
         opening.bytes = bytes.to_vec();
         assert_eq!(opening.kind(), None, "{}", bytes.escape_ascii());
         assert_eq!(
@@ -160,7 +160,7 @@ fn a_client_that_waits_behind_a_command_or_a_byte_is_let_through() {
         b"\xa0G",
         b"\xef\xbb",
     ] {
-        let mut opening = Opening::new(OtherNames::Judged);
+        let mut opening = OpeningReader::new(OtherNames::Judged);
         opening.bytes = bytes.to_vec();
         assert_eq!(opening.kind(), None, "{}", bytes.escape_ascii());
         assert_eq!(opening.kind_after_pause(), None, "{}", bytes.escape_ascii());
@@ -168,7 +168,7 @@ fn a_client_that_waits_behind_a_command_or_a_byte_is_let_through() {
 }
 
 #[test]
-fn other_protocols_are_told_from_http_as_early_as_they_wait_for_an_answer() {
+fn other_protocols_are_recognised_before_they_wait_for_an_answer() {
     let openings: [&[u8]; 41] = [
         b"put 0 0 60 4\r\n",
         b"put 0 0 60 4\r\na: b\r\n",
@@ -216,7 +216,7 @@ fn other_protocols_are_told_from_http_as_early_as_they_wait_for_an_answer() {
 }
 
 #[test]
-fn an_opening_whose_protocol_is_open_is_held_back() {
+fn an_opening_of_undecided_protocol_is_held_back() {
     let openings: [&[u8]; 12] = [
         b"GET / HTTP/1.1",
         b"GET / HTTP/1.1\r",
@@ -232,12 +232,12 @@ fn an_opening_whose_protocol_is_open_is_held_back() {
         b"\x80\x2e\x01\x00",
     ];
     check(&openings, None);
-    let blanks = vec![b'\n'; LONGEST_LINE + 1];
+    let blanks = vec![b'\n'; MAX_LINE_BYTES + 1];
     assert!(matches!(kind(&blanks), Some(OpeningKind::Undecided(_))));
 }
 
 #[test]
-fn whatever_begins_like_tls_or_ssl_and_is_no_hello_is_unreadable() {
+fn openings_like_tls_or_ssl_without_a_hello_are_unreadable() {
     let hello = [
         &[22, 3, 1, 0, 50, 1, 0, 0, 46, 3, 3][..],
         &[7; 32],
@@ -268,7 +268,7 @@ fn whatever_begins_like_tls_or_ssl_and_is_no_hello_is_unreadable() {
     for bytes in openings {
         let found = kind(&bytes);
         assert!(
-            matches!(&found, Some(OpeningKind::Tls(Hello::Unreadable(_)))),
+            matches!(&found, Some(OpeningKind::Tls(ClientHello::Unreadable(_)))),
             "{bytes:?}: {found:?}"
         );
     }
@@ -306,18 +306,18 @@ fn a_hello_that_is_also_a_request_is_unreadable() {
     ] {
         let hello = hello_with([7; 32], extension);
         let found = kind(&hello);
-        let is_refused = matches!(&found, Some(OpeningKind::Tls(Hello::Unreadable(_))));
+        let is_refused = matches!(&found, Some(OpeningKind::Tls(ClientHello::Unreadable(_))));
         assert!(is_refused, "{}: {found:?}", extension.escape_ascii());
-        let mut opening = Opening::new(OtherNames::Ignored);
+        let mut opening = OpeningReader::new(OtherNames::Ignored);
         opening.bytes = hello;
-        let named = OpeningKind::Tls(Hello::Named("origin.test".to_owned()));
+        let named = OpeningKind::Tls(ClientHello::Named("origin.test".to_owned()));
         assert_eq!(opening.kind(), Some(named), "to an address, any protocol passes");
     }
 }
 
 #[test]
-fn ordinary_hellos_are_no_requests() {
-    let own = OpeningKind::Tls(Hello::Named("origin.test".to_owned()));
+fn ordinary_hellos_are_not_read_as_requests() {
+    let own = OpeningKind::Tls(ClientHello::Named("origin.test".to_owned()));
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut random = || {
         state ^= state << 13;
@@ -330,16 +330,16 @@ fn ordinary_hellos_are_no_requests() {
     let protocols = b" \n\0\x10\0\x0e\0\x0c\x02h2\x08http/1.1\n\n\0\x0b\0\x02\x01\0\0\n\r\n";
     for _ in 0..20_000 {
         let bytes = std::array::from_fn(|_| random());
-        let mut opening = Opening::new(OtherNames::Judged);
+        let mut opening = OpeningReader::new(OtherNames::Judged);
         opening.bytes = hello_with(bytes, &[protocols, &bytes[..]].concat());
         assert_eq!(opening.kind().as_ref(), Some(&own), "{}", opening.bytes.escape_ascii());
     }
 }
 
 #[test]
-fn an_opening_that_ends_is_judged_by_what_it_may_have_begun() {
+fn an_opening_that_ends_early_is_judged_by_its_possible_protocol() {
     let at_end = |bytes: &[u8]| {
-        let mut opening = Opening::new(OtherNames::Judged);
+        let mut opening = OpeningReader::new(OtherNames::Judged);
         opening.bytes = bytes.to_vec();
         opening.kind_at_end()
     };
@@ -348,14 +348,14 @@ fn an_opening_that_ends_is_judged_by_what_it_may_have_begun() {
     {
         assert!(matches!(at_end(bytes), OpeningKind::Undecided(_)), "{}", bytes.escape_ascii());
     }
-    assert!(matches!(at_end(&[22, 3, 1, 0, 9, 1]), OpeningKind::Tls(Hello::Unreadable(_))));
+    assert!(matches!(at_end(&[22, 3, 1, 0, 9, 1]), OpeningKind::Tls(ClientHello::Unreadable(_))));
     for bytes in [&b""[..], b"hello", b"\r\n", b"\0\0", b"\x80"] {
         assert_eq!(at_end(bytes), OpeningKind::Other, "{}", bytes.escape_ascii());
     }
 }
 
 #[test]
-fn to_an_address_any_protocol_but_unreadable_tls_passes_at_once() {
+fn tunnels_to_an_address_pass_all_but_unreadable_tls_at_once() {
     for (bytes, passes) in [
         (&b"G"[..], true),
         (b"\0", true),
@@ -363,7 +363,7 @@ fn to_an_address_any_protocol_but_unreadable_tls_passes_at_once() {
         (&[21, 3, 1], false),
         (&[22, 9], false),
     ] {
-        let mut opening = Opening::new(OtherNames::Ignored);
+        let mut opening = OpeningReader::new(OtherNames::Ignored);
         opening.bytes = bytes.to_vec();
         assert_eq!(opening.kind() == Some(OpeningKind::Other), passes, "{bytes:?}");
     }

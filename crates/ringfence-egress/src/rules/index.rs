@@ -7,27 +7,27 @@ use ringfence_core::policy::{Host, HostName, HostRule};
 
 /// Rules of one list, indexed by the host that they name.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Index {
-    names: HashMap<HostName, Ports>,
-    parents: HashMap<HostName, Ports>,
+pub(super) struct RuleIndex {
+    names: HashMap<HostName, RulePorts>,
+    parents: HashMap<HostName, RulePorts>,
     /// Ports of all rules in `names` and `parents`.
-    name_ports: Ports,
+    name_ports: RulePorts,
     /// Number of labels in the longest name of `parents`.
     deepest: usize,
-    ipv4: Networks,
-    ipv6: Networks,
+    ipv4: NetworkList,
+    ipv6: NetworkList,
 }
 
 /// Ports of all rules for one host.
 #[derive(Debug, Clone, Default)]
-struct Ports {
+struct RulePorts {
     /// True if a rule names no port. Such a rule covers the ports of the web.
     web: bool,
     /// Ports that the other rules name, in ascending order.
     single: Vec<u16>,
 }
 
-impl Ports {
+impl RulePorts {
     fn add(&mut self, port: Option<u16>) {
         match port {
             None => self.web = true,
@@ -55,15 +55,15 @@ impl Ports {
     }
 }
 
-impl Index {
-    pub(super) fn new(rules: &[HostRule]) -> Index {
-        let mut index = Index::default();
+impl RuleIndex {
+    pub(super) fn new(rules: &[HostRule]) -> RuleIndex {
+        let mut index = RuleIndex::default();
         let (mut ipv4, mut ipv6) = (HashMap::new(), HashMap::new());
         for rule in rules {
             if !matches!(rule.host, Host::Network { .. }) {
                 index.name_ports.add(rule.port);
             }
-            let ports: &mut Ports = match &rule.host {
+            let ports: &mut RulePorts = match &rule.host {
                 Host::Name(name) => index.names.entry(name.clone()).or_default(),
                 Host::Beneath(parent) => {
                     index.deepest = index.deepest.max(parent.as_str().split('.').count());
@@ -78,35 +78,35 @@ impl Index {
             };
             ports.add(rule.port);
         }
-        index.ipv4 = Networks::new(ipv4, 32);
-        index.ipv6 = Networks::new(ipv6, 128);
+        index.ipv4 = NetworkList::new(ipv4, 32);
+        index.ipv6 = NetworkList::new(ipv6, 128);
         index
     }
 
     /// Returns the rule that covers `name` on `port`.
-    pub(super) fn name(&self, name: &HostName, port: u16) -> Option<HostRule> {
-        if let Some(port) = self.exact(name, port) {
+    pub(super) fn find_name_rule(&self, name: &HostName, port: u16) -> Option<HostRule> {
+        if let Some(port) = self.find_exact(name, port) {
             return Some(HostRule { host: Host::Name(name.clone()), port });
         }
-        let (parent, port) = self.beneath(name, port)?;
+        let (parent, port) = self.find_wildcard(name, port)?;
         Some(HostRule { host: Host::Beneath(parent.clone()), port })
     }
 
     /// Returns whether a rule covers `name` on `port`.
-    pub(super) fn has_name(&self, name: &HostName, port: u16) -> bool {
-        self.exact(name, port).is_some() || self.beneath(name, port).is_some()
+    pub(super) fn covers_name(&self, name: &HostName, port: u16) -> bool {
+        self.find_exact(name, port).is_some() || self.find_wildcard(name, port).is_some()
     }
 
     /// Returns whether a rule covers any name on `port`.
-    pub(super) fn has_names(&self, port: u16) -> bool {
+    pub(super) fn covers_any_name(&self, port: u16) -> bool {
         self.name_ports.rule(port).is_some()
     }
 
-    fn exact(&self, name: &HostName, port: u16) -> Option<Option<u16>> {
+    fn find_exact(&self, name: &HostName, port: u16) -> Option<Option<u16>> {
         self.names.get(name)?.rule(port)
     }
 
-    fn beneath(&self, name: &HostName, port: u16) -> Option<(&HostName, Option<u16>)> {
+    fn find_wildcard(&self, name: &HostName, port: u16) -> Option<(&HostName, Option<u16>)> {
         name.parents().take(self.deepest).find_map(|parent| {
             let (parent, ports) = self.parents.get_key_value(parent)?;
             Some((parent, ports.rule(port)?))
@@ -114,14 +114,14 @@ impl Index {
     }
 
     /// Returns the ports of every rule that covers `name`.
-    pub(super) fn ports(&self, name: &HostName) -> impl Iterator<Item = u16> {
+    pub(super) fn name_ports(&self, name: &HostName) -> impl Iterator<Item = u16> {
         let above = name.parents().take(self.deepest).filter_map(|parent| self.parents.get(parent));
-        self.names.get(name).into_iter().chain(above).flat_map(Ports::iter)
+        self.names.get(name).into_iter().chain(above).flat_map(RulePorts::iter)
     }
 
     /// Returns the rule that covers `address` on `port`.
-    pub(super) fn network(&self, address: IpAddr, port: u16) -> Option<HostRule> {
-        let (network, port) = self.networks(address, port)?;
+    pub(super) fn find_address_rule(&self, address: IpAddr, port: u16) -> Option<HostRule> {
+        let (network, port) = self.find_network(address, port)?;
         let address = match address {
             IpAddr::V4(_) => IpAddr::V4(
                 u32::try_from(network.first).expect("networks of IPv4 have 32 bits").into(),
@@ -132,11 +132,11 @@ impl Index {
     }
 
     /// Returns whether a rule covers `address` on `port`.
-    pub(super) fn has_network(&self, address: IpAddr, port: u16) -> bool {
-        self.networks(address, port).is_some()
+    pub(super) fn covers_address(&self, address: IpAddr, port: u16) -> bool {
+        self.find_network(address, port).is_some()
     }
 
-    fn networks(&self, address: IpAddr, port: u16) -> Option<(&Network, Option<u16>)> {
+    fn find_network(&self, address: IpAddr, port: u16) -> Option<(&NetworkRules, Option<u16>)> {
         match address {
             IpAddr::V4(address) => self.ipv4.find(address.to_bits().into(), port),
             IpAddr::V6(address) => self.ipv6.find(address.to_bits(), port),
@@ -151,25 +151,25 @@ impl Index {
 /// contains an address is the last network that starts at or before the address, or encloses that
 /// network. A lookup needs one binary search, and then follows `around` outwards.
 #[derive(Debug, Clone, Default)]
-struct Networks(Vec<Network>);
+struct NetworkList(Vec<NetworkRules>);
 
 #[derive(Debug, Clone)]
-struct Network {
+struct NetworkRules {
     first: u128,
     last: u128,
     prefix: u8,
     /// Index of the narrowest network that encloses this network.
     around: Option<usize>,
-    ports: Ports,
+    ports: RulePorts,
 }
 
-impl Networks {
-    fn new(networks: HashMap<(u128, u8), Ports>, width: u8) -> Networks {
+impl NetworkList {
+    fn new(networks: HashMap<(u128, u8), RulePorts>, width: u8) -> NetworkList {
         let of = |((first, prefix), ports)| {
             let rest = u128::MAX.checked_shr(128 - u32::from(width - prefix)).unwrap_or(0);
-            Network { first, last: first | rest, prefix, around: None, ports }
+            NetworkRules { first, last: first | rest, prefix, around: None, ports }
         };
-        let mut networks: Vec<Network> = networks.into_iter().map(of).collect();
+        let mut networks: Vec<NetworkRules> = networks.into_iter().map(of).collect();
         networks.sort_unstable_by_key(|network| (network.first, network.prefix));
         for place in 1..networks.len() {
             let mut around = Some(place - 1);
@@ -180,12 +180,12 @@ impl Networks {
             }
             networks[place].around = around;
         }
-        Networks(networks)
+        NetworkList(networks)
     }
 
     /// Returns the narrowest network that contains `address` and has a rule for `port`, with the
     /// port field of that rule.
-    fn find(&self, address: u128, port: u16) -> Option<(&Network, Option<u16>)> {
+    fn find(&self, address: u128, port: u16) -> Option<(&NetworkRules, Option<u16>)> {
         let mut place = self.0.partition_point(|network| network.first <= address).checked_sub(1);
         while let Some(network) = place.map(|place| &self.0[place]) {
             if let Some(port) = network.ports.rule(port).filter(|_| network.last >= address) {

@@ -21,7 +21,7 @@ fn shown(verdict: &Verdict) -> String {
 const UNLISTED: &str = "no rule of the policy allows it";
 
 #[test]
-fn a_target_is_judged_by_what_it_is_called() {
+fn a_target_is_judged_by_its_name_or_address() {
     let rules = Rules::new(
         &list(&[
             "example.org",
@@ -74,7 +74,7 @@ fn a_target_is_judged_by_what_it_is_called() {
 }
 
 #[test]
-fn a_name_leads_to_no_internal_address_that_no_rule_names() {
+fn a_name_reaches_no_internal_address_without_a_rule_for_it() {
     let rules = Rules::new(
         &list(&["example.org", "10.0.0.0/8", "127.0.0.1:8080"]),
         &list(&["10.1.0.0/16", "1.2.3.4"]),
@@ -115,29 +115,29 @@ fn a_name_leads_to_no_internal_address_that_no_rule_names() {
 }
 
 #[test]
-fn no_rules_allow_nothing() {
+fn empty_rules_allow_no_target() {
     let rules = Rules::new(&[], &[]);
     for text in ["example.org:443", "8.8.8.8:53", "[2606:4700::1111]:443"] {
-        assert_eq!(rules.judge(&target(text)), Verdict::Denied(Reason::Unlisted));
+        assert_eq!(rules.judge(&target(text)), Verdict::Denied(DenialReason::Unlisted));
     }
 }
 
 #[test]
-fn a_reason_survives_json() {
+fn a_denial_reason_survives_json() {
     let reasons = [
-        (Reason::Unlisted, r#"{"code":"unlisted"}"#),
+        (DenialReason::Unlisted, r#"{"code":"unlisted"}"#),
         (
-            Reason::Listed { rule: "*.example.org:22".parse().unwrap() },
+            DenialReason::Listed { rule: "*.example.org:22".parse().unwrap() },
             r#"{"code":"listed","rule":"*.example.org:22"}"#,
         ),
         (
-            Reason::Internal { address: [10, 0, 0, 1].into(), class: AddressClass::Private },
+            DenialReason::Internal { address: [10, 0, 0, 1].into(), class: AddressClass::Private },
             r#"{"code":"internal","address":"10.0.0.1","class":"private"}"#,
         ),
     ];
     for (reason, json) in reasons {
         assert_eq!(serde_json::to_string(&reason).unwrap(), json);
-        assert_eq!(serde_json::from_str::<Reason>(json).unwrap(), reason);
+        assert_eq!(serde_json::from_str::<DenialReason>(json).unwrap(), reason);
         assert!(json.contains(&format!("\"code\":\"{}\"", reason.code())));
     }
 }
@@ -148,7 +148,8 @@ fn judge_slowly(allow: &[HostRule], deny: &[HostRule], target: &Target) -> Verdi
     let names = |rule: &&HostRule| match &target.host {
         TargetHost::Name(name) => rule.names(name, target.port),
         TargetHost::Address(IpAddr::V6(address)) => {
-            let mut meant = carried(*address).map(IpAddr::V4).chain([IpAddr::V6(*address)]);
+            let mut meant =
+                carried_ipv4_addresses(*address).map(IpAddr::V4).chain([IpAddr::V6(*address)]);
             meant.any(|address| rule.names_address(address, target.port))
         }
         TargetHost::Address(address) => rule.names_address(*address, target.port),
@@ -158,14 +159,14 @@ fn judge_slowly(allow: &[HostRule], deny: &[HostRule], target: &Target) -> Verdi
         TargetHost::Address(address) => rule.names_address(*address, target.port),
     };
     if let Some(rule) = deny.iter().find(names) {
-        return Verdict::Denied(Reason::Listed { rule: rule.clone() });
+        return Verdict::Denied(DenialReason::Listed { rule: rule.clone() });
     }
     match target.host {
         _ if allow.iter().any(allows) => Verdict::Allowed,
         TargetHost::Address(address) if classify(address) != AddressClass::Public => {
-            Verdict::Denied(Reason::Internal { address, class: classify(address) })
+            Verdict::Denied(DenialReason::Internal { address, class: classify(address) })
         }
-        _ => Verdict::Denied(Reason::Unlisted),
+        _ => Verdict::Denied(DenialReason::Unlisted),
     }
 }
 
@@ -206,7 +207,7 @@ fn rule() -> impl Strategy<Value = HostRule> {
 
 proptest! {
     #[test]
-    fn an_indexed_verdict_is_that_of_the_lists(
+    fn an_indexed_verdict_equals_the_verdict_of_the_lists(
         allow in proptest::collection::vec(rule(), 0..12),
         deny in proptest::collection::vec(rule(), 0..6),
         hosts in proptest::collection::vec(prop_oneof![
@@ -219,10 +220,13 @@ proptest! {
         for host in hosts {
             let target = Target { host, port };
             match (rules.judge(&target), judge_slowly(&allow, &deny, &target)) {
-                (Verdict::Denied(Reason::Listed { rule }), Verdict::Denied(Reason::Listed { .. })) => {
+                (
+                    Verdict::Denied(DenialReason::Listed { rule }),
+                    Verdict::Denied(DenialReason::Listed { .. }),
+                ) => {
                     prop_assert!(deny.contains(&rule));
                     let alone = judge_slowly(&[], std::slice::from_ref(&rule), &target);
-                    prop_assert_eq!(alone, Verdict::Denied(Reason::Listed { rule }));
+                    prop_assert_eq!(alone, Verdict::Denied(DenialReason::Listed { rule }));
                 }
                 (quick, slow) => prop_assert_eq!(quick, slow),
             }

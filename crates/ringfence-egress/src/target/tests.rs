@@ -38,7 +38,7 @@ fn a_name_is_folded_to_one_form() {
 }
 
 #[test]
-fn an_address_is_what_a_resolver_makes_of_it() {
+fn addresses_are_parsed_as_resolvers_parse_them() {
     for text in [
         "127.0.0.1",
         "127.0.0.1.",
@@ -72,7 +72,7 @@ fn an_address_is_what_a_resolver_makes_of_it() {
 }
 
 #[test]
-fn what_nobody_would_read_as_an_address_is_none() {
+fn malformed_addresses_are_refused() {
     for text in [
         "256.1.1.1",
         "1.2.3.256",
@@ -109,7 +109,7 @@ fn what_nobody_would_read_as_an_address_is_none() {
 }
 
 #[test]
-fn what_two_readers_could_read_in_two_ways_is_refused() {
+fn ambiguous_targets_are_refused() {
     refuse("", "there is no host");
     refuse(":80", "there is no host");
     refuse("user@example.org", "`user@example.org` names a user, which is no part of a host");
@@ -157,7 +157,8 @@ fn what_two_readers_could_read_in_two_ways_is_refused() {
     refuse("-1", "`-1` has a label that starts or ends with `-`");
     refuse(
         "xn--example-.org",
-        "`xn--example-.org` is a name in no script: it has characters that names may not have, or a wrong `xn--` label",
+        "`xn--example-.org` is a name in no script: it has characters that names may not have, or \
+         a wrong `xn--` label",
     );
     let long = format!("{}.org", "a".repeat(64));
     refuse(
@@ -185,7 +186,7 @@ fn a_port_is_a_number_from_1_to_65535() {
 }
 
 #[test]
-fn a_host_apart_from_its_port_is_read_the_same_way() {
+fn a_host_given_without_its_port_is_parsed_the_same_way() {
     for (host, shown) in [
         ("Example.org.", "example.org:443"),
         ("0x7f.1", "127.0.0.1:443"),

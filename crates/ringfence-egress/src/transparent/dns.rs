@@ -15,29 +15,29 @@ use ringfence_core::policy::HostName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::Carrier;
-use super::conversation::Conversation;
-use crate::proxy::Mode;
-use crate::{Denial, Reason, Verdict, Via};
+use super::PacketRelay;
+use super::stack_connection::StackConnection;
+use crate::proxy::ProxyMode;
+use crate::{Denial, DenialReason, RequestKind, Verdict};
 
 /// Time for which a client may cache an answer, in seconds. An answer never changes.
-const LIFETIME: u32 = 3600;
+const ANSWER_TTL_SECONDS: u32 = 3600;
 /// Longest question, in bytes: one name, and the options that clients add.
-const LONGEST_QUESTION: usize = 4096;
+const MAX_QUESTION_BYTES: usize = 4096;
 /// Size of a UDP answer that is announced to clients that use EDNS, in bytes. The answers
 /// themselves are always shorter.
-const LONGEST_ANSWER: u16 = 1232;
+const MAX_UDP_ANSWER_BYTES: u16 = 1232;
 
 /// Information about a name.
-enum Known {
+enum NameRecord {
     Address(Option<Ipv4Addr>),
     Pointer(HostName),
 }
 
-impl Carrier {
+impl PacketRelay {
     /// Returns the answer to a question, or `None` if the message is not a question. A message that
     /// cannot be read is answered with an error, if it has an identifier.
-    pub(super) fn answer(&self, message: &[u8]) -> Option<Vec<u8>> {
+    pub(super) fn answer_question(&self, message: &[u8]) -> Option<Vec<u8>> {
         let Ok(question) = Message::from_vec(message) else {
             let id = u16::from_be_bytes([*message.first()?, *message.get(1)?]);
             return Message::error_msg(id, OpCode::Query, ResponseCode::FormErr).to_vec().ok();
@@ -50,7 +50,7 @@ impl Carrier {
         answer.metadata.recursion_available = true;
         if question.edns.is_some() {
             let mut edns = Edns::new();
-            edns.set_max_payload(LONGEST_ANSWER);
+            edns.set_max_payload(MAX_UDP_ANSWER_BYTES);
             answer.set_edns(edns);
         }
         let query = match (question.metadata.op_code, question.queries.as_slice()) {
@@ -65,31 +65,35 @@ impl Carrier {
             }
         };
         answer.add_query(query.clone());
-        match self.look_up(query) {
+        match self.answer_query(query) {
             Ok(None) => {}
             Ok(Some(found)) => {
-                answer.add_answer(Record::from_rdata(query.name().clone(), LIFETIME, found));
+                answer.add_answer(Record::from_rdata(
+                    query.name().clone(),
+                    ANSWER_TTL_SECONDS,
+                    found,
+                ));
             }
             Err(code) => answer.metadata.response_code = code,
         }
         answer.to_vec().ok()
     }
 
-    fn look_up(&self, query: &Query) -> Result<Option<RData>, ResponseCode> {
+    fn answer_query(&self, query: &Query) -> Result<Option<RData>, ResponseCode> {
         if query.query_class() != DNSClass::IN {
             return Err(ResponseCode::Refused);
         }
-        match self.know(query)? {
-            Known::Pointer(name) => {
+        match self.find_record(query)? {
+            NameRecord::Pointer(name) => {
                 let name =
                     Name::from_ascii(format!("{name}.")).map_err(|_| ResponseCode::ServFail)?;
                 Ok(Some(RData::PTR(PTR(name))))
             }
-            Known::Address(address) => Ok(address.map(|address| RData::A(A(address)))),
+            NameRecord::Address(address) => Ok(address.map(|address| RData::A(A(address)))),
         }
     }
 
-    fn know(&self, query: &Query) -> Result<Known, ResponseCode> {
+    fn find_record(&self, query: &Query) -> Result<NameRecord, ResponseCode> {
         // A client that asks for the name of an address already has the address, so the question is
         // not an attempt to reach a host.
         if query.query_type() == RecordType::PTR {
@@ -98,49 +102,50 @@ impl Carrier {
             let IpAddr::V4(address) = address else { return Err(ResponseCode::NXDomain) };
             return self
                 .names()
-                .name(address)
+                .name_at(address)
                 .cloned()
-                .map(Known::Pointer)
+                .map(NameRecord::Pointer)
                 .ok_or(ResponseCode::NXDomain);
         }
         let said = query.name().to_ascii();
         let name: HostName = said.parse().map_err(|fault| {
-            self.deny_seldom(Denial::malformed(&said, Via::Dns, fault));
+            self.report_denial_once(Denial::for_malformed(&said, RequestKind::Dns, fault));
             ResponseCode::NXDomain
         })?;
         match self.proxy.rules().judge_lookup(&name) {
             Verdict::Allowed => {}
-            Verdict::Denied(Reason::Unlisted) if self.proxy.settings().mode == Mode::Observe => {}
+            Verdict::Denied(DenialReason::Unlisted)
+                if self.proxy.settings().mode == ProxyMode::Observe => {}
             Verdict::Denied(reason) => {
-                self.deny_seldom(Denial::of_name(&name, Via::Dns, reason));
+                self.report_denial_once(Denial::for_name(&name, RequestKind::Dns, reason));
                 return Err(ResponseCode::NXDomain);
             }
         }
         match query.query_type() {
             RecordType::A => self
                 .names()
-                .address(&name)
+                .assign_address(&name)
                 .map(Some)
-                .map(Known::Address)
+                .map(NameRecord::Address)
                 .ok_or(ResponseCode::ServFail),
-            _ => Ok(Known::Address(None)),
+            _ => Ok(NameRecord::Address(None)),
         }
     }
 
     /// Answers questions over TCP, each preceded by its length (RFC 1035, 4.2.2), until the client
     /// sends no more.
-    pub(super) async fn answer_all(&self, mut client: Conversation) {
+    pub(super) async fn answer_tcp_questions(&self, mut client: StackConnection) {
         let mut message = Vec::new();
         loop {
             let read = timeout(self.proxy.settings().limits.greeting, async {
                 message.resize(client.read_u16().await?.into(), 0);
-                if message.len() > LONGEST_QUESTION {
+                if message.len() > MAX_QUESTION_BYTES {
                     return Err(std::io::ErrorKind::InvalidData.into());
                 }
                 client.read_exact(&mut message).await
             });
             let Ok(Ok(_)) = read.await else { break };
-            let Some(answer) = self.answer(&message) else { break };
+            let Some(answer) = self.answer_question(&message) else { break };
             let Ok(length) = u16::try_from(answer.len()) else { break };
             if client.write_all(&[&length.to_be_bytes(), &answer[..]].concat()).await.is_err() {
                 break;

@@ -6,12 +6,12 @@
 //! so that a program inside sees a refused connection instead of one that opens and breaks. Only
 //! TCP passes.
 
-mod conversation;
 mod dns;
-mod names;
+mod name_table;
 mod packet;
-mod recent;
+mod recent_denials;
 mod stack;
+mod stack_connection;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -26,22 +26,22 @@ use tokio::io::unix::AsyncFd;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
-use self::conversation::{Conversation, Shared};
-use self::names::Names;
-use self::packet::{Flow, Packet};
-use self::recent::{RecentDenials, Telling};
-use self::stack::Stack;
-use crate::stream::Rewound;
-use crate::{Denial, Event, Proxy, Target, TargetError, Via, tunnel};
+use self::name_table::NameTable;
+use self::packet::{PacketKind, TcpFlow};
+use self::recent_denials::{DenialReport, RecentDenials};
+use self::stack::NetworkStack;
+use self::stack_connection::{SharedStack, StackConnection};
+use crate::stream::RewoundStream;
+use crate::{Denial, EgressEvent, Proxy, RequestKind, Target, TargetError, tunnel};
 
 /// Most connections that a tunnel carries at once. Each connection may fill two buffers in the
 /// memory of the host.
-const MOST_CONNECTIONS: usize = 1024;
+const MAX_CONNECTIONS: usize = 1024;
 /// Number of packets that are read before other tasks run.
-const BATCH: usize = 64;
+const PACKETS_PER_BATCH: usize = 64;
 /// Shortest pause between two runs of the stack, so that a timer that is always overdue does not
 /// keep a processor busy.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const MIN_RUN_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Tunnel whose other end is the only network interface of a sandbox.
 #[derive(Debug)]
@@ -60,10 +60,11 @@ impl Proxy {
     /// no connection is left. Every connection ends with the future.
     pub async fn carry_packets(&self, tunnel: Tunnel) -> io::Result<()> {
         let Tunnel { device, resolver, packet: longest } = tunnel;
-        let device = Arc::new(watch(device)?);
-        let most = self.settings().limits.connections.min(MOST_CONNECTIONS);
-        let shared = Shared::new(Stack::new(Arc::clone(&device), resolver, longest, most)?);
-        let carrier = Arc::new(Carrier {
+        let device = Arc::new(register_device(device)?);
+        let most = self.settings().limits.connections.min(MAX_CONNECTIONS);
+        let shared =
+            SharedStack::new(NetworkStack::new(Arc::clone(&device), resolver, longest, most)?);
+        let carrier = Arc::new(PacketRelay {
             proxy: self.clone(),
             shared: Arc::clone(&shared),
             resolver,
@@ -73,20 +74,25 @@ impl Proxy {
         let mut connections = JoinSet::new();
         let mut space = vec![0; longest.into()];
         loop {
-            let due = shared.stack().pump();
+            let due = shared.stack().send_due_packets();
             let due = async {
                 match due {
-                    Some(due) => sleep(due.max(SHORTEST_PAUSE)).await,
+                    Some(due) => sleep(due.max(MIN_RUN_INTERVAL)).await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
                 ready = device.readable() => {
                     let mut ready = ready?;
-                    for _ in 0..BATCH {
-                        match ready.try_io(|device| Ok(rustix::io::read(device.get_ref(), &mut space[..])?)) {
+                    for _ in 0..PACKETS_PER_BATCH {
+                        let read = ready.try_io(|device| {
+                            Ok(rustix::io::read(device.get_ref(), &mut space[..])?)
+                        });
+                        match read {
                             Ok(Ok(0)) => return Ok(()),
-                            Ok(Ok(length)) => carrier.take(&space[..length], &mut connections),
+                            Ok(Ok(length)) => {
+                                carrier.handle_packet(&space[..length], &mut connections);
+                            }
                             Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                             Ok(Err(error)) if is_gone(&error) => return Ok(()),
                             Ok(Err(error)) => return Err(error),
@@ -98,7 +104,7 @@ impl Proxy {
                 () = shared.moved.notified() => {}
                 () = due => {}
                 Some(_) = connections.join_next() => {}
-                () = self.drained(), if connections.is_empty() => return Ok(()),
+                () = self.wait_until_drained(), if connections.is_empty() => return Ok(()),
             }
         }
     }
@@ -106,9 +112,10 @@ impl Proxy {
 
 #[expect(
     deprecated,
-    reason = "its successor is unsafe, for types that lie about their descriptor: `OwnedFd` does not"
+    reason = "its successor is unsafe, for types that lie about their descriptor: `OwnedFd` does \
+              not"
 )]
-fn watch(device: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+fn register_device(device: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(device, Interest::READABLE)
 }
 
@@ -121,63 +128,66 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 /// State that all connections of one tunnel share.
-struct Carrier {
+struct PacketRelay {
     proxy: Proxy,
-    shared: Arc<Shared>,
+    shared: Arc<SharedStack>,
     resolver: Ipv4Addr,
-    names: Mutex<Names>,
-    told: Mutex<ToldDenials>,
+    names: Mutex<NameTable>,
+    told: Mutex<ReportedDenials>,
 }
 
 /// Denials that were reported a short time ago. Names and packets are counted separately, so that a
 /// flood of names leaves room for reports of packets.
 #[derive(Debug, Default)]
-struct ToldDenials {
+struct ReportedDenials {
     names: RecentDenials,
     packets: RecentDenials,
 }
 
-impl Carrier {
-    fn names(&self) -> MutexGuard<'_, Names> {
+impl PacketRelay {
+    fn names(&self) -> MutexGuard<'_, NameTable> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Handles one packet from the sandbox.
-    fn take(self: &Arc<Self>, bytes: &[u8], connections: &mut JoinSet<()>) {
-        match packet::read(bytes, self.resolver) {
-            Packet::Segment(flow) => self.shared.stack().segment(flow, bytes),
-            Packet::Opening(flow) => {
-                if self.shared.stack().is_new(flow, bytes) {
-                    connections.spawn(Arc::clone(self).carry(flow, bytes.into()));
+    fn handle_packet(self: &Arc<Self>, bytes: &[u8], connections: &mut JoinSet<()>) {
+        match packet::classify_packet(bytes, self.resolver) {
+            PacketKind::Segment(flow) => self.shared.stack().handle_segment(flow, bytes),
+            PacketKind::Opening(flow) => {
+                if self.shared.stack().is_new_connection(flow, bytes) {
+                    connections.spawn(Arc::clone(self).carry_connection(flow, bytes.into()));
                 }
             }
-            Packet::Question { from, to, message } => {
-                if let Some(answer) = self.answer(message) {
-                    self.shared.stack().send(&packet::datagram(to, from, &answer));
+            PacketKind::Question { from, to, message } => {
+                if let Some(answer) = self.answer_question(message) {
+                    self.shared.stack().send(&packet::build_datagram(to, from, &answer));
                 }
             }
-            Packet::Unwanted { protocol, to, port } => {
-                self.deny_seldom(Denial::of_protocol(protocol, to, port));
-                if let Some(answer) = packet::forbidden(bytes) {
+            PacketKind::Unwanted { protocol, to, port } => {
+                self.report_denial_once(Denial::for_packet(protocol, to, port));
+                if let Some(answer) = packet::build_forbidden_reply(bytes) {
                     self.shared.stack().send(&answer);
                 }
             }
-            Packet::Noise => {}
+            PacketKind::Noise => {}
         }
     }
 
     /// Carries the connection that the packet `opening` asks for.
-    async fn carry(self: Arc<Self>, flow: Flow, opening: Box<[u8]>) {
-        if *flow.to.ip() == self.resolver && flow.to.port() == packet::DNS {
+    async fn carry_connection(self: Arc<Self>, flow: TcpFlow, opening: Box<[u8]>) {
+        if *flow.to.ip() == self.resolver && flow.to.port() == packet::DNS_PORT {
             if let Some(client) = self.accept(flow, &opening).await {
-                self.answer_all(client).await;
+                self.answer_tcp_questions(client).await;
             }
             return;
         }
-        let asked = match self.target(flow.to) {
-            Ok(target) => {
-                self.proxy.connect(&target, Via::Transparent).await.ok().map(|made| (target, made))
-            }
+        let asked = match self.target_at(flow.to) {
+            Ok(target) => self
+                .proxy
+                .connect(&target, RequestKind::Transparent)
+                .await
+                .ok()
+                .map(|made| (target, made)),
             Err(_) => None,
         };
         let Some((target, connection)) = asked else {
@@ -185,45 +195,55 @@ impl Carrier {
             return;
         };
         if let Some(client) = self.accept(flow, &opening).await {
-            tunnel::run(&self.proxy, Rewound::new(Bytes::new(), client), connection, &target).await;
+            tunnel::carry_tunnel(
+                &self.proxy,
+                RewoundStream::new(Bytes::new(), client),
+                connection,
+                &target,
+            )
+            .await;
         }
     }
 
-    async fn accept(&self, flow: Flow, opening: &[u8]) -> Option<Conversation> {
-        let mut client = Conversation::accept(&self.shared, flow, opening)?;
-        let agreed = timeout(self.proxy.settings().limits.greeting, client.established()).await;
+    async fn accept(&self, flow: TcpFlow, opening: &[u8]) -> Option<StackConnection> {
+        let mut client = StackConnection::accept(&self.shared, flow, opening)?;
+        let agreed =
+            timeout(self.proxy.settings().limits.greeting, client.wait_until_established()).await;
         matches!(agreed, Ok(Ok(()))).then_some(client)
     }
 
     /// Returns the target of a connection to the address `to`.
-    fn target(&self, to: SocketAddrV4) -> Result<Target, TargetError> {
-        match self.names().name(*to.ip()) {
+    fn target_at(&self, to: SocketAddrV4) -> Result<Target, TargetError> {
+        match self.names().name_at(*to.ip()) {
             Some(name) => Target::from_parts(name.as_str(), to.port()),
             None => Target::from_address((*to.ip()).into(), to.port()),
         }
     }
 
     /// Reports a denial to the owner, unless the same denial was reported a moment ago.
-    fn deny_seldom(&self, denial: Denial) {
+    fn report_denial_once(&self, denial: Denial) {
         let telling = {
             let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            let recent = if denial.via == Via::Dns { &mut told.names } else { &mut told.packets };
+            let recent =
+                if denial.via == RequestKind::Dns { &mut told.names } else { &mut told.packets };
             recent.add(&denial.target)
         };
         match telling {
-            Telling::Denial => drop(self.proxy.deny(denial)),
-            Telling::Omitted(denials) => self.proxy.tell(Event::Omitted { denials }),
-            Telling::Nothing => {}
+            DenialReport::Denial => drop(self.proxy.report_denial(denial)),
+            DenialReport::Omitted(denials) => {
+                self.proxy.report_event(EgressEvent::Omitted { denials })
+            }
+            DenialReport::Nothing => {}
         }
     }
 }
 
-impl Drop for Carrier {
+impl Drop for PacketRelay {
     fn drop(&mut self) {
         let told = self.told.get_mut().unwrap_or_else(PoisonError::into_inner);
         let denials = told.names.take_omitted() + told.packets.take_omitted();
         if denials > 0 {
-            self.proxy.tell(Event::Omitted { denials });
+            self.proxy.report_event(EgressEvent::Omitted { denials });
         }
     }
 }

@@ -15,26 +15,26 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::{Event, Limits, Mode, Resolver, Rules, Settings};
+use crate::{ClientLimits, EgressEvent, ProxyMode, ProxySettings, Resolver, Rules};
 
 const RESOLVER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
-const INSIDE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+const SANDBOX_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Sandbox end of a tunnel.
 struct Sandbox {
     device: AsyncFd<OwnedFd>,
     proxy: Proxy,
-    events: Arc<Mutex<Vec<Event>>>,
+    events: Arc<Mutex<Vec<EgressEvent>>>,
     carried: JoinHandle<io::Result<()>>,
 }
 
 impl Sandbox {
     fn new(allow: &[&str]) -> Sandbox {
-        Sandbox::with_limits(allow, Limits::default())
+        Sandbox::with_limits(allow, ClientLimits::default())
     }
 
-    fn with_limits(allow: &[&str], limits: Limits) -> Sandbox {
+    fn with_limits(allow: &[&str], limits: ClientLimits) -> Sandbox {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -42,20 +42,20 @@ impl Sandbox {
         let allow: Vec<_> = allow.iter().map(|rule| rule.parse().unwrap()).collect();
         let nobody: SocketAddr = ([127, 0, 0, 1], 9).into();
         let rules = Rules::new(&allow, &[]);
-        let settings = Settings {
-            mode: Mode::Enforce,
+        let settings = ProxySettings {
+            mode: ProxyMode::Enforce,
             upstream: None,
             limits,
-            resolver: Resolver::at(nobody).unwrap(),
+            resolver: Resolver::for_server(nobody).unwrap(),
             credentials: None,
         };
-        let events: Arc<Mutex<Vec<Event>>> = Arc::default();
+        let events: Arc<Mutex<Vec<EgressEvent>>> = Arc::default();
         let told = Arc::clone(&events);
         let proxy = Proxy::new(rules, settings, move |event| told.lock().unwrap().push(event));
         let tunnel = Tunnel { device: theirs, resolver: RESOLVER, packet: 32 * 1024 };
         let carrier = proxy.clone();
         let carried = tokio::spawn(async move { carrier.carry_packets(tunnel).await });
-        Sandbox { device: watch(ours).unwrap(), proxy, events, carried }
+        Sandbox { device: register_device(ours).unwrap(), proxy, events, carried }
     }
 
     async fn send(&self, packet: &[u8]) {
@@ -101,13 +101,15 @@ impl Sandbox {
     async fn ask(&self, name: &str, kind: RecordType) -> (ResponseCode, Vec<RData>) {
         let mut question = Message::new(7, MessageType::Query, OpCode::Query);
         question.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
-        let (from, to) =
-            (SocketAddrV4::new(INSIDE, 40000), SocketAddrV4::new(RESOLVER, packet::DNS));
-        self.send(&packet::datagram(from, to, &question.to_vec().unwrap())).await;
+        let (from, to) = (
+            SocketAddrV4::new(SANDBOX_ADDRESS, 40000),
+            SocketAddrV4::new(RESOLVER, packet::DNS_PORT),
+        );
+        self.send(&packet::build_datagram(from, to, &question.to_vec().unwrap())).await;
         let bytes = self.receive_for(IpProtocol::Udp, from.port()).await;
         let bytes = Ipv4Packet::new_checked(&bytes[..]).unwrap();
         let datagram = UdpPacket::new_checked(bytes.payload()).unwrap();
-        assert!(datagram.verify_checksum(&RESOLVER.into(), &INSIDE.into()));
+        assert!(datagram.verify_checksum(&RESOLVER.into(), &SANDBOX_ADDRESS.into()));
         let answer = Message::from_vec(datagram.payload()).unwrap();
         assert_eq!((answer.metadata.id, answer.metadata.message_type), (7, MessageType::Response));
         (
@@ -126,10 +128,10 @@ impl Sandbox {
     async fn hear(&self, from: u16, to: SocketAddrV4) -> (TcpControl, TcpSeqNumber) {
         let bytes = self.receive_for(IpProtocol::Tcp, from).await;
         let bytes = Ipv4Packet::new_checked(&bytes[..]).unwrap();
-        assert_eq!((bytes.src_addr(), bytes.dst_addr()), (*to.ip(), INSIDE));
+        assert_eq!((bytes.src_addr(), bytes.dst_addr()), (*to.ip(), SANDBOX_ADDRESS));
         let answer = TcpPacket::new_checked(bytes.payload()).unwrap();
         assert_eq!(answer.src_port(), to.port());
-        let (source, destination) = ((*to.ip()).into(), INSIDE.into());
+        let (source, destination) = ((*to.ip()).into(), SANDBOX_ADDRESS.into());
         let answer =
             TcpRepr::parse(&answer, &source, &destination, &ChecksumCapabilities::default())
                 .unwrap();
@@ -137,10 +139,10 @@ impl Sandbox {
     }
 
     /// Returns the target, the reason and the origin of each denial that the owner was told about.
-    fn denied(&self) -> Vec<(String, &'static str, Via)> {
+    fn denied(&self) -> Vec<(String, &'static str, RequestKind)> {
         let events = self.events.lock().unwrap();
         let denials = events.iter().filter_map(|event| match event {
-            Event::Denied(denial) => {
+            EgressEvent::Denied(denial) => {
                 Some((denial.target.clone(), denial.reason.code(), denial.via))
             }
             _ => None,
@@ -177,7 +179,7 @@ fn segment(
     };
     let length = segment.buffer_len();
     let header = Ipv4Repr {
-        src_addr: INSIDE,
+        src_addr: SANDBOX_ADDRESS,
         dst_addr: *to.ip(),
         next_header: IpProtocol::Tcp,
         payload_len: length,
@@ -187,7 +189,7 @@ fn segment(
     let sums = ChecksumCapabilities::default();
     header.emit(&mut Ipv4Packet::new_unchecked(&mut bytes[..]), &sums);
     let mut packet = TcpPacket::new_unchecked(&mut bytes[IPV4_HEADER_LEN..]);
-    segment.emit(&mut packet, &INSIDE.into(), &(*to.ip()).into(), &sums);
+    segment.emit(&mut packet, &SANDBOX_ADDRESS.into(), &(*to.ip()).into(), &sums);
     bytes
 }
 
@@ -220,7 +222,7 @@ async fn an_allowed_name_has_one_address_and_others_do_not_exist() {
     for kind in [RecordType::A, RecordType::AAAA, RecordType::TXT] {
         assert_eq!(sandbox.ask("a.org.", kind).await, (ResponseCode::NXDomain, Vec::new()));
     }
-    assert_eq!(sandbox.denied(), [("a.org".to_owned(), "unlisted", Via::Dns)]);
+    assert_eq!(sandbox.denied(), [("a.org".to_owned(), "unlisted", RequestKind::Dns)]);
 }
 
 #[tokio::test]
@@ -228,7 +230,7 @@ async fn a_connection_that_no_rule_allows_is_reset_and_one_that_a_rule_allows_is
     let (listener, address) = server().await;
     let denied = Sandbox::new(&["a.org"]);
     assert_eq!(denied.knock(40000, address).await.0, TcpControl::Rst);
-    assert_eq!(denied.denied(), [(address.to_string(), "internal", Via::Transparent)]);
+    assert_eq!(denied.denied(), [(address.to_string(), "internal", RequestKind::Transparent)]);
 
     let allowed = Sandbox::new(&[&address.to_string()]);
     let (control, number) = allowed.knock(40000, address).await;
@@ -250,7 +252,7 @@ async fn a_connection_that_no_rule_allows_is_reset_and_one_that_a_rule_allows_is
 }
 
 #[tokio::test]
-async fn names_and_connections_go_by_the_rules_that_hold_now_and_what_is_open_is_ended() {
+async fn new_rules_apply_to_names_and_connections_and_end_open_ones() {
     let (listener, address) = server().await;
     let sandbox = Sandbox::new(&["a.org", &address.to_string()]);
     let (code, found) = sandbox.ask("a.org.", RecordType::A).await;
@@ -277,38 +279,40 @@ async fn names_and_connections_go_by_the_rules_that_hold_now_and_what_is_open_is
 }
 
 #[tokio::test]
-async fn an_address_that_stands_for_no_name_leads_nowhere() {
+async fn connections_to_an_unassigned_address_are_denied() {
     let sandbox = Sandbox::new(&["a.org"]);
     let address = SocketAddrV4::new(Ipv4Addr::new(198, 18, 77, 7), 443);
     assert_eq!(sandbox.knock(40000, address).await.0, TcpControl::Rst);
-    assert_eq!(sandbox.denied(), [(address.to_string(), "internal", Via::Transparent)]);
+    assert_eq!(sandbox.denied(), [(address.to_string(), "internal", RequestKind::Transparent)]);
 }
 
 #[tokio::test]
-async fn datagrams_are_refused_at_once_and_told_of_once() {
+async fn datagrams_are_refused_at_once_and_reported_once() {
     let sandbox = Sandbox::new(&["1.1.1.1", "1.1.1.1:53"]);
-    let (from, to) =
-        (SocketAddrV4::new(INSIDE, 40000), SocketAddrV4::new(Ipv4Addr::new(1, 1, 1, 1), 53));
+    let (from, to) = (
+        SocketAddrV4::new(SANDBOX_ADDRESS, 40000),
+        SocketAddrV4::new(Ipv4Addr::new(1, 1, 1, 1), 53),
+    );
     for _ in 0..3 {
-        sandbox.send(&packet::datagram(from, to, b"who is it")).await;
+        sandbox.send(&packet::build_datagram(from, to, b"who is it")).await;
         let bytes = sandbox.receive().await;
         let bytes = Ipv4Packet::new_checked(&bytes[..]).unwrap();
-        assert_eq!((bytes.next_header(), bytes.dst_addr()), (IpProtocol::Icmp, INSIDE));
+        assert_eq!((bytes.next_header(), bytes.dst_addr()), (IpProtocol::Icmp, SANDBOX_ADDRESS));
         let refusal = Icmpv4Packet::new_checked(bytes.payload()).unwrap();
         assert_eq!(
             Icmpv4DstUnreachable::from(refusal.msg_code()),
             Icmpv4DstUnreachable::CommProhibited
         );
     }
-    assert_eq!(sandbox.denied(), [("1.1.1.1:53".to_owned(), "protocol", Via::Transparent)]);
+    assert_eq!(sandbox.denied(), [("1.1.1.1:53".to_owned(), "protocol", RequestKind::Transparent)]);
 }
 
 #[tokio::test]
-async fn fragments_and_datagrams_to_groups_are_told_of() {
+async fn fragments_and_multicast_datagrams_are_reported() {
     let sandbox = Sandbox::new(&["1.1.1.1"]);
-    let from = SocketAddrV4::new(INSIDE, 40000);
+    let from = SocketAddrV4::new(SANDBOX_ADDRESS, 40000);
     let datagram = |to: [u8; 4], port: u16| {
-        packet::datagram(from, SocketAddrV4::new(to.into(), port), &[0; 3000])
+        packet::build_datagram(from, SocketAddrV4::new(to.into(), port), &[0; 3000])
     };
     let fragment = |packet: &[u8], offset: u16, has_more: bool| {
         let start = IPV4_HEADER_LEN + usize::from(offset);
@@ -339,12 +343,12 @@ async fn fragments_and_datagrams_to_groups_are_told_of() {
 }
 
 #[tokio::test]
-async fn packets_that_wait_are_dealt_with_before_a_tunnel_ends() {
+async fn waiting_packets_are_handled_before_a_tunnel_ends() {
     let mut sandbox = Sandbox::new(&[]);
-    let from = SocketAddrV4::new(INSIDE, 40000);
+    let from = SocketAddrV4::new(SANDBOX_ADDRESS, 40000);
     for last in 1..=20 {
         let to = SocketAddrV4::new(Ipv4Addr::new(9, 9, 9, last), 53);
-        sandbox.send(&packet::datagram(from, to, b"who is it")).await;
+        sandbox.send(&packet::build_datagram(from, to, b"who is it")).await;
         sandbox.send(&segment(40000, to, TcpControl::Syn, None)).await;
     }
     sandbox.proxy.drain();
@@ -354,9 +358,9 @@ async fn packets_that_wait_are_dealt_with_before_a_tunnel_ends() {
 }
 
 #[tokio::test]
-async fn more_connections_than_there_may_be_are_refused() {
+async fn connections_over_the_limit_are_refused() {
     let (_listener, address) = server().await;
-    let limits = Limits { connections: 8, ..Limits::default() };
+    let limits = ClientLimits { connections: 8, ..ClientLimits::default() };
     let sandbox = Sandbox::with_limits(&[&address.to_string()], limits);
     let mut open = 0;
     for port in 40000..40100 {
@@ -373,8 +377,9 @@ async fn more_connections_than_there_may_be_are_refused() {
 async fn no_packet_breaks_the_tunnel() {
     let (_listener, address) = server().await;
     let sandbox = Sandbox::new(&["a.org", &address.to_string()]);
-    let from = SocketAddrV4::new(INSIDE, 40000);
-    let question = packet::datagram(from, SocketAddrV4::new(RESOLVER, packet::DNS), &[0; 40]);
+    let from = SocketAddrV4::new(SANDBOX_ADDRESS, 40000);
+    let question =
+        packet::build_datagram(from, SocketAddrV4::new(RESOLVER, packet::DNS_PORT), &[0; 40]);
     let controls =
         [TcpControl::Syn, TcpControl::None, TcpControl::Psh, TcpControl::Fin, TcpControl::Rst];
     let seeds: Vec<Vec<u8>> = controls
@@ -411,10 +416,10 @@ async fn no_packet_breaks_the_tunnel() {
     let answered = async {
         let mut question = Message::new(9, MessageType::Query, OpCode::Query);
         question.add_query(Query::query(Name::from_ascii("a.org.").unwrap(), RecordType::A));
-        let to = SocketAddrV4::new(RESOLVER, packet::DNS);
+        let to = SocketAddrV4::new(RESOLVER, packet::DNS_PORT);
         sandbox
-            .send(&packet::datagram(
-                SocketAddrV4::new(INSIDE, 50000),
+            .send(&packet::build_datagram(
+                SocketAddrV4::new(SANDBOX_ADDRESS, 50000),
                 to,
                 &question.to_vec().unwrap(),
             ))

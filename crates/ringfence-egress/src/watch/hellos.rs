@@ -12,51 +12,51 @@
 
 use memchr::memchr_iter;
 
-use super::Finding;
+use super::StreamFinding;
 use crate::hello::{
-    self, CLIENT_HELLO, HANDSHAKE, Hello, LONGEST_RECORD, MESSAGE_HEADER, RECORD_HEADER,
-    SERVER_NAME,
+    self, CLIENT_HELLO, ClientHello, HANDSHAKE, MAX_RECORD_BYTES, MESSAGE_HEADER_BYTES,
+    RECORD_HEADER_BYTES, SERVER_NAME_EXTENSION,
 };
 
 /// Most bytes that encryption adds to a record, RFC 5246, 6.2.3.
-const LONGEST_RECORD_EXPANSION: usize = 2048;
+const MAX_RECORD_EXPANSION_BYTES: usize = 2048;
 /// Highest major version that some server accepts in the first record: the limit of Go.
-const LAST_MAJOR_VERSION: u8 = 0x0f;
+const MAX_MAJOR_VERSION: u8 = 0x0f;
 /// Longest hello that some server reads, in bytes: the limit of OpenSSL.
-const LONGEST_MESSAGE: usize = 131_396;
+const MAX_MESSAGE_BYTES: usize = 131_396;
 /// Number of bytes before the lists of a hello: message header, version and random.
-const FIXED_FIELDS: usize = MESSAGE_HEADER + 2 + 32;
+const FIXED_FIELDS_BYTES: usize = MESSAGE_HEADER_BYTES + 2 + 32;
 /// Number of bytes before the first name in an extension: length of the list, type and length of
 /// the name.
-const SERVER_NAME_HEADER: usize = 5;
-/// Most candidates that may be open at once. [`MOST_KEPT`] limits the bytes that they keep. In
+const SERVER_NAME_HEADER_BYTES: usize = 5;
+/// Most candidates that may be open at once. [`MAX_KEPT_BYTES`] limits the bytes that they keep. In
 /// ordinary data, hardly one candidate is open by chance.
-const MOST_CANDIDATES: usize = 32;
-const MOST_KEPT: usize = 256 * 1024;
+const MAX_CANDIDATES: usize = 32;
+const MAX_KEPT_BYTES: usize = 256 * 1024;
 
 /// Scanner that finds hellos in a client's stream.
 #[derive(Debug, Default)]
 pub(crate) struct HelloScanner {
     /// Number of bytes of the stream that were read.
     offset: u64,
-    candidates: Vec<Candidate>,
+    candidates: Vec<HelloCandidate>,
 }
 
 impl HelloScanner {
     /// Reads the next bytes of the stream, and adds each result to `findings`.
-    pub(crate) fn read(&mut self, bytes: &[u8], findings: &mut Vec<Finding>) {
-        self.candidates.retain_mut(|candidate| candidate.goes_on(bytes, findings));
+    pub(crate) fn read(&mut self, bytes: &[u8], findings: &mut Vec<StreamFinding>) {
+        self.candidates.retain_mut(|candidate| candidate.read_more(bytes, findings));
         for at in memchr_iter(HANDSHAKE, bytes) {
             if !may_begin_hello(&bytes[at..]) {
                 continue;
             }
-            let mut candidate = Candidate::new(self.offset + at as u64);
-            if candidate.goes_on(&bytes[at..], findings) {
+            let mut candidate = HelloCandidate::new(self.offset + at as u64);
+            if candidate.read_more(&bytes[at..], findings) {
                 self.candidates.push(candidate);
             }
             let kept: usize = self.candidates.iter().map(|candidate| candidate.message.len()).sum();
-            if self.candidates.len() > MOST_CANDIDATES || kept > MOST_KEPT {
-                findings.push(Finding::TooManyHellos);
+            if self.candidates.len() > MAX_CANDIDATES || kept > MAX_KEPT_BYTES {
+                findings.push(StreamFinding::TooManyHellos);
                 break;
             }
         }
@@ -74,9 +74,9 @@ impl HelloScanner {
 /// hello. An empty record does not count, because the next record opens a candidate of its own.
 fn may_begin_hello(bytes: &[u8]) -> bool {
     let has = |at: usize, test: fn(u8) -> bool| bytes.get(at).is_none_or(|byte| test(*byte));
-    has(1, |major| major <= LAST_MAJOR_VERSION)
-        && has(RECORD_HEADER, |kind| kind == CLIENT_HELLO)
-        && bytes.get(3..RECORD_HEADER) != Some(&[0, 0])
+    has(1, |major| major <= MAX_MAJOR_VERSION)
+        && has(RECORD_HEADER_BYTES, |kind| kind == CLIENT_HELLO)
+        && bytes.get(3..RECORD_HEADER_BYTES) != Some(&[0, 0])
 }
 
 /// Returns whether a list of names has a part that a server could compare with its own name. In a
@@ -90,7 +90,7 @@ fn may_be_name(names: &[u8]) -> bool {
 
 /// Possible hello that begins at some byte of a stream.
 #[derive(Debug)]
-struct Candidate {
+struct HelloCandidate {
     start: u64,
     /// Header of the current record, as far as it has arrived.
     header: Vec<u8>,
@@ -107,9 +107,9 @@ struct Candidate {
     has_name: bool,
 }
 
-impl Candidate {
-    fn new(start: u64) -> Candidate {
-        Candidate {
+impl HelloCandidate {
+    fn new(start: u64) -> HelloCandidate {
+        HelloCandidate {
             start,
             header: Vec::new(),
             rest: 0,
@@ -122,11 +122,11 @@ impl Candidate {
     }
 
     /// Reads the next bytes, and returns whether the candidate stays open.
-    fn goes_on(&mut self, mut bytes: &[u8], findings: &mut Vec<Finding>) -> bool {
+    fn read_more(&mut self, mut bytes: &[u8], findings: &mut Vec<StreamFinding>) -> bool {
         while !bytes.is_empty() {
             if self.rest == 0 {
                 let (part, others) =
-                    bytes.split_at(bytes.len().min(RECORD_HEADER - self.header.len()));
+                    bytes.split_at(bytes.len().min(RECORD_HEADER_BYTES - self.header.len()));
                 self.header.extend_from_slice(part);
                 bytes = others;
                 if !self.is_record() {
@@ -140,8 +140,8 @@ impl Candidate {
             if self.header[0] == HANDSHAKE {
                 self.message.extend_from_slice(part);
                 let may_be_named = self.read_lists();
-                if let Some(hello) = self.whole_hello() {
-                    findings.extend(hello.map(Finding::Hello));
+                if let Some(hello) = self.complete_hello() {
+                    findings.extend(hello.map(StreamFinding::Hello));
                     return false;
                 }
                 if !may_be_named && !self.is_one_record() {
@@ -168,15 +168,15 @@ impl Candidate {
                 self.header.clear();
             }
             self.first_length.get_or_insert(self.rest);
-            return self.rest <= LONGEST_RECORD + LONGEST_RECORD_EXPANSION;
+            return self.rest <= MAX_RECORD_BYTES + MAX_RECORD_EXPANSION_BYTES;
         }
         true
     }
 
     /// Returns `None` until the hello is complete. Returns `Some(None)` for a complete hello that
     /// names no server and is there by chance.
-    fn whole_hello(&self) -> Option<Option<Hello>> {
-        let total = self.total().filter(|total| *total <= self.message.len())?;
+    fn complete_hello(&self) -> Option<Option<ClientHello>> {
+        let total = self.message_bytes().filter(|total| *total <= self.message.len())?;
         if !self.is_likely() {
             return Some(None);
         }
@@ -185,14 +185,14 @@ impl Candidate {
         let hello = if is_alone {
             hello::read_hello(&self.message)
         } else {
-            Hello::Unreadable(fault.to_owned())
+            ClientHello::Unreadable(fault.to_owned())
         };
         Some(Some(hello))
     }
 
     /// Returns the length of the whole message, as its header states it.
-    fn total(&self) -> Option<usize> {
-        hello::message_length(&self.message).map(|length| MESSAGE_HEADER + length)
+    fn message_bytes(&self) -> Option<usize> {
+        hello::message_length(&self.message).map(|length| MESSAGE_HEADER_BYTES + length)
     }
 
     /// Returns whether the candidate is unlikely to occur by chance: less than once in 10^13 bytes.
@@ -202,7 +202,7 @@ impl Candidate {
 
     /// Returns whether the message has the length of the first record.
     fn is_one_record(&self) -> bool {
-        self.total().is_some_and(|total| self.first_length == Some(total))
+        self.message_bytes().is_some_and(|total| self.first_length == Some(total))
     }
 
     /// Reads the lists of the hello, as far as they have arrived, up to the extension that names a
@@ -211,15 +211,15 @@ impl Candidate {
         if self.message.first().is_some_and(|kind| *kind != CLIENT_HELLO) {
             return false;
         }
-        let Some(total) = self.total() else { return true };
-        if total > LONGEST_MESSAGE {
+        let Some(total) = self.message_bytes() else { return true };
+        if total > MAX_MESSAGE_BYTES {
             return false;
         }
         if self.extension.is_none() {
-            let mut at = FIXED_FIELDS;
+            let mut at = FIXED_FIELDS_BYTES;
             // Session, ciphers and compression, each preceded by its length.
             for width in [1, 2, 1] {
-                let Some(length) = self.number(at, width) else { return at + width <= total };
+                let Some(length) = self.read_number(at, width) else { return at + width <= total };
                 at += width + length;
             }
             self.extension = Some(at + 2);
@@ -227,17 +227,18 @@ impl Candidate {
         // Read on without the length of the extension list, because some servers ignore that length
         // and stop at an extension that is cut off.
         while let Some(at) = self.extension.filter(|_| !self.has_name) {
-            let (Some(kind), Some(length)) = (self.number(at, 2), self.number(at + 2, 2)) else {
+            let (Some(kind), Some(length)) = (self.read_number(at, 2), self.read_number(at + 2, 2))
+            else {
                 return at + 4 <= total;
             };
             let end = at + 4 + length;
             if end > total {
                 return false;
             }
-            if kind == usize::from(SERVER_NAME) && length > SERVER_NAME_HEADER {
-                let name_at = at + 4 + SERVER_NAME_HEADER;
-                let Some(name_length) = self.number(name_at - 2, 2) else { return true };
-                let list_end = at + 6 + self.number(at + 4, 2).unwrap_or_default();
+            if kind == usize::from(SERVER_NAME_EXTENSION) && length > SERVER_NAME_HEADER_BYTES {
+                let name_at = at + 4 + SERVER_NAME_HEADER_BYTES;
+                let Some(name_length) = self.read_number(name_at - 2, 2) else { return true };
+                let list_end = at + 6 + self.read_number(at + 4, 2).unwrap_or_default();
                 let fits = name_at + name_length <= list_end && list_end <= end;
                 let names = self.message.get(name_at..list_end);
                 self.begins_name = fits && names.is_none();
@@ -253,7 +254,7 @@ impl Candidate {
 
     /// Returns the number of `width` bytes at a position of the message, or `None` if the bytes
     /// have not arrived.
-    fn number(&self, at: usize, width: usize) -> Option<usize> {
+    fn read_number(&self, at: usize, width: usize) -> Option<usize> {
         let bytes = self.message.get(at..at + width)?;
         Some(bytes.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)))
     }

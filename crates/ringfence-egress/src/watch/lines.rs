@@ -8,14 +8,14 @@
 use memchr::memchr;
 
 use crate::opening::{
-    LONGEST_LINE, LineRule, PROXY_SIGNATURE, RequestLine, ends_header, has_host_header,
+    LineRule, MAX_LINE_BYTES, PROXY_SIGNATURE, RequestLine, ends_header, has_host_header,
     has_url_target, has_version_word, is_blank, is_lead, may_begin_host_header, names_host,
     read_first_line, read_long_first_line,
 };
 
 /// Longest unfinished line, in bytes, that is read again with each new piece. A longer line is read
-/// when it ends or grows longer than [`LONGEST_LINE`].
-const LONGEST_UNFINISHED_LINE: usize = 1024;
+/// when it ends or grows longer than [`MAX_LINE_BYTES`].
+const MAX_UNFINISHED_LINE_BYTES: usize = 1024;
 
 /// Scanner that finds requests in a client's stream.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct LineScanner {
     rule: LineRule,
     /// Current line, as far as it has arrived. The first line continues up to a carriage return
     /// with a line feed, because some servers end a line only at both, and keeps at most one byte
-    /// more than [`LONGEST_LINE`]. Of a later line that is too long, `line` keeps the end.
+    /// more than [`MAX_LINE_BYTES`]. Of a later line that is too long, `line` keeps the end.
     line: Vec<u8>,
     /// True if the first line contains a line feed without a carriage return.
     has_feed: bool,
@@ -49,14 +49,14 @@ impl LineScanner {
 
     /// Ends the search, unless the rule is [`LineRule::Every`]. A server that speaks has read the
     /// first line as another protocol.
-    pub(crate) fn hear_server(&mut self) {
+    pub(crate) fn note_server_spoke(&mut self) {
         if self.rule != LineRule::Every {
             *self = LineScanner::new(LineRule::None);
         }
     }
 
     /// Reads the next bytes, and returns whether a line is a request that must not pass.
-    pub(crate) fn finds_request(&mut self, mut bytes: &[u8]) -> bool {
+    pub(crate) fn scan_for_request(&mut self, mut bytes: &[u8]) -> bool {
         while self.rule != LineRule::None {
             let feed = memchr(b'\n', bytes);
             let piece = &bytes[..feed.unwrap_or(bytes.len())];
@@ -69,7 +69,7 @@ impl LineScanner {
             };
             let Some(feed) = feed else { return is_found || self.names_host_so_far() };
             bytes = &bytes[feed + 1..];
-            if is_found || self.ends_line() {
+            if is_found || self.judge_line() {
                 return true;
             }
         }
@@ -78,11 +78,11 @@ impl LineScanner {
 
     /// Reads the end of the stream, and returns whether the line that it ends is a request that
     /// must not pass.
-    pub(crate) fn finds_request_at_end(&mut self) -> bool {
+    pub(crate) fn scan_end_for_request(&mut self) -> bool {
         match self.rule {
             LineRule::None => false,
             LineRule::First => self.read_first_line() == RequestLine::Whole,
-            _ => self.ends_line(),
+            _ => self.judge_line(),
         }
     }
 
@@ -92,10 +92,10 @@ impl LineScanner {
     }
 
     /// Judges a line at its line feed, and returns whether the line is a request.
-    fn ends_line(&mut self) -> bool {
+    fn judge_line(&mut self) -> bool {
         let is_request = match self.rule {
             LineRule::None => false,
-            LineRule::First => return self.ends_first_line(),
+            LineRule::First => return self.judge_first_line(),
             _ if self.is_long => has_host_header(&self.line),
             LineRule::NoHostUntilAnswered => names_host(&self.line),
             LineRule::UntilAnswered | LineRule::Every => {
@@ -108,7 +108,7 @@ impl LineScanner {
     }
 
     /// Judges the first line at a line feed, and returns whether the line is a request.
-    fn ends_first_line(&mut self) -> bool {
+    fn judge_first_line(&mut self) -> bool {
         if self.line.is_empty() {
             self.extend_lead(b"\n");
             return false;
@@ -145,7 +145,7 @@ impl LineScanner {
 
     /// Returns whether an unfinished line already names a host.
     fn names_host_so_far(&self) -> bool {
-        let is_read = !self.is_long && self.line.len() <= LONGEST_UNFINISHED_LINE;
+        let is_read = !self.is_long && self.line.len() <= MAX_UNFINISHED_LINE_BYTES;
         is_read
             && match self.rule {
                 LineRule::None => false,
@@ -162,10 +162,10 @@ impl LineScanner {
             self.extend_lead(lead);
             bytes = rest;
         }
-        let room = (LONGEST_LINE + 1).saturating_sub(self.line.len());
+        let room = (MAX_LINE_BYTES + 1).saturating_sub(self.line.len());
         let (kept, rest) = bytes.split_at(bytes.len().min(room));
         self.line.extend_from_slice(kept);
-        self.is_long = self.line.len() > LONGEST_LINE;
+        self.is_long = self.line.len() > MAX_LINE_BYTES;
         // A carriage return at the end belongs to the end of the line.
         let rest = rest.strip_suffix(b"\r").unwrap_or(rest);
         self.has_blank_in_rest |= rest.iter().any(|byte| is_blank(*byte));
@@ -179,15 +179,15 @@ impl LineScanner {
     /// Adds bytes to a later line. Returns whether a line that is too long to be kept names a host,
     /// or may do so.
     fn extend_line(&mut self, mut bytes: &[u8]) -> bool {
-        while self.line.len() + bytes.len() > LONGEST_LINE {
-            let (part, rest) = bytes.split_at(LONGEST_LINE - self.line.len());
+        while self.line.len() + bytes.len() > MAX_LINE_BYTES {
+            let (part, rest) = bytes.split_at(MAX_LINE_BYTES - self.line.len());
             bytes = rest;
             self.line.extend_from_slice(part);
             let names_host =
                 if self.is_long { has_host_header(&self.line) } else { names_host(&self.line) };
             let start =
                 self.line.iter().rposition(|byte| ends_header(*byte)).map_or(0, |end| end + 1);
-            let is_header_long = self.line.len() - start > LONGEST_LINE / 2;
+            let is_header_long = self.line.len() - start > MAX_LINE_BYTES / 2;
             if names_host || is_header_long && may_begin_host_header(&self.line[start..]) {
                 return true;
             }
@@ -211,7 +211,7 @@ mod tests {
         for size in [1, 5, 4096, bytes.len()].into_iter().filter(|size| bytes.len() / size < 10_000)
         {
             let mut scanner = LineScanner::new(rule);
-            let found = bytes.chunks(size).any(|piece| scanner.finds_request(piece));
+            let found = bytes.chunks(size).any(|piece| scanner.scan_for_request(piece));
             assert_eq!(found, expected, "{rule:?} {size} {shown}");
         }
     }
@@ -220,8 +220,8 @@ mod tests {
     fn check_end(rule: LineRule, bytes: &[u8], expected: bool) {
         for size in [1, bytes.len().max(1)] {
             let mut scanner = LineScanner::new(rule);
-            let found = bytes.chunks(size).any(|piece| scanner.finds_request(piece))
-                || scanner.finds_request_at_end();
+            let found = bytes.chunks(size).any(|piece| scanner.scan_for_request(piece))
+                || scanner.scan_end_for_request();
             assert_eq!(found, expected, "{rule:?} {size} {}", bytes.escape_ascii());
         }
     }
@@ -253,7 +253,7 @@ mod tests {
         check(LineRule::Every, b"get key\r\nA: b\x1c\x85host: front.test\n", true);
         check(LineRule::Every, b"get key\r\nget http://front.test/\r\n", true);
         check(LineRule::Every, b"get key\r\nset a 0 0 5\r\nhostname: a\r\n", false);
-        let long = [&b"a ".repeat(LONGEST_LINE)[..], b"HTTP/1.1\nget b\n"].concat();
+        let long = [&b"a ".repeat(MAX_LINE_BYTES)[..], b"HTTP/1.1\nget b\n"].concat();
         check(LineRule::Every, &long, false);
     }
 
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_found_before_it_has_come() {
+    fn a_host_is_found_before_its_name_arrives() {
         check(LineRule::UntilAnswered, b"A: b\r\nHost:", true);
         check(LineRule::UntilAnswered, b"A: b\r\n \tHOST \t:", true);
         check(LineRule::NoHostUntilAnswered, b"\"a http://", true);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_stream_ends_a_line() {
+    fn the_end_of_the_stream_ends_a_line_like_a_line_feed() {
         for bytes in [
             &b"@GET / HTTP/1.1"[..],
             b"\0\x01GET / HTTP/1.1\r",
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_long_line_is_found_if_it_may_be_a_request() {
-        let long = |byte: u8| vec![byte; 2 * LONGEST_LINE];
+        let long = |byte: u8| vec![byte; 2 * MAX_LINE_BYTES];
         let first = |parts: &[&[u8]], expected| check(LineRule::First, &parts.concat(), expected);
         first(&[b"\"POST /up?", &long(b'a'), b" HTTP/1.1\r\n"], true);
         first(&[b"\"POST foo:/up?", &long(b'a'), b"\n"], true);
@@ -379,7 +379,7 @@ mod tests {
             later(&[&long(b' '), b"Host: front.test\r\n"], true);
             later(&[b"a: ", &long(b'b'), b"\rHost: front.test\r\n"], true);
             later(&[b"a: ", &long(b'b'), b"\r\nHost: front.test\r\n"], true);
-            for length in LONGEST_LINE - 9..LONGEST_LINE + 2 {
+            for length in MAX_LINE_BYTES - 9..MAX_LINE_BYTES + 2 {
                 later(&[b"a: ", &vec![b'b'; length], b"\x1cHost: front.test\n"], true);
             }
             later(&[b"a: ", &long(b'b'), b"Host: front.test\r\n"], false);
@@ -387,14 +387,14 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_speaks_has_read_the_first_line() {
+    fn the_search_ends_when_the_server_speaks() {
         for (rule, expected) in
             [(LineRule::First, false), (LineRule::UntilAnswered, false), (LineRule::Every, true)]
         {
             let mut scanner = LineScanner::new(rule);
-            assert!(!scanner.finds_request(b"\0\0GET / HT"));
-            scanner.hear_server();
-            assert_eq!(scanner.finds_request(b"TP/1.1\n"), expected);
+            assert!(!scanner.scan_for_request(b"\0\0GET / HT"));
+            scanner.note_server_spoke();
+            assert_eq!(scanner.scan_for_request(b"TP/1.1\n"), expected);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! the bytes of the opening, which have already passed, may begin a line that a server reads as a
 //! request.
 
-use crate::hello::Hello;
+use crate::hello::ClientHello;
 use crate::opening::LineRule;
 
 mod hellos;
@@ -15,9 +15,9 @@ use lines::LineScanner;
 
 /// Event in a client's stream that must be judged before the stream continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Finding {
+pub(crate) enum StreamFinding {
     /// A TLS hello ends here.
-    Hello(Hello),
+    Hello(ClientHello),
     /// More hellos have begun than can be followed.
     TooManyHellos,
     /// A line ends here that a server may read as a request.
@@ -33,12 +33,12 @@ pub(crate) struct StreamWatch {
     withheld: Vec<u8>,
     /// Number of bytes of the stream before `withheld`.
     passed: u64,
-    findings: Vec<Finding>,
+    findings: Vec<StreamFinding>,
 }
 
 /// Bytes that may be passed on.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
+pub(crate) enum AdmittedBytes {
     /// Exactly the bytes that were read now.
     All,
     /// These bytes, which were read now or before.
@@ -59,28 +59,32 @@ impl StreamWatch {
     }
 
     /// Records that the server has spoken.
-    pub(crate) fn hear_server(&mut self) {
-        self.lines.hear_server();
+    pub(crate) fn note_server_spoke(&mut self) {
+        self.lines.note_server_spoke();
     }
 
     /// Reads the next bytes of the stream, and returns the bytes that may be passed on.
-    pub(crate) fn read(&mut self, bytes: &[u8]) -> Admission {
-        if self.lines.finds_request(bytes) {
-            self.findings.push(Finding::Request);
+    pub(crate) fn read(&mut self, bytes: &[u8]) -> AdmittedBytes {
+        if self.lines.scan_for_request(bytes) {
+            self.findings.push(StreamFinding::Request);
         }
         self.hellos.read(bytes, &mut self.findings);
         let holds = !self.findings.is_empty() || self.hellos.held_from().is_some();
         if self.withheld.is_empty() && !holds {
             self.passed += bytes.len() as u64;
-            return Admission::All;
+            return AdmittedBytes::All;
         }
         self.withheld.extend_from_slice(bytes);
-        if self.findings.is_empty() { Admission::Part(self.release()) } else { Admission::None }
+        if self.findings.is_empty() {
+            AdmittedBytes::Part(self.release())
+        } else {
+            AdmittedBytes::None
+        }
     }
 
     /// Takes the findings. If none of the findings ends the stream, the caller continues with
     /// [`StreamWatch::release`].
-    pub(crate) fn take_findings(&mut self) -> Vec<Finding> {
+    pub(crate) fn take_findings(&mut self) -> Vec<StreamFinding> {
         std::mem::take(&mut self.findings)
     }
 
@@ -96,8 +100,8 @@ impl StreamWatch {
     /// Reads the end of the stream, which ends a line as a line feed does for some servers. Returns
     /// whether the end may be passed on. If not, there is a finding.
     pub(crate) fn admits_end(&mut self) -> bool {
-        if self.lines.finds_request_at_end() {
-            self.findings.push(Finding::Request);
+        if self.lines.scan_end_for_request() {
+            self.findings.push(StreamFinding::Request);
         }
         self.findings.is_empty()
     }

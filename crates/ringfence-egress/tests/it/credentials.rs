@@ -13,25 +13,28 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use ringfence_egress::{Authority, Credential, Credentials, Mode, Upstream};
+use ringfence_egress::{CertificateAuthority, Credential, Credentials, ProxyMode, UpstreamProxies};
 
-use crate::stage::{Dns, Host, LOOPBACK, Running, Stage, explanation, head, in_time, refused};
+use crate::fixture::{
+    DnsServer, LOOPBACK, ProxyBuilder, RunningProxy, TestServer, explanation, head, in_time,
+    refused,
+};
 
 const SECRET: &str = "s3cret-that-stays-outside";
 
 /// Certificate authorities of a test.
-struct World {
+struct CredentialWorld {
     issuer: CertifiedIssuer<'static, KeyPair>,
     /// Authority of the proxy, which the sandbox trusts in addition to `issuer`.
-    authority: Arc<Authority>,
+    authority: Arc<CertificateAuthority>,
 }
 
-impl World {
-    fn new() -> World {
+impl CredentialWorld {
+    fn new() -> CredentialWorld {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        World { issuer, authority: Arc::new(Authority::new().unwrap()) }
+        CredentialWorld { issuer, authority: Arc::new(CertificateAuthority::new().unwrap()) }
     }
 
     fn pem(&self) -> String {
@@ -52,7 +55,7 @@ impl World {
     /// Returns the configuration of a client that trusts the same authorities as a sandbox.
     fn client(&self) -> ClientConfig {
         let mut roots = RootCertStore::empty();
-        for pem in [self.pem(), self.authority.certificate()] {
+        for pem in [self.pem(), self.authority.certificate_pem()] {
             roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -63,7 +66,7 @@ impl World {
     }
 
     /// Starts a host with a certificate for `name`. `change` may make the certificate invalid.
-    async fn host(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Host {
+    async fn host(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> TestServer {
         let mut params = CertificateParams::new([name.to_owned()]).unwrap();
         change(&mut params);
         let key = KeyPair::generate().unwrap();
@@ -72,7 +75,7 @@ impl World {
     }
 }
 
-async fn serve(certificate: CertificateDer<'static>, key: &KeyPair) -> Host {
+async fn serve(certificate: CertificateDer<'static>, key: &KeyPair) -> TestServer {
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let server = ServerConfig::builder_with_provider(provider)
@@ -80,7 +83,7 @@ async fn serve(certificate: CertificateDer<'static>, key: &KeyPair) -> Host {
         .unwrap();
     let server = server.with_no_client_auth().with_single_cert(vec![certificate], key).unwrap();
     let acceptor = TlsAcceptor::from(Arc::new(server));
-    Host::new(move |stream, heard| {
+    TestServer::new(move |stream, heard| {
         let acceptor = acceptor.clone();
         async move {
             let Ok(mut stream) = acceptor.accept(stream).await else { return };
@@ -124,7 +127,8 @@ async fn answer(
                 .await?;
         }
         "/moved" => {
-            let answer = "HTTP/1.1 302 Found\r\nLocation: https://other.test/next\r\nContent-Length: 0\r\n\r\n";
+            let answer = "HTTP/1.1 302 Found\r\nLocation: https://other.test/next\r\n\
+                          Content-Length: 0\r\n\r\n";
             stream.write_all(answer.as_bytes()).await?;
         }
         "/echo" => {
@@ -139,7 +143,8 @@ async fn answer(
             stream.write_all(&body).await?;
         }
         "/socket" => {
-            let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: words\r\n\r\nfirst";
+            let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: \
+                          words\r\n\r\nfirst";
             stream.write_all(answer.as_bytes()).await?;
             stream.flush().await?;
             let mut word = [0; 4];
@@ -152,8 +157,8 @@ async fn answer(
 }
 
 async fn connect(
-    proxy: &Running,
-    world: &World,
+    proxy: &RunningProxy,
+    world: &CredentialWorld,
     name: &str,
     port: u16,
 ) -> io::Result<TlsStream<TcpStream>> {
@@ -164,8 +169,8 @@ async fn connect(
 
 /// Sends a request in TLS whose headers end with `rest`, and returns the answer.
 async fn ask(
-    proxy: &Running,
-    world: &World,
+    proxy: &RunningProxy,
+    world: &CredentialWorld,
     name: &str,
     port: u16,
     line: &str,
@@ -181,22 +186,30 @@ async fn ask(
     String::from_utf8(answer).unwrap()
 }
 
-async fn get(proxy: &Running, world: &World, name: &str, port: u16, path: &str) -> String {
+async fn get(
+    proxy: &RunningProxy,
+    world: &CredentialWorld,
+    name: &str,
+    port: u16,
+    path: &str,
+) -> String {
     ask(proxy, world, name, port, &format!("GET {path}"), "").await
 }
 
 /// Starts a host, and a proxy that has the secret for it.
-async fn staged(world: &World) -> (Dns, Host, Running) {
-    let (dns, host) = (Dns::loopback().await, world.host("api.test", |_| {}).await);
+async fn staged(world: &CredentialWorld) -> (DnsServer, TestServer, RunningProxy) {
+    let (dns, host) = (DnsServer::loopback().await, world.host("api.test", |_| {}).await);
     let credentials = world.credentials(&host.rules("api.test")[..1]);
-    let proxy = Stage { credentials, ..Stage::allowing(host.rules("api.test")) }.start(&dns).await;
+    let proxy = ProxyBuilder { credentials, ..ProxyBuilder::allowing(host.rules("api.test")) }
+        .start(&dns)
+        .await;
     (dns, host, proxy)
 }
 
 #[tokio::test]
-async fn the_host_is_shown_the_secret_in_place_of_what_the_client_sent() {
+async fn the_secret_replaces_the_header_that_the_client_sent() {
     in_time(async {
-        let world = World::new();
+        let world = CredentialWorld::new();
         let (_dns, host, proxy) = staged(&world).await;
         for rest in ["", "Authorization: Bearer placeholder\r\nauthorization: placeholder\r\n"] {
             let answer = ask(&proxy, &world, "api.test", host.port(), "GET /", rest).await;
@@ -216,17 +229,17 @@ async fn the_host_is_shown_the_secret_in_place_of_what_the_client_sent() {
 }
 
 #[tokio::test]
-async fn another_host_is_shown_nothing_also_where_a_redirect_leads_to_it() {
+async fn other_hosts_never_get_the_secret_even_after_a_redirect() {
     in_time(async {
-        let world = World::new();
+        let world = CredentialWorld::new();
         let (dns, api, other) = (
-            Dns::loopback().await,
+            DnsServer::loopback().await,
             world.host("api.test", |_| {}).await,
             world.host("other.test", |_| {}).await,
         );
         let rules = [api.rules("api.test"), other.rules("other.test")].concat();
         let credentials = world.credentials(&api.rules("api.test")[..1]);
-        let proxy = Stage { credentials, ..Stage::allowing(rules) }.start(&dns).await;
+        let proxy = ProxyBuilder { credentials, ..ProxyBuilder::allowing(rules) }.start(&dns).await;
         let moved = get(&proxy, &world, "api.test", api.port(), "/moved").await;
         assert!(
             moved.to_ascii_lowercase().contains("\r\nlocation: https://other.test/next\r\n"),
@@ -248,16 +261,17 @@ async fn another_host_is_shown_nothing_also_where_a_redirect_leads_to_it() {
 }
 
 #[tokio::test]
-async fn nothing_is_said_to_the_host_in_the_clear() {
+async fn the_secret_is_never_sent_without_tls() {
     in_time(async {
-        let world = World::new();
-        let (dns, host) = (Dns::loopback().await, Host::web().await);
+        let world = CredentialWorld::new();
+        let (dns, host) = (DnsServer::loopback().await, TestServer::web().await);
         let (rules, authority) = (host.rules("api.test"), format!("api.test:{}", host.port()));
-        let without = Stage::allowing(&rules).start(&dns).await;
-        crate::stage::answered(&without.get(&authority).await);
+        let without = ProxyBuilder::allowing(&rules).start(&dns).await;
+        crate::fixture::answered(&without.get(&authority).await);
         let before = host.heard();
         let credentials = world.credentials(&rules[..1]);
-        let proxy = Stage { credentials, ..Stage::allowing(&rules) }.start(&dns).await;
+        let proxy =
+            ProxyBuilder { credentials, ..ProxyBuilder::allowing(&rules) }.start(&dns).await;
         refused(&proxy.get(&authority).await, 403, "unencrypted");
         let mut tunnel = proxy.tunnel(&authority).await;
         let request = format!("GET / HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n");
@@ -271,9 +285,9 @@ async fn nothing_is_said_to_the_host_in_the_clear() {
 }
 
 #[tokio::test]
-async fn a_host_that_does_not_prove_its_name_is_shown_nothing() {
+async fn a_host_without_a_valid_certificate_never_gets_the_secret() {
     in_time(async {
-        let world = World::new();
+        let world = CredentialWorld::new();
         let key = KeyPair::generate().unwrap();
         let own =
             CertificateParams::new(["api.test".to_owned()]).unwrap().self_signed(&key).unwrap();
@@ -282,13 +296,15 @@ async fn a_host_that_does_not_prove_its_name_is_shown_nothing() {
             ("its own word", serve(own.der().clone(), &key).await),
             ("another name", world.host("other.test", |_| {}).await),
             ("a date that has passed", world.host("api.test", past).await),
-            ("no TLS at all", Host::echo().await),
+            ("no TLS at all", TestServer::echo().await),
         ];
         for (what, host) in cases {
-            let dns = Dns::loopback().await;
+            let dns = DnsServer::loopback().await;
             let credentials = world.credentials(&host.rules("api.test")[..1]);
             let proxy =
-                Stage { credentials, ..Stage::allowing(host.rules("api.test")) }.start(&dns).await;
+                ProxyBuilder { credentials, ..ProxyBuilder::allowing(host.rules("api.test")) }
+                    .start(&dns)
+                    .await;
             let answer = get(&proxy, &world, "api.test", host.port(), "/").await;
             assert!(answer.starts_with("HTTP/1.1 502 "), "{what}: {answer}");
             assert_eq!(explanation(&answer)["reason"], "unverified", "{what}: {answer}");
@@ -299,9 +315,9 @@ async fn a_host_that_does_not_prove_its_name_is_shown_nothing() {
 }
 
 #[tokio::test]
-async fn bodies_and_other_protocols_pass_as_they_are() {
+async fn bodies_and_upgraded_protocols_pass_unchanged() {
     in_time(async {
-        let world = World::new();
+        let world = CredentialWorld::new();
         let (_dns, host, proxy) = staged(&world).await;
         let mut stream = connect(&proxy, &world, "api.test", host.port()).await.unwrap();
         let body: Vec<u8> = (0..300_000u32).map(|number| (number * 7 % 251) as u8).collect();
@@ -356,9 +372,9 @@ async fn bodies_and_other_protocols_pass_as_they_are() {
 }
 
 #[tokio::test]
-async fn a_request_that_would_bring_the_secret_back_is_refused() {
+async fn a_request_that_would_echo_the_secret_is_refused() {
     in_time(async {
-        let world = World::new();
+        let world = CredentialWorld::new();
         let (_dns, host, proxy) = staged(&world).await;
         for (line, rest) in [
             ("TRACE /", ""),
@@ -418,9 +434,9 @@ async fn ask_with_trace<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 #[tokio::test]
-async fn a_body_that_the_host_does_not_read_brings_no_secret_back() {
+async fn an_unread_body_cannot_make_the_host_echo_the_secret() {
     in_time(async {
-        let world = World::new();
+        let world = CredentialWorld::new();
         let (_dns, host, proxy) = staged(&world).await;
         let name = format!("api.test:{}", host.port());
         // Without the proxy, the host takes the body for a request that the next request completes.
@@ -446,15 +462,15 @@ async fn a_body_that_the_host_does_not_read_brings_no_secret_back() {
 }
 
 #[tokio::test]
-async fn a_host_that_only_an_observer_lets_through_is_shown_nothing() {
+async fn a_host_that_only_observe_mode_allows_never_gets_the_secret() {
     in_time(async {
-        let world = World::new();
-        let (dns, host) = (Dns::loopback().await, world.host("api.test", |_| {}).await);
+        let world = CredentialWorld::new();
+        let (dns, host) = (DnsServer::loopback().await, world.host("api.test", |_| {}).await);
         let [by_name, by_address] = host.rules("api.test");
-        let observing = |allow: Vec<String>| Stage {
+        let observing = |allow: Vec<String>| ProxyBuilder {
             credentials: world.credentials(std::slice::from_ref(&by_name)),
-            mode: Mode::Observe,
-            ..Stage::allowing(allow)
+            mode: ProxyMode::Observe,
+            ..ProxyBuilder::allowing(allow)
         };
         let proxy = observing(vec![by_address.clone()]).start(&dns).await;
         assert!(get(&proxy, &world, "api.test", host.port(), "/").await.ends_with("hello"));
@@ -471,12 +487,12 @@ async fn a_host_that_only_an_observer_lets_through_is_shown_nothing() {
 }
 
 #[tokio::test]
-async fn an_upstream_proxy_carries_it_in_tls_and_sees_nothing() {
+async fn an_upstream_proxy_carries_the_secret_only_inside_tls() {
     in_time(async {
-        let world = World::new();
-        let (dns, host) = (Dns::loopback().await, world.host("api.test", |_| {}).await);
+        let world = CredentialWorld::new();
+        let (dns, host) = (DnsServer::loopback().await, world.host("api.test", |_| {}).await);
         let port = host.port();
-        let upstream = Host::new(move |mut stream: TcpStream, heard| async move {
+        let upstream = TestServer::new(move |mut stream: TcpStream, heard| async move {
             let request = head(&mut stream).await;
             heard.lock().unwrap().extend_from_slice(request.as_bytes());
             stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
@@ -491,10 +507,10 @@ async fn an_upstream_proxy_carries_it_in_tls_and_sees_nothing() {
         .await;
         let at = format!("http://127.0.0.1:{}", upstream.port());
         let variables = |name: &str| (name == "HTTPS_PROXY").then(|| at.clone());
-        let stage = Stage {
+        let stage = ProxyBuilder {
             credentials: world.credentials(&host.rules("api.test")[..1]),
-            upstream: Upstream::from_variables(variables).unwrap(),
-            ..Stage::allowing(host.rules("api.test"))
+            upstream: UpstreamProxies::from_variables(variables).unwrap(),
+            ..ProxyBuilder::allowing(host.rules("api.test"))
         };
         let proxy = stage.start(&dns).await;
         assert!(get(&proxy, &world, "api.test", port, "/").await.ends_with("hello"));
@@ -510,9 +526,9 @@ async fn an_upstream_proxy_carries_it_in_tls_and_sees_nothing() {
 }
 
 #[tokio::test]
-async fn nothing_tells_the_secret() {
+async fn debug_output_and_events_never_contain_the_secret() {
     in_time(async {
-        let world = World::new();
+        let world = CredentialWorld::new();
         let credentials = world.credentials(&["api.test".to_owned()]).unwrap();
         assert!(!format!("{credentials:?}").contains(SECRET));
         let template = "X-Key: {secret}".parse().unwrap();
@@ -533,14 +549,15 @@ async fn nothing_tells_the_secret() {
 }
 
 #[tokio::test]
-async fn other_rules_leave_a_secret_with_its_host() {
+async fn new_rules_do_not_move_a_secret_to_another_host() {
     in_time(async {
-        let (world, dns) = (World::new(), Dns::loopback().await);
+        let (world, dns) = (CredentialWorld::new(), DnsServer::loopback().await);
         let (host, other) =
             (world.host("origin.test", |_| ()).await, world.host("other.test", |_| ()).await);
         let secret_of = [format!("origin.test:{}", host.port())];
         let credentials = world.credentials(&secret_of);
-        let stage = Stage { credentials, ..Stage::allowing(host.rules("origin.test")) };
+        let stage =
+            ProxyBuilder { credentials, ..ProxyBuilder::allowing(host.rules("origin.test")) };
         let proxy = stage.start(&dns).await;
         let both = [host.rules("origin.test"), other.rules("other.test")].concat();
         proxy.set_rules(&both, &[]);
@@ -565,10 +582,10 @@ async fn other_rules_leave_a_secret_with_its_host() {
 }
 
 #[tokio::test]
-async fn a_host_that_has_not_proved_its_name_yet_is_left_when_it_is_denied() {
+async fn a_tls_handshake_ends_when_its_host_becomes_denied() {
     in_time(async {
-        let (world, dns) = (World::new(), Dns::loopback().await);
-        let host = Host::new(|mut stream, heard| async move {
+        let (world, dns) = (CredentialWorld::new(), DnsServer::loopback().await);
+        let host = TestServer::new(|mut stream, heard| async move {
             let mut said = [0; 4096];
             while let Ok(read) = stream.read(&mut said).await {
                 if read == 0 {
@@ -581,7 +598,9 @@ async fn a_host_that_has_not_proved_its_name_yet_is_left_when_it_is_denied() {
         .await;
         let credentials = world.credentials(&[format!("origin.test:{}", host.port())]);
         let proxy =
-            Stage { credentials, ..Stage::allowing(host.rules("origin.test")) }.start(&dns).await;
+            ProxyBuilder { credentials, ..ProxyBuilder::allowing(host.rules("origin.test")) }
+                .start(&dns)
+                .await;
         let _client = connect(&proxy, &world, "origin.test", host.port()).await.unwrap();
         while host.heard() != "hello" {
             tokio::task::yield_now().await;

@@ -2,9 +2,9 @@
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-use ringfence_egress::{Limits, Proxy, Target, Via};
+use ringfence_egress::{ClientLimits, Proxy, RequestKind, Target};
 
-use crate::stage::{Dns, Host, Stage, in_time};
+use crate::fixture::{DnsServer, ProxyBuilder, TestServer, in_time};
 
 /// Changes a few bytes, or cuts off the rest. The same seed gives the same result.
 fn mutated(bytes: &[u8], seed: u64) -> Vec<u8> {
@@ -40,26 +40,34 @@ async fn say(mut client: DuplexStream, bytes: &[u8]) {
     let _ = client.read_to_end(&mut Vec::new()).await;
 }
 
-fn impatient() -> Limits {
-    Limits { greeting: std::time::Duration::from_millis(500), ..Limits::default() }
+fn impatient() -> ClientLimits {
+    ClientLimits { greeting: std::time::Duration::from_millis(500), ..ClientLimits::default() }
 }
 
 #[tokio::test]
-async fn whatever_a_client_says_the_proxy_stays_and_nobody_is_reached() {
+async fn no_client_input_crashes_the_proxy_or_reaches_a_host() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::web().await);
-        let (proxy, _) = Stage { limits: impatient(), ..Stage::default() }.proxy(&dns);
+        let (dns, host) = (DnsServer::loopback().await, TestServer::web().await);
+        let (proxy, _) =
+            ProxyBuilder { limits: impatient(), ..ProxyBuilder::default() }.proxy(&dns);
         let port = host.port();
-        let socks = [&b"\x05\x01\x00\x05\x01\x00\x03\x0borigin.test"[..], &port.to_be_bytes()].concat();
+        let socks =
+            [&b"\x05\x01\x00\x05\x01\x00\x03\x0borigin.test"[..], &port.to_be_bytes()].concat();
         let templates = [
-            format!("GET http://origin.test:{port}/ HTTP/1.1\r\nHost: origin.test:{port}\r\n\r\n").into_bytes(),
-            format!("CONNECT origin.test:{port} HTTP/1.1\r\nHost: origin.test\r\n\r\nmore").into_bytes(),
+            format!("GET http://origin.test:{port}/ HTTP/1.1\r\nHost: origin.test:{port}\r\n\r\n")
+                .into_bytes(),
+            format!("CONNECT origin.test:{port} HTTP/1.1\r\nHost: origin.test\r\n\r\nmore")
+                .into_bytes(),
             format!(
-                "POST http://127.0.0.1:{port}/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+                "POST http://127.0.0.1:{port}/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n\
+                 abc\r\n0\r\n\r\n"
             )
             .into_bytes(),
-            format!("PUT http://[::1]:{port}/ HTTP/1.1\r\nContent-Length: 3\r\n\r\nabcGET / HTTP/1.1\r\n\r\n")
-                .into_bytes(),
+            format!(
+                "PUT http://[::1]:{port}/ HTTP/1.1\r\nContent-Length: 3\r\n\r\nabcGET / \
+                     HTTP/1.1\r\n\r\n"
+            )
+            .into_bytes(),
             socks,
         ];
         for seed in 0..1000 {
@@ -76,32 +84,45 @@ async fn whatever_a_client_says_the_proxy_stays_and_nobody_is_reached() {
 }
 
 #[tokio::test]
-async fn whatever_a_tunnel_begins_with_the_proxy_stays() {
+async fn no_opening_of_a_tunnel_crashes_the_proxy() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::echo().await);
-        let stage = Stage { limits: impatient(), ..Stage::allowing(host.rules("origin.test")) };
+        let (dns, host) = (DnsServer::loopback().await, TestServer::echo().await);
+        let stage = ProxyBuilder {
+            limits: impatient(),
+            ..ProxyBuilder::allowing(host.rules("origin.test"))
+        };
         let (proxy, _) = stage.proxy(&dns);
         let hello = crate::tls::first_message(&crate::tls::configured().0, "origin.test");
-        let request = b"GET / HTTP/1.1\r\nHost: origin.test\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n";
+        let request = b"GET / HTTP/1.1\r\nHost: origin.test\r\nUpgrade: websocket\r\nConnection: \
+                        upgrade\r\n\r\n";
         for seed in 0..300 {
             let bytes = mutated(if seed % 2 == 0 { &hello } else { request }, seed);
             let (client, inside) = tokio::io::duplex(256);
             let proxy = proxy.clone();
             let target = Target::from_address(host.address.ip(), host.port()).unwrap();
-            let target = if seed % 3 == 0 { target } else { Target::from_parts("origin.test", host.port()).unwrap() };
-            let carried = tokio::spawn(async move { proxy.carry_to(inside, &target, Via::Transparent).await });
+            let target = if seed % 3 == 0 {
+                target
+            } else {
+                Target::from_parts("origin.test", host.port()).unwrap()
+            };
+            let carried = tokio::spawn(async move {
+                proxy.carry_to(inside, &target, RequestKind::Transparent).await
+            });
             say(client, &bytes).await;
-            carried.await.unwrap_or_else(|_| panic!("a panic for {}", bytes.escape_ascii())).unwrap();
+            carried
+                .await
+                .unwrap_or_else(|_| panic!("a panic for {}", bytes.escape_ascii()))
+                .unwrap();
         }
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_request_with_more_headers_than_are_read_is_refused_and_recorded() {
+async fn a_request_with_too_many_headers_is_refused_and_reported() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::web().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::web().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
         for (count, is_answered) in [(90, true), (101, false), (500, false)] {
             let told = proxy.codes().len();

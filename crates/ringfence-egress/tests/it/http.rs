@@ -2,21 +2,27 @@
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use ringfence_egress::{Reason, Via};
+use ringfence_egress::{DenialReason, RequestKind};
 
-use crate::stage::{Dns, Host, Stage, answered, explanation, head, in_time, refused};
+use crate::fixture::{
+    DnsServer, ProxyBuilder, TestServer, answered, explanation, head, in_time, refused,
+};
 
 #[tokio::test]
-async fn a_listed_host_answers_and_an_unlisted_one_is_denied_with_what_would_allow_it() {
+async fn an_unlisted_host_is_denied_with_the_rule_that_would_allow_it() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::web().await);
+        let (dns, host) = (DnsServer::loopback().await, TestServer::web().await);
         let authority = format!("origin.test:{}", host.port());
         answered(
-            &Stage::allowing(host.rules("origin.test")).start(&dns).await.get(&authority).await,
+            &ProxyBuilder::allowing(host.rules("origin.test"))
+                .start(&dns)
+                .await
+                .get(&authority)
+                .await,
         );
         assert_eq!(host.connections(), 1);
 
-        let proxy = Stage::allowing(["other.test"]).start(&dns).await;
+        let proxy = ProxyBuilder::allowing(["other.test"]).start(&dns).await;
         let answer = proxy.get(&authority).await;
         refused(&answer, 403, "unlisted");
         let explanation = explanation(&answer);
@@ -24,8 +30,8 @@ async fn a_listed_host_answers_and_an_unlisted_one_is_denied_with_what_would_all
         assert_eq!(explanation["target"], authority);
         assert_eq!(explanation["allow"], format!("allow = [\"{authority}\"]"));
         let [denial] = &proxy.denials()[..] else { panic!("one denial") };
-        assert_eq!((denial.target.as_str(), denial.via), (authority.as_str(), Via::Http));
-        assert_eq!(denial.reason, Reason::Unlisted);
+        assert_eq!((denial.target.as_str(), denial.via), (authority.as_str(), RequestKind::Http));
+        assert_eq!(denial.reason, DenialReason::Unlisted);
         assert_eq!(denial.policy, Some(format!("allow = [\"{authority}\"]")));
         assert_eq!(host.connections(), 1);
         // The proxy does not look up a name that is not allowed.
@@ -37,8 +43,8 @@ async fn a_listed_host_answers_and_an_unlisted_one_is_denied_with_what_would_all
 #[tokio::test]
 async fn each_request_of_a_kept_connection_is_judged_on_its_own() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::web().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::web().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let port = host.port();
         let mut client = proxy.client().await;
         for (name, status) in [("origin", 200), ("origin", 200), ("denied", 403), ("origin", 200)] {
@@ -63,8 +69,8 @@ async fn each_request_of_a_kept_connection_is_judged_on_its_own() {
 #[tokio::test]
 async fn the_host_header_agrees_with_the_target_or_the_request_is_denied() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::web().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::web().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let port = host.port();
         let ask = |host: String| {
             format!("GET http://origin.test:{port}/ HTTP/1.1\r\n{host}Connection: close\r\n\r\n")
@@ -90,30 +96,38 @@ async fn the_host_header_agrees_with_the_target_or_the_request_is_denied() {
 }
 
 #[tokio::test]
-async fn what_is_between_client_and_proxy_does_not_reach_the_host() {
+async fn hop_by_hop_headers_do_not_reach_the_host() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::web().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::web().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
         let answer = proxy
             .ask(format!(
-                "GET http://{authority}/path?query HTTP/1.1\r\nHost: {authority}\r\nX-Kept: 1\r\nX-Named: 2\r\n\
-                 Proxy-Authorization: Basic c2VjcmV0\r\nProxy-Connection: keep-alive\r\nProxy-Other: 3\r\n\
+                "GET http://{authority}/path?query HTTP/1.1\r\nHost: {authority}\r\nX-Kept: 1\r\n\
+                 X-Named: 2\r\n\
+                 Proxy-Authorization: Basic c2VjcmV0\r\nProxy-Connection: keep-alive\r\n\
+                 Proxy-Other: 3\r\n\
                  Keep-Alive: timeout=5\r\nConnection: close, X-Named\r\n\r\n"
             ))
             .await;
         answered(&answer);
         // Header names keep the case in which the client wrote them.
-        assert_eq!(host.heard(), format!("GET /path?query HTTP/1.1\r\nHost: {authority}\r\nX-Kept: 1\r\n\r\n"));
+        assert_eq!(
+            host.heard(),
+            format!(
+                "GET /path?query HTTP/1.1\r\nHost: {authority}\r\n\
+                                          X-Kept: 1\r\n\r\n"
+            )
+        );
     })
     .await;
 }
 
 #[tokio::test]
-async fn forms_that_no_proxy_forwards_are_refused() {
+async fn request_forms_that_no_proxy_forwards_are_refused() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::web().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::web().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
         for line in [
             format!("GET https://{authority}/ HTTP/1.1"),
@@ -140,8 +154,8 @@ async fn forms_that_no_proxy_forwards_are_refused() {
 #[tokio::test]
 async fn trailers_pass_both_ways() {
     in_time(async {
-        let dns = Dns::loopback().await;
-        let host = Host::new(|mut stream, heard| async move {
+        let dns = DnsServer::loopback().await;
+        let host = TestServer::new(|mut stream, heard| async move {
             let mut request = Vec::new();
             while !request.ends_with(b"x-sum: 1\r\n\r\n") {
                 request.push(stream.read_u8().await.unwrap());
@@ -152,11 +166,12 @@ async fn trailers_pass_both_ways() {
             stream.write_all(answer.as_bytes()).await.unwrap();
         })
         .await;
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
         let answer = proxy
             .ask(format!(
-                "POST http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\nTransfer-Encoding: chunked\r\n\
+                "POST http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\nTransfer-Encoding: \
+                 chunked\r\n\
                  TE: trailers\r\nTrailer: X-Sum\r\n\r\n4\r\nbody\r\n0\r\nX-Sum: 1\r\n\r\n"
             ))
             .await;
@@ -167,10 +182,10 @@ async fn trailers_pass_both_ways() {
 }
 
 #[tokio::test]
-async fn a_client_that_waits_to_continue_is_told_to_or_is_denied_before_its_body() {
+async fn a_client_that_expects_100_continue_is_answered_before_its_body() {
     in_time(async {
-        let dns = Dns::loopback().await;
-        let host = Host::new(|mut stream, _| async move {
+        let dns = DnsServer::loopback().await;
+        let host = TestServer::new(|mut stream, _| async move {
             let head = head(&mut stream).await;
             assert!(head.to_ascii_lowercase().contains("expect: 100-continue"), "{head}");
             stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await.unwrap();
@@ -180,11 +195,12 @@ async fn a_client_that_waits_to_continue_is_told_to_or_is_denied_before_its_body
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello").await.unwrap();
         })
         .await;
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let port = host.port();
         let request = |name: &str| {
             format!(
-                "POST http://{name}:{port}/ HTTP/1.1\r\nHost: {name}:{port}\r\nContent-Length: 4\r\n\
+                "POST http://{name}:{port}/ HTTP/1.1\r\nHost: {name}:{port}\r\nContent-Length: \
+                 4\r\n\
                  Expect: 100-continue\r\nConnection: close\r\n\r\n"
             )
         };
@@ -204,26 +220,31 @@ async fn a_client_that_waits_to_continue_is_told_to_or_is_denied_before_its_body
 #[tokio::test]
 async fn a_web_socket_passes_and_a_change_to_http_2_is_not_asked_for() {
     in_time(async {
-        let dns = Dns::loopback().await;
-        let host = Host::new(|mut stream, heard| async move {
+        let dns = DnsServer::loopback().await;
+        let host = TestServer::new(|mut stream, heard| async move {
             let head = head(&mut stream).await;
             heard.lock().unwrap().extend_from_slice(head.as_bytes());
             if !head.contains("websocket") {
-                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello").await.unwrap();
+                stream
+                    .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+                    .await
+                    .unwrap();
                 return;
             }
-            let answer = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nfirst";
+            let answer = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: \
+                           websocket\r\n\r\nfirst";
             stream.write_all(answer).await.unwrap();
             let mut said = [0; 5];
             stream.read_exact(&mut said).await.unwrap();
             stream.write_all(&said).await.unwrap();
         })
         .await;
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
         let request = |protocol: &str| {
             format!(
-                "GET http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\nConnection: Upgrade, HTTP2-Settings\r\n\
+                "GET http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\nConnection: Upgrade, \
+                 HTTP2-Settings\r\n\
                  HTTP2-Settings: AAMAAABkAAQAAP__\r\nUpgrade: {protocol}\r\n\r\n"
             )
         };
@@ -239,16 +260,20 @@ async fn a_web_socket_passes_and_a_change_to_http_2_is_not_asked_for() {
         let mut client = proxy.client().await;
         client.write_all(request("h2c").as_bytes()).await.unwrap();
         assert!(head(&mut client).await.starts_with("HTTP/1.1 200 "));
-        assert!(!host.heard().contains("h2c") && !host.heard().contains("HTTP2-Settings"), "{}", host.heard());
+        assert!(
+            !host.heard().contains("h2c") && !host.heard().contains("HTTP2-Settings"),
+            "{}",
+            host.heard()
+        );
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_client_that_has_said_all_still_gets_its_answer() {
+async fn a_client_that_closed_its_sending_side_still_gets_its_answer() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::web().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::web().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
         let mut client = proxy.client().await;
         let request = format!("GET http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\n\r\n");
@@ -262,15 +287,15 @@ async fn a_client_that_has_said_all_still_gets_its_answer() {
 }
 
 #[tokio::test]
-async fn a_host_that_ended_its_kept_connection_is_connected_to_again() {
+async fn a_kept_connection_that_the_host_closed_is_replaced() {
     in_time(async {
-        let dns = Dns::loopback().await;
-        let host = Host::new(|mut stream, _| async move {
+        let dns = DnsServer::loopback().await;
+        let host = TestServer::new(|mut stream, _| async move {
             head(&mut stream).await;
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello").await.unwrap();
         })
         .await;
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
         let mut client = proxy.client().await;
         for _ in 0..5 {
@@ -286,18 +311,18 @@ async fn a_host_that_ended_its_kept_connection_is_connected_to_again() {
 }
 
 #[tokio::test]
-async fn a_host_that_is_not_there_or_speaks_no_http_is_no_denial() {
+async fn an_unreachable_host_or_one_without_http_is_not_reported_as_a_denial() {
     in_time(async {
-        let dns = Dns::loopback().await;
-        let garbler = Host::new(|mut stream, _| async move {
+        let dns = DnsServer::loopback().await;
+        let garbler = TestServer::new(|mut stream, _| async move {
             stream.write_all(b"220 smtp ready\r\n").await.unwrap();
         })
         .await;
-        let gone = Host::web().await;
+        let gone = TestServer::web().await;
         let rules = [garbler.rules("garbler.test"), gone.rules("gone.test")].concat();
         let gone_port = gone.port();
         drop(gone);
-        let proxy = Stage::allowing(rules).start(&dns).await;
+        let proxy = ProxyBuilder::allowing(rules).start(&dns).await;
         let answer = proxy.get(&format!("garbler.test:{}", garbler.port())).await;
         assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
         assert_eq!(explanation(&answer)["reason"], "garbled");
@@ -312,10 +337,10 @@ async fn a_host_that_is_not_there_or_speaks_no_http_is_no_denial() {
 }
 
 #[tokio::test]
-async fn a_client_that_sends_a_long_body_first_still_reads_that_it_was_denied() {
+async fn a_client_that_sends_a_long_body_still_reads_its_denial() {
     in_time(async {
-        let dns = Dns::loopback().await;
-        let proxy = Stage::default().start(&dns).await;
+        let dns = DnsServer::loopback().await;
+        let proxy = ProxyBuilder::default().start(&dns).await;
         let mut client = proxy.client().await;
         let body = vec![b'x'; 4_000_000];
         let request =
@@ -329,17 +354,18 @@ async fn a_client_that_sends_a_long_body_first_still_reads_that_it_was_denied() 
 }
 
 #[tokio::test]
-async fn an_answer_with_two_lengths_has_one_when_it_arrives() {
+async fn an_answer_with_two_lengths_arrives_with_one() {
     in_time(async {
-        let dns = Dns::loopback().await;
-        let host = Host::new(|mut stream, _| async move {
+        let dns = DnsServer::loopback().await;
+        let host = TestServer::new(|mut stream, _| async move {
             head(&mut stream).await;
-            let answer = "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n\
+            let answer = "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: \
+                          chunked\r\n\r\n\
                           5\r\nhello\r\n0\r\n\r\nHTTP/1.1 200 OK\r\n\r\n";
             stream.write_all(answer.as_bytes()).await.unwrap();
         })
         .await;
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let answer = proxy.get(&format!("origin.test:{}", host.port())).await;
         assert!(answer.ends_with("\r\n\r\n5\r\nhello\r\n0\r\n\r\n"), "{answer}");
         assert!(!answer.to_ascii_lowercase().contains("content-length"), "{answer}");
@@ -348,15 +374,15 @@ async fn an_answer_with_two_lengths_has_one_when_it_arrives() {
 }
 
 #[tokio::test]
-async fn the_head_alone_is_answered_with_the_length_that_a_body_would_have() {
+async fn a_head_request_is_answered_with_the_length_of_the_body() {
     in_time(async {
-        let dns = Dns::loopback().await;
-        let host = Host::new(|mut stream, _| async move {
+        let dns = DnsServer::loopback().await;
+        let host = TestServer::new(|mut stream, _| async move {
             head(&mut stream).await;
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 12345\r\n\r\n").await.unwrap();
         })
         .await;
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
         let answer = proxy
             .ask(format!("HEAD http://{authority}/ HTTP/1.1\r\nConnection: close\r\n\r\n"))

@@ -5,19 +5,21 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-use ringfence_egress::Limits;
+use ringfence_egress::ClientLimits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::stage::{Dns, Host, LOOPBACK, Stage, answered, explanation, in_time, refused};
+use crate::fixture::{
+    DnsServer, LOOPBACK, ProxyBuilder, TestServer, answered, explanation, in_time, refused,
+};
 
 #[tokio::test]
-async fn a_client_that_is_slow_with_its_head_is_let_go() {
+async fn a_client_with_a_slow_request_head_is_disconnected() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::web().await);
+        let (dns, host) = (DnsServer::loopback().await, TestServer::web().await);
         let authority = format!("origin.test:{}", host.port());
-        let stage = Stage::allowing(host.rules("origin.test"));
-        let limits = Limits { greeting: Duration::from_millis(200), ..stage.limits };
-        let proxy = Stage { limits, ..stage }.start(&dns).await;
+        let stage = ProxyBuilder::allowing(host.rules("origin.test"));
+        let limits = ClientLimits { greeting: Duration::from_millis(200), ..stage.limits };
+        let proxy = ProxyBuilder { limits, ..stage }.start(&dns).await;
         for beginning in ["", "GET http://", "\x05", "\x05\x01\x00\x05\x01"] {
             let mut client = proxy.client().await;
             client.write_all(beginning.as_bytes()).await.unwrap();
@@ -41,17 +43,18 @@ async fn a_client_that_is_slow_with_its_head_is_let_go() {
 }
 
 #[tokio::test]
-async fn a_head_that_does_not_end_is_refused() {
+async fn an_endless_request_head_is_refused() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::web().await);
+        let (dns, host) = (DnsServer::loopback().await, TestServer::web().await);
         let authority = format!("origin.test:{}", host.port());
-        let stage = Stage::allowing(host.rules("origin.test"));
-        let limits = Limits { head: 4096, ..stage.limits };
-        let proxy = Stage { limits, ..stage }.start(&dns).await;
+        let stage = ProxyBuilder::allowing(host.rules("origin.test"));
+        let limits = ClientLimits { head: 4096, ..stage.limits };
+        let proxy = ProxyBuilder { limits, ..stage }.start(&dns).await;
         let request = |filling: usize| {
             let filling = "a".repeat(filling);
             format!(
-                "GET http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\nX: {filling}\r\nConnection: close\r\n\r\n"
+                "GET http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\nX: {filling}\r\n\
+                 Connection: close\r\n\r\n"
             )
         };
         answered(&proxy.ask(request(3000)).await);
@@ -63,18 +66,18 @@ async fn a_head_that_does_not_end_is_refused() {
 }
 
 #[tokio::test]
-async fn a_thousand_connections_are_held_and_one_more_is_turned_away() {
+async fn the_proxy_holds_a_thousand_connections_and_refuses_one_more() {
     let limit = getrlimit(Resource::Nofile);
     if limit.maximum.is_some_and(|most| most < 8192) {
         panic!("this test needs 8192 descriptors, and the host allows {:?}", limit.maximum);
     }
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::echo().await);
+        let (dns, host) = (DnsServer::loopback().await, TestServer::echo().await);
         let authority = host.address.to_string();
-        let stage = Stage::allowing(host.rules("origin.test"));
-        let limits = Limits { connections: 1000, ..stage.limits };
-        let proxy = Stage { limits, ..stage }.start(&dns).await;
+        let stage = ProxyBuilder::allowing(host.rules("origin.test"));
+        let limits = ClientLimits { connections: 1000, ..stage.limits };
+        let proxy = ProxyBuilder { limits, ..stage }.start(&dns).await;
         let mut clients = Vec::new();
         for _ in 0..1000 {
             clients.push(proxy.tunnel(&authority).await);
@@ -109,10 +112,10 @@ async fn a_thousand_connections_are_held_and_one_more_is_turned_away() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_ends_ends_every_connection_and_takes_no_more() {
+async fn a_proxy_that_ends_closes_every_connection() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::echo().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::echo().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let mut tunnel = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
         tunnel.write_all(b"\x01x").await.unwrap();
         tunnel.read_exact(&mut [0; 2]).await.unwrap();
@@ -129,11 +132,11 @@ async fn a_proxy_that_ends_ends_every_connection_and_takes_no_more() {
 #[tokio::test]
 async fn a_unix_socket_serves_like_a_port() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::web().await);
+        let (dns, host) = (DnsServer::loopback().await, TestServer::web().await);
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("proxy.sock");
         let listener = UnixListener::bind(&path).unwrap();
-        let (proxy, _) = Stage::allowing(host.rules("origin.test")).proxy(&dns);
+        let (proxy, _) = ProxyBuilder::allowing(host.rules("origin.test")).proxy(&dns);
         let server = tokio::spawn(async move { proxy.serve(listener).await });
         let authority = format!("origin.test:{}", host.port());
         let mut client = UnixStream::connect(&path).await.unwrap();
@@ -148,18 +151,18 @@ async fn a_unix_socket_serves_like_a_port() {
 }
 
 #[tokio::test]
-async fn a_connection_that_waits_takes_little_memory() {
-    let (proxy, _) = Stage::allowing(["origin.test"]).proxy(&Dns::loopback().await);
+async fn an_idle_connection_uses_little_memory() {
+    let (proxy, _) = ProxyBuilder::allowing(["origin.test"]).proxy(&DnsServer::loopback().await);
     let (client, _other) = UnixStream::pair().unwrap();
     let carried = proxy.carry(client);
     assert!(size_of_val(&carried) < 2048, "{} bytes are held for each", size_of_val(&carried));
 }
 
 #[tokio::test]
-async fn connections_that_wait_are_judged_before_a_proxy_ends() {
+async fn waiting_connections_are_judged_before_a_proxy_ends() {
     in_time(async {
-        let dns = Dns::loopback().await;
-        let (proxy, events) = Stage::allowing(["origin.test"]).proxy(&dns);
+        let dns = DnsServer::loopback().await;
+        let (proxy, events) = ProxyBuilder::allowing(["origin.test"]).proxy(&dns);
         let listener = TcpListener::bind((LOOPBACK, 0)).await.unwrap();
         for number in 0..20 {
             let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

@@ -2,17 +2,17 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
-mod changes;
 mod credentials;
+mod fixture;
 mod hostile;
 mod http;
 mod limits;
 mod names;
 mod observe;
 mod openings;
+mod rule_changes;
 mod smuggling;
 mod socks;
-mod stage;
 mod tls;
 mod tunnel;
 mod upstream;

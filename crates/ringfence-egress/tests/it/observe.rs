@@ -1,19 +1,25 @@
 //! Tests of the observing mode.
 
-use ringfence_egress::Mode;
+use ringfence_egress::ProxyMode;
 
-use crate::stage::{Dns, Host, LOOPBACK, Stage, answered, in_time, refused};
+use crate::fixture::{DnsServer, LOOPBACK, ProxyBuilder, TestServer, answered, in_time, refused};
 
 #[tokio::test]
-async fn what_is_unlisted_passes_and_is_told_of_and_addresses_are_judged_as_ever() {
+async fn observe_mode_reports_unlisted_targets_and_still_judges_addresses() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::web().await);
+        let (dns, host) = (DnsServer::loopback().await, TestServer::web().await);
         let authority = format!("origin.test:{}", host.port());
         // No rule names the host, so the enforcing mode denies it.
         let rules = [host.address.to_string()];
-        refused(&Stage::allowing(&rules).start(&dns).await.get(&authority).await, 403, "unlisted");
+        refused(
+            &ProxyBuilder::allowing(&rules).start(&dns).await.get(&authority).await,
+            403,
+            "unlisted",
+        );
 
-        let proxy = Stage { mode: Mode::Observe, ..Stage::allowing(&rules) }.start(&dns).await;
+        let proxy = ProxyBuilder { mode: ProxyMode::Observe, ..ProxyBuilder::allowing(&rules) }
+            .start(&dns)
+            .await;
         answered(&proxy.get(&authority).await);
         answered(&proxy.get(&host.address.to_string()).await);
         let passages = proxy.passages();
@@ -22,20 +28,27 @@ async fn what_is_unlisted_passes_and_is_told_of_and_addresses_are_judged_as_ever
         assert!(passages[1].listed);
         refused(&proxy.get("10.0.0.1").await, 403, "internal");
 
-        let proxy = Stage { mode: Mode::Observe, ..Stage::default() }.start(&dns).await;
+        let proxy =
+            ProxyBuilder { mode: ProxyMode::Observe, ..ProxyBuilder::default() }.start(&dns).await;
         refused(&proxy.get(&authority).await, 403, "internal");
-        let stage =
-            Stage { mode: Mode::Observe, deny: vec![authority.clone()], ..Stage::allowing(&rules) };
+        let stage = ProxyBuilder {
+            mode: ProxyMode::Observe,
+            deny: vec![authority.clone()],
+            ..ProxyBuilder::allowing(&rules)
+        };
         refused(&stage.start(&dns).await.get(&authority).await, 403, "listed");
     })
     .await;
 }
 
 #[tokio::test]
-async fn events_are_read_back_as_they_were_written() {
+async fn events_survive_serialisation() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::web().await);
-        let stage = Stage { mode: Mode::Observe, ..Stage::allowing([host.address.to_string()]) };
+        let (dns, host) = (DnsServer::loopback().await, TestServer::web().await);
+        let stage = ProxyBuilder {
+            mode: ProxyMode::Observe,
+            ..ProxyBuilder::allowing([host.address.to_string()])
+        };
         let proxy = stage.start(&dns).await;
         proxy.get(&format!("origin.test:{}", host.port())).await;
         proxy.get("10.0.0.1").await;

@@ -10,9 +10,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, rustls};
 
-use ringfence_egress::{Limits, Via};
+use ringfence_egress::{ClientLimits, RequestKind};
 
-use crate::stage::{Dns, Host, Running, Stage, in_time};
+use crate::fixture::{DnsServer, ProxyBuilder, RunningProxy, TestServer, in_time};
 use crate::tls::{configured, first_message};
 
 /// Change cipher spec record, which clients send before their second hello.
@@ -41,8 +41,8 @@ fn server_hello(random: [u8; 32]) -> Vec<u8> {
 
 /// Starts a host that answers the first bytes of a client with `answer`, in pieces of `size` bytes,
 /// and records all bytes of the client.
-async fn answering(answer: Vec<u8>, size: usize) -> Host {
-    Host::new(move |mut stream, heard| {
+async fn answering(answer: Vec<u8>, size: usize) -> TestServer {
+    TestServer::new(move |mut stream, heard| {
         let answer = answer.clone();
         async move {
             stream.set_nodelay(true).unwrap();
@@ -65,7 +65,7 @@ async fn answering(answer: Vec<u8>, size: usize) -> Host {
 
 /// Waits until a host has received `words`, or until the tunnel has ended. Returns whether the host
 /// has received them.
-async fn is_heard(host: &Host, tunnel: &mut TcpStream, words: &[u8]) -> bool {
+async fn is_heard(host: &TestServer, tunnel: &mut TcpStream, words: &[u8]) -> bool {
     let is_there = || host.heard.lock().unwrap().windows(words.len()).any(|part| part == words);
     let mut rest = [0; 1024];
     loop {
@@ -80,9 +80,9 @@ async fn is_heard(host: &Host, tunnel: &mut TcpStream, words: &[u8]) -> bool {
     }
 }
 
-async fn stage(host: &Host) -> (Dns, Running, String) {
-    let dns = Dns::loopback().await;
-    let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+async fn stage(host: &TestServer) -> (DnsServer, RunningProxy, String) {
+    let dns = DnsServer::loopback().await;
+    let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
     (dns, proxy, format!("origin.test:{}", host.port()))
 }
 
@@ -90,8 +90,8 @@ async fn stage(host: &Host) -> (Dns, Running, String) {
 /// is told of one denial.
 #[track_caller]
 fn refused<'a>(
-    proxy: &'a Running,
-    host: &'a Host,
+    proxy: &'a RunningProxy,
+    host: &'a TestServer,
     authority: &'a str,
     opening: &'a [u8],
 ) -> impl Future<Output = ()> + 'a {
@@ -109,7 +109,7 @@ fn refused<'a>(
 }
 
 /// Sends `opening` through a tunnel to an echo host, and checks that it comes back.
-async fn passes(proxy: &Running, authority: &str, opening: &[u8]) {
+async fn passes(proxy: &RunningProxy, authority: &str, opening: &[u8]) {
     let mut tunnel = proxy.tunnel(authority).await;
     tunnel.write_all(opening).await.unwrap();
     let mut echo = vec![0; opening.len()];
@@ -118,9 +118,9 @@ async fn passes(proxy: &Running, authority: &str, opening: &[u8]) {
 }
 
 #[tokio::test]
-async fn a_hello_behind_another_record_reaches_nobody() {
+async fn a_hello_after_another_record_reaches_no_host() {
     in_time(async {
-        let host = Host::echo().await;
+        let host = TestServer::echo().await;
         let (_dns, proxy, authority) = stage(&host).await;
         let (client, _) = configured();
         let (own, front) =
@@ -147,7 +147,7 @@ async fn a_hello_behind_another_record_reaches_nobody() {
         let long = in_records(&[&[1, 2, 0, 0][..], &[0; 0x20000]].concat(), 1 << 14);
         refused(&proxy, &host, &authority, &long).await;
         assert!(
-            proxy.denials().iter().all(|denial| denial.via == Via::Tls),
+            proxy.denials().iter().all(|denial| denial.via == RequestKind::Tls),
             "{:?}",
             proxy.denials()
         );
@@ -157,9 +157,9 @@ async fn a_hello_behind_another_record_reaches_nobody() {
 }
 
 #[tokio::test]
-async fn a_hello_of_ssl_or_with_two_readings_reaches_nobody() {
+async fn an_ssl_or_ambiguous_hello_reaches_no_host() {
     in_time(async {
-        let host = Host::echo().await;
+        let host = TestServer::echo().await;
         let (_dns, proxy, authority) = stage(&host).await;
         let (client, _) = configured();
         let own = first_message(&client, "origin.test");
@@ -306,7 +306,7 @@ async fn a_second_hello_is_judged_like_the_first() {
 }
 
 #[tokio::test]
-async fn what_follows_a_hello_is_carried_once_the_server_has_answered() {
+async fn bytes_after_a_hello_are_carried_once_the_server_has_answered() {
     in_time(async {
         let (client, _) = configured();
         let own = first_message(&client, "origin.test");
@@ -321,7 +321,7 @@ async fn what_follows_a_hello_is_carried_once_the_server_has_answered() {
         }
         // If the client ends its stream, the connection to the server ends too, even if the server
         // never answered.
-        let host = Host::new(|mut stream, heard| async move {
+        let host = TestServer::new(|mut stream, heard| async move {
             let mut all = Vec::new();
             let _ = stream.read_to_end(&mut all).await;
             heard.lock().unwrap().extend_from_slice(b"ended");
@@ -337,7 +337,7 @@ async fn what_follows_a_hello_is_carried_once_the_server_has_answered() {
 }
 
 #[tokio::test]
-async fn tls_with_a_retry_ends_in_a_connection() {
+async fn tls_with_a_hello_retry_connects() {
     in_time(async {
         let (client, mut server) = configured();
         // The client first offers a key of another group, so the server asks for a key of its own
@@ -351,7 +351,7 @@ async fn tls_with_a_retry_ends_in_a_connection() {
             .unwrap();
         server = made.with_no_client_auth().with_cert_resolver(Arc::clone(&server.cert_resolver));
         let acceptor = TlsAcceptor::from(Arc::new(server));
-        let host = Host::new(move |stream, _| {
+        let host = TestServer::new(move |stream, _| {
             let acceptor = acceptor.clone();
             async move {
                 if let Ok(mut stream) = acceptor.accept(stream).await {
@@ -372,7 +372,7 @@ async fn tls_with_a_retry_ends_in_a_connection() {
 }
 
 async fn connect(
-    proxy: &Running,
+    proxy: &RunningProxy,
     authority: &str,
     client: ClientConfig,
 ) -> std::io::Result<String> {
@@ -388,9 +388,9 @@ async fn connect(
 }
 
 #[tokio::test]
-async fn a_disguised_request_for_another_host_reaches_nobody() {
+async fn a_disguised_request_for_another_host_is_refused() {
     in_time(async {
-        let host = Host::web().await;
+        let host = TestServer::web().await;
         let (_dns, proxy, authority) = stage(&host).await;
         let front = "Host: front.test\r\n\r\n";
         let long = "a".repeat(9 * 1024);
@@ -470,14 +470,17 @@ async fn a_disguised_request_for_another_host_reaches_nobody() {
 }
 
 #[tokio::test]
-async fn an_opening_that_nobody_can_place_is_refused_in_time_and_told() {
+async fn an_undecided_opening_is_refused_in_time_and_reported() {
     in_time(async {
-        let host = Host::echo().await;
-        let dns = Dns::loopback().await;
-        let limits =
-            Limits { greeting: std::time::Duration::from_millis(200), ..Limits::default() };
-        let proxy =
-            Stage { limits, ..Stage::allowing(host.rules("origin.test")) }.start(&dns).await;
+        let host = TestServer::echo().await;
+        let dns = DnsServer::loopback().await;
+        let limits = ClientLimits {
+            greeting: std::time::Duration::from_millis(200),
+            ..ClientLimits::default()
+        };
+        let proxy = ProxyBuilder { limits, ..ProxyBuilder::allowing(host.rules("origin.test")) }
+            .start(&dns)
+            .await;
         let authority = format!("origin.test:{}", host.port());
         for opening in
             [&b"GET / HTTP/1.1\rHost: front.test\r\r"[..], b"GE", b"\r\n", &[22, 3, 1, 0]]
@@ -494,9 +497,9 @@ async fn an_opening_that_nobody_can_place_is_refused_in_time_and_told() {
 }
 
 #[tokio::test]
-async fn ordinary_protocols_pass_as_soon_as_they_wait_for_an_answer() {
+async fn ordinary_protocols_pass_when_they_wait_for_an_answer() {
     in_time(async {
-        let host = Host::echo().await;
+        let host = TestServer::echo().await;
         let (_dns, proxy, authority) = stage(&host).await;
         for opening in [
             &b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n"[..],
@@ -506,7 +509,8 @@ async fn ordinary_protocols_pass_as_soon_as_they_wait_for_an_answer() {
             b"002egit-upload-pack /project.git\0host=a.test\0",
             b"*1\r\n$4\r\nPING\r\n",
             b"PING\r\n",
-            b"OPTIONS sip:a@origin.test SIP/2.0\r\nVia: SIP/2.0/TCP a.test\r\nCSeq: 1 OPTIONS\r\n\r\n",
+            b"OPTIONS sip:a@origin.test SIP/2.0\r\nVia: SIP/2.0/TCP a.test\r\nCSeq: 1 \
+              OPTIONS\r\n\r\n",
             b"get key\r\n",
             b"ruok",
             b"hrpc\x09\0\0",
@@ -552,8 +556,8 @@ async fn ordinary_protocols_pass_as_soon_as_they_wait_for_an_answer() {
 
 /// Starts a host that takes the end of the stream for the end of a request, and discards the input
 /// of a connection that is reset.
-async fn acting_at_end() -> Host {
-    Host::new(|mut stream, heard| async move {
+async fn acting_at_end() -> TestServer {
+    TestServer::new(|mut stream, heard| async move {
         let mut said = Vec::new();
         let end: &[u8] =
             if stream.read_to_end(&mut said).await.is_ok() { &said } else { b"(reset)" };
@@ -563,7 +567,7 @@ async fn acting_at_end() -> Host {
 }
 
 /// Waits until a host of [`acting_at_end`] has seen the end of a connection, and returns its input.
-async fn request_at_end(host: &Host) -> String {
+async fn request_at_end(host: &TestServer) -> String {
     while host.heard().is_empty() {
         tokio::task::yield_now().await;
     }
@@ -616,7 +620,7 @@ async fn a_line_that_the_end_of_the_stream_completes_is_judged() {
 }
 
 #[tokio::test]
-async fn a_server_is_reset_when_its_tunnel_is_cut_or_broken_off_within_a_line() {
+async fn a_server_is_reset_when_its_tunnel_ends_within_a_line() {
     in_time(async {
         let host = acting_at_end().await;
         let (_dns, proxy, authority) = stage(&host).await;
@@ -647,10 +651,10 @@ async fn a_server_is_reset_when_its_tunnel_is_cut_or_broken_off_within_a_line() 
 }
 
 #[tokio::test]
-async fn a_line_that_passed_in_pieces_becomes_no_request() {
+async fn a_line_that_passed_in_pieces_is_not_completed_to_a_request() {
     in_time(async {
         // The host reads lines, as an HTTP server does.
-        let host = Host::new(|mut stream, heard| async move {
+        let host = TestServer::new(|mut stream, heard| async move {
             let mut line = Vec::new();
             while let Ok(byte) = stream.read_u8().await {
                 line.push(byte);
@@ -715,7 +719,7 @@ async fn a_line_that_passed_in_pieces_becomes_no_request() {
 }
 
 #[tokio::test]
-async fn text_of_requests_passes_once_the_server_has_spoken() {
+async fn text_like_requests_passes_once_the_server_has_spoken() {
     in_time(async {
         let host = mail().await;
         let (_dns, proxy, authority) = stage(&host).await;
@@ -739,9 +743,9 @@ async fn text_of_requests_passes_once_the_server_has_spoken() {
 }
 
 #[tokio::test]
-async fn a_server_that_speaks_first_may_be_answered_in_any_protocol_but_tls_for_another() {
+async fn a_server_that_speaks_first_may_get_any_protocol_but_tls_for_another_host() {
     in_time(async {
-        let host = Host::new(|mut stream, heard| async move {
+        let host = TestServer::new(|mut stream, heard| async move {
             stream.write_all(b"220 mail.test ESMTP\r\n").await.unwrap();
             let mut buffer = vec![0; 4096];
             while let Ok(read @ 1..) = stream.read(&mut buffer).await {
@@ -769,7 +773,7 @@ async fn a_server_that_speaks_first_may_be_answered_in_any_protocol_but_tls_for_
 }
 
 #[tokio::test]
-async fn a_protocol_that_becomes_tls_says_hello_to_its_own_host() {
+async fn a_protocol_that_upgrades_to_tls_must_name_its_own_host() {
     in_time(async {
         let (client, _) = configured();
         let own = first_message(&client, "origin.test");
@@ -787,7 +791,7 @@ async fn a_protocol_that_becomes_tls_says_hello_to_its_own_host() {
         ] {
             // The server answers each read with one byte. The hello follows one short message, or a
             // long conversation that ends with STARTTLS.
-            let host = Host::new(|mut stream, heard| async move {
+            let host = TestServer::new(|mut stream, heard| async move {
                 let mut buffer = vec![0; 1 << 16];
                 while let Ok(read @ 1..) = stream.read(&mut buffer).await {
                     heard.lock().unwrap().extend_from_slice(&buffer[..read]);
@@ -830,8 +834,8 @@ async fn a_protocol_that_becomes_tls_says_hello_to_its_own_host() {
 }
 
 /// Starts a mail host that answers each read, and accepts any bytes.
-async fn mail() -> Host {
-    Host::new(|mut stream, heard| async move {
+async fn mail() -> TestServer {
+    TestServer::new(|mut stream, heard| async move {
         let mut buffer = vec![0; 1 << 16];
         while let Ok(read @ 1..) = stream.read(&mut buffer).await {
             heard.lock().unwrap().extend_from_slice(&buffer[..read]);
@@ -844,7 +848,7 @@ async fn mail() -> Host {
 }
 
 #[tokio::test]
-async fn a_late_hello_is_judged_at_whatever_byte_it_begins() {
+async fn a_late_hello_is_judged_at_any_byte_of_the_stream() {
     in_time(async {
         let (client, _) = configured();
         let (own, front) =
@@ -916,14 +920,14 @@ async fn a_late_hello_is_judged_at_whatever_byte_it_begins() {
 }
 
 #[tokio::test]
-async fn a_late_hello_that_is_ahead_of_the_servers_word_or_asked_for_again_is_judged() {
+async fn a_late_hello_before_the_servers_answer_or_after_a_retry_is_judged() {
     in_time(async {
         let (client, _) = configured();
         let (own, front) =
             (first_message(&client, "origin.test"), first_message(&client, "front.test"));
         // A host that reads and sends nothing.
         let silent = || async {
-            Host::new(|mut stream, heard| async move {
+            TestServer::new(|mut stream, heard| async move {
                 let mut buffer = vec![0; 1 << 16];
                 while let Ok(read @ 1..) = stream.read(&mut buffer).await {
                     heard.lock().unwrap().extend_from_slice(&buffer[..read]);
@@ -956,7 +960,7 @@ async fn a_late_hello_that_is_ahead_of_the_servers_word_or_asked_for_again_is_ju
 }
 
 /// Waits until a host has received `words`, and returns whether an answer has arrived.
-async fn is_answered(host: &Host, tunnel: &mut TcpStream, words: &[u8]) -> bool {
+async fn is_answered(host: &TestServer, tunnel: &mut TcpStream, words: &[u8]) -> bool {
     while !host.heard.lock().unwrap().ends_with(words) {
         tokio::task::yield_now().await;
     }
@@ -964,7 +968,7 @@ async fn is_answered(host: &Host, tunnel: &mut TcpStream, words: &[u8]) -> bool 
 }
 
 #[tokio::test]
-async fn an_answer_in_tls_or_http_to_something_else_is_not_passed_on() {
+async fn a_tls_or_http_answer_to_another_protocol_is_not_passed_on() {
     in_time(async {
         for (answer, is_cut) in [
             (&b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nfronts"[..], true),
@@ -982,7 +986,7 @@ async fn an_answer_in_tls_or_http_to_something_else_is_not_passed_on() {
                     let _ = tunnel.read_to_end(&mut answered).await;
                     assert!(answered.len() < 5, "{}", answered.escape_ascii());
                     assert_eq!(proxy.codes(), ["malformed"]);
-                    assert_eq!(proxy.denials()[0].via, Via::Tunnel);
+                    assert_eq!(proxy.denials()[0].via, RequestKind::Tunnel);
                 } else {
                     let mut answered = vec![0; answer.len()];
                     tunnel.read_exact(&mut answered).await.unwrap();
@@ -995,7 +999,7 @@ async fn an_answer_in_tls_or_http_to_something_else_is_not_passed_on() {
 }
 
 #[tokio::test]
-async fn an_answer_to_a_hello_that_is_not_in_tls_is_not_passed_on() {
+async fn an_answer_without_tls_to_a_hello_is_not_passed_on() {
     in_time(async {
         let (client, _) = configured();
         let own = first_message(&client, "origin.test");
@@ -1023,9 +1027,9 @@ async fn an_answer_to_a_hello_that_is_not_in_tls_is_not_passed_on() {
         }
         // In a tunnel to an address, the answer may be in any protocol.
         let host = answering(b"220 mail.test ESMTP\r\n".to_vec(), 100).await;
-        let dns = Dns::loopback().await;
+        let dns = DnsServer::loopback().await;
         let address = host.address.to_string();
-        let proxy = Stage::allowing([&address]).start(&dns).await;
+        let proxy = ProxyBuilder::allowing([&address]).start(&dns).await;
         let mut tunnel = proxy.tunnel(&address).await;
         tunnel.write_all(&own).await.unwrap();
         assert_eq!(tunnel.read_u8().await.unwrap(), b'2');
@@ -1036,11 +1040,11 @@ async fn an_answer_to_a_hello_that_is_not_in_tls_is_not_passed_on() {
 #[tokio::test]
 async fn a_denied_name_is_not_reached_at_an_allowed_address() {
     in_time(async {
-        let host = Host::web().await;
-        let dns = Dns::loopback().await;
+        let host = TestServer::web().await;
+        let dns = DnsServer::loopback().await;
         let (address, port) = (host.address.to_string(), host.port());
         let deny = vec![format!("front.test:{port}"), format!("*.wild.test:{port}")];
-        let proxy = Stage { deny, ..Stage::allowing([&address]) }.start(&dns).await;
+        let proxy = ProxyBuilder { deny, ..ProxyBuilder::allowing([&address]) }.start(&dns).await;
         let (client, _) = configured();
         let front = first_message(&client, "front.test");
         for name in ["front.test", "FRONT.test.", "a.wild.test"] {
@@ -1081,13 +1085,13 @@ async fn a_denied_name_is_not_reached_at_an_allowed_address() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_denied_on_another_port_leaves_an_address_as_it_is() {
+async fn a_name_denied_on_another_port_does_not_affect_an_address() {
     in_time(async {
-        let host = Host::echo().await;
-        let dns = Dns::loopback().await;
+        let host = TestServer::echo().await;
+        let dns = DnsServer::loopback().await;
         let address = host.address.to_string();
         let deny = vec!["front.test:1".to_owned(), "10.0.0.0/8".to_owned()];
-        let proxy = Stage { deny, ..Stage::allowing([&address]) }.start(&dns).await;
+        let proxy = ProxyBuilder { deny, ..ProxyBuilder::allowing([&address]) }.start(&dns).await;
         for opening in [
             &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
             b"GE",

@@ -3,13 +3,13 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::stage::{Dns, Host, Stage, answered, head, in_time, refused};
+use crate::fixture::{DnsServer, ProxyBuilder, TestServer, answered, head, in_time, refused};
 
 /// Sends `lines` as one request, and checks whether the proxy refuses it. `HOST` in `lines` stands
 /// for the authority of the host.
 async fn check(lines: &str, is_refused: bool) {
-    let (dns, host) = (Dns::loopback().await, Host::web().await);
-    let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+    let (dns, host) = (DnsServer::loopback().await, TestServer::web().await);
+    let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
     let request = lines.replace("HOST", &format!("origin.test:{}", host.port()));
     let answer = proxy.ask(&request).await;
     if is_refused {
@@ -24,25 +24,37 @@ async fn check(lines: &str, is_refused: bool) {
 }
 
 #[tokio::test]
-async fn a_request_that_can_be_read_in_two_ways_reaches_nobody() {
+async fn an_ambiguous_request_reaches_no_host() {
     in_time(async {
         for lines in [
-            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n",
-            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\na",
-            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nContent-Length: 4\r\nTransfer-Encoding: \
+             chunked\r\n\r\n0\r\n\r\n",
+            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\
+             Content-Length: 4\r\n\r\n0\r\n\r\n",
+            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nContent-Length: 1\r\nContent-Length: \
+             1\r\n\r\na",
+            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nContent-Length: 1\r\nContent-Length: \
+             2\r\n\r\nab",
             "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nContent-Length: 1, 1\r\n\r\na",
             "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nContent-Length: +1\r\n\r\na",
             "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nContent-Length: 0x1\r\n\r\na",
             "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nContent-Length: -1\r\n\r\na",
-            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nContent-Length: 99999999999999999999\r\n\r\na",
-            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
-            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
-            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
-            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding:\u{b}chunked\r\n\r\n0\r\n\r\n",
-            "POST http://HOST/ HTTP/1.0\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nContent-Length: \
+             99999999999999999999\r\n\r\na",
+            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: gzip, chunked\r\n\r\n\
+             0\r\n\r\n",
+            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked, \
+             identity\r\n\r\n0\r\n\r\n",
+            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: xchunked\r\n\r\n\
+             0\r\n\r\n",
+            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding : chunked\r\n\r\n\
+             0\r\n\r\n",
+            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding:\u{b}chunked\r\n\r\n\
+             0\r\n\r\n",
+            "POST http://HOST/ HTTP/1.0\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\r\n\
+             0\r\n\r\n",
+            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\
+             Transfer-Encoding: chunked\r\n\r\n",
             "GET http://HOST/ HTTP/1.1\r\nHost: HOST\r\nX: a\r\n folded: b\r\n\r\n",
             "GET http://HOST/ HTTP/1.1\r\nHost: HOST\r\n\tfolded: b\r\n\r\n",
             "GET http://HOST/ HTTP/1.1\nHost: HOST\n\n",
@@ -69,14 +81,16 @@ async fn a_request_that_can_be_read_in_two_ways_reaches_nobody() {
 }
 
 #[tokio::test]
-async fn the_same_requests_in_one_reading_pass() {
+async fn the_same_requests_without_ambiguity_pass() {
     in_time(async {
         for lines in [
             "GET http://HOST/ HTTP/1.1\r\nHost: HOST\r\nX: a\tb \r\nConnection: close\r\n\r\n",
             "\r\nGET http://HOST/ HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n\r\n",
             "GET http://HOST/ HTTP/1.0\r\nHost: HOST\r\n\r\n",
-            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
-            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: Chunked\r\n\r\n0\r\n\r\n",
+            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nContent-Length: 0\r\nConnection: \
+             close\r\n\r\n",
+            "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: Chunked\r\n\r\n\
+             0\r\n\r\n",
         ] {
             check(lines, false).await;
         }
@@ -85,17 +99,21 @@ async fn the_same_requests_in_one_reading_pass() {
 }
 
 #[tokio::test]
-async fn what_follows_a_body_is_looked_at_like_the_first_head() {
+async fn a_request_after_a_body_is_checked_like_the_first() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::web().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::web().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
         let bodied = |body: &str| {
             let length = body.len();
-            format!("PUT http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\nContent-Length: {length}\r\n\r\n{body}")
+            format!(
+                "PUT http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\nContent-Length: \
+                     {length}\r\n\r\n{body}"
+            )
         };
         // The proxy does not parse a body that looks like a faulty head.
-        let request = bodied("GET / HTTP/1.1\n\n\r\n\r\n") + &bodied("") + "GET / HTTP/1.1\nHost: x\n\n";
+        let request =
+            bodied("GET / HTTP/1.1\n\n\r\n\r\n") + &bodied("") + "GET / HTTP/1.1\nHost: x\n\n";
         let answer = proxy.ask(request).await;
         assert!(answer.contains("HTTP/1.1 400 "), "{answer}");
         assert_eq!(proxy.codes(), ["malformed"]);
@@ -103,7 +121,8 @@ async fn what_follows_a_body_is_looked_at_like_the_first_head() {
         // The proxy reads no request after a chunked body, because only the parser of the chunks
         // knows where they end.
         let chunked = format!(
-            "POST http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n\
+            "POST http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\nTransfer-Encoding: \
+             chunked\r\n\r\n0\r\n\r\n\
              GET http://{authority}/second HTTP/1.1\r\nHost: {authority}\r\n\r\n"
         );
         let answer = proxy.ask(chunked).await;
@@ -114,8 +133,8 @@ async fn what_follows_a_body_is_looked_at_like_the_first_head() {
 }
 
 /// Starts a host that reads no body, and closes a connection when a request asks for that.
-async fn ignoring_bodies() -> Host {
-    Host::new(|mut stream, heard| async move {
+async fn ignoring_bodies() -> TestServer {
+    TestServer::new(|mut stream, heard| async move {
         let mut request = Vec::new();
         while let Ok(byte) = stream.read_u8().await {
             request.push(byte);
@@ -147,10 +166,10 @@ async fn converse(client: &mut TcpStream, requests: &[String]) {
 }
 
 #[tokio::test]
-async fn a_body_that_the_host_does_not_read_becomes_no_request() {
+async fn a_body_that_the_host_ignores_is_not_read_as_a_request() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, ignoring_bodies().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, ignoring_bodies().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
         let hidden = "GET /hidden HTTP/1.1\r\nHost: front.test\r\n\r\n";
         let length = hidden.len();
@@ -165,7 +184,11 @@ async fn a_body_that_the_host_does_not_read_becomes_no_request() {
         while !host.heard().contains("GET /two ") {
             tokio::task::yield_now().await;
         }
-        assert!(host.heard().contains("GET /hidden HTTP/1.1\r\nHost: front.test"), "{}", host.heard());
+        assert!(
+            host.heard().contains("GET /hidden HTTP/1.1\r\nHost: front.test"),
+            "{}",
+            host.heard()
+        );
 
         let upgrade = "Connection: upgrade\r\nUpgrade: words\r\n";
         for (method, headers) in [("GET", ""), ("HEADER", ""), ("POST", ""), ("GET", upgrade)] {
@@ -173,20 +196,35 @@ async fn a_body_that_the_host_does_not_read_becomes_no_request() {
                 host.heard.lock().unwrap().clear();
                 let before = host.connections();
                 let origin = if is_tunnel { String::new() } else { format!("http://{authority}") };
-                let mut client = if is_tunnel { proxy.tunnel(&authority).await } else { proxy.client().await };
+                let mut client =
+                    if is_tunnel { proxy.tunnel(&authority).await } else { proxy.client().await };
                 let [first, second] = requests(method, headers, &origin);
                 // The client keeps its own connection. Requests without a body share a connection
                 // to the host.
-                converse(&mut client, &[first.clone(), second.clone(), second.clone(), first, second]).await;
+                converse(
+                    &mut client,
+                    &[first.clone(), second.clone(), second.clone(), first, second],
+                )
+                .await;
                 assert_eq!(host.connections() - before, 3, "{method} {headers}");
-                assert_eq!(host.heard().matches("GET /two ").count(), 3, "{method}: {}", host.heard());
-                assert!(!host.heard().contains("front.test"), "{method} {headers}: {}", host.heard());
+                assert_eq!(
+                    host.heard().matches("GET /two ").count(),
+                    3,
+                    "{method}: {}",
+                    host.heard()
+                );
+                assert!(
+                    !host.heard().contains("front.test"),
+                    "{method} {headers}: {}",
+                    host.heard()
+                );
             }
         }
         // After a chunked body, the client's connection ends.
         host.heard.lock().unwrap().clear();
         let chunked = format!(
-            "GET http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\nTransfer-Encoding: chunked\r\n\r\n\
+            "GET http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\nTransfer-Encoding: \
+             chunked\r\n\r\n\
              {length:x}\r\n{hidden}\r\n0\r\n\r\n"
         );
         answered(&proxy.ask(chunked).await);

@@ -3,12 +3,12 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use ringfence_egress::Via;
+use ringfence_egress::RequestKind;
 
-use crate::stage::{Dns, Host, Running, Stage, head, in_time};
+use crate::fixture::{DnsServer, ProxyBuilder, RunningProxy, TestServer, head, in_time};
 
 /// Greets the proxy, sends `request`, and returns the stream and the code of the reply.
-async fn ask(proxy: &Running, request: &[u8]) -> (TcpStream, u8) {
+async fn ask(proxy: &RunningProxy, request: &[u8]) -> (TcpStream, u8) {
     let mut client = proxy.client().await;
     client.write_all(&[5, 1, 0]).await.unwrap();
     let mut method = [0; 2];
@@ -30,8 +30,8 @@ fn named(command: u8, name: &[u8], port: u16) -> Vec<u8> {
 #[tokio::test]
 async fn names_and_addresses_are_reached_if_they_are_listed() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::echo().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::echo().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let port = host.port();
         let by_address = [&[5, 1, 0, 1, 127, 0, 0, 1], &port.to_be_bytes()[..]].concat();
         let mapped = [
@@ -61,16 +61,16 @@ async fn names_and_addresses_are_reached_if_they_are_listed() {
             assert_eq!(ask(&proxy, &request).await.1, 2, "{request:?}");
         }
         assert_eq!(proxy.codes(), ["unlisted", "unlisted", "internal"]);
-        assert!(proxy.denials().iter().all(|denial| denial.via == Via::Socks5));
+        assert!(proxy.denials().iter().all(|denial| denial.via == RequestKind::Socks5));
     })
     .await;
 }
 
 #[tokio::test]
-async fn commands_and_kinds_of_address_that_are_not_spoken_have_their_own_answers() {
+async fn unsupported_commands_and_address_types_have_their_own_replies() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::echo().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::echo().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let (bind, udp, unknown) = (2, 3, 9);
         for command in [bind, udp, unknown] {
             assert_eq!(
@@ -99,10 +99,10 @@ async fn commands_and_kinds_of_address_that_are_not_spoken_have_their_own_answer
 }
 
 #[tokio::test]
-async fn names_that_are_none_reach_nobody() {
+async fn invalid_names_reach_no_host() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::echo().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::echo().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let names: [&[u8]; 7] = [
             b"",
             b"origin.test\0.other.test",
@@ -128,13 +128,13 @@ async fn names_that_are_none_reach_nobody() {
 }
 
 #[tokio::test]
-async fn a_name_without_an_address_and_a_host_without_a_server_have_their_own_answers() {
+async fn unresolved_names_and_refused_connections_have_their_own_replies() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::echo().await);
+        let (dns, host) = (DnsServer::loopback().await, TestServer::echo().await);
         let rules =
             [host.rules("origin.test").to_vec(), vec![format!("unknown.invalid:{}", host.port())]]
                 .concat();
-        let proxy = Stage::allowing(rules).start(&dns).await;
+        let proxy = ProxyBuilder::allowing(rules).start(&dns).await;
         let port = host.port();
         assert_eq!(ask(&proxy, &named(1, b"unknown.invalid", port)).await.1, 4);
         drop(host);
@@ -147,8 +147,8 @@ async fn a_name_without_an_address_and_a_host_without_a_server_have_their_own_an
 #[tokio::test]
 async fn plain_requests_over_socks_are_judged_too() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::web().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::web().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let port = host.port();
         for (name, status) in [(format!("origin.test:{port}"), 200), ("front.test".to_owned(), 403)]
         {

@@ -8,9 +8,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, rustls};
 
-use ringfence_egress::{Mode, Via};
+use ringfence_egress::{ProxyMode, RequestKind};
 
-use crate::stage::{Dns, Host, Running, Stage, in_time};
+use crate::fixture::{DnsServer, ProxyBuilder, RunningProxy, TestServer, in_time};
 
 /// Returns a client configuration and a server configuration. The server has a certificate for both
 /// names and for the address, and the client trusts it.
@@ -35,9 +35,9 @@ pub(crate) fn configured() -> (ClientConfig, ServerConfig) {
 }
 
 /// Starts a host that sends `hello` in TLS.
-async fn tls_host(server: ServerConfig) -> Host {
+async fn tls_host(server: ServerConfig) -> TestServer {
     let acceptor = TlsAcceptor::from(Arc::new(server));
-    Host::new(move |stream, heard| {
+    TestServer::new(move |stream, heard| {
         let acceptor = acceptor.clone();
         async move {
             let mut first = [0; 1];
@@ -55,7 +55,7 @@ async fn tls_host(server: ServerConfig) -> Host {
 
 /// Opens a tunnel to `authority`, connects with TLS to `name`, and returns the text that arrives.
 async fn hello(
-    proxy: &Running,
+    proxy: &RunningProxy,
     client: &ClientConfig,
     authority: &str,
     name: &str,
@@ -80,13 +80,13 @@ fn denied(outcome: std::io::Result<String>) {
 }
 
 #[tokio::test]
-async fn tls_is_for_the_tunnels_host_or_no_byte_of_it_goes_out() {
+async fn tls_for_another_host_than_the_tunnels_is_refused() {
     in_time(async {
         let (client, server) = configured();
-        let (dns, host) = (Dns::loopback().await, tls_host(server).await);
+        let (dns, host) = (DnsServer::loopback().await, tls_host(server).await);
         // Both names are allowed, so the denial has only one cause: the two names differ.
         let rules = [host.rules("origin.test"), host.rules("front.test")].concat();
-        let proxy = Stage::allowing(rules).start(&dns).await;
+        let proxy = ProxyBuilder::allowing(rules).start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
         assert_eq!(hello(&proxy, &client, &authority, "origin.test").await.unwrap(), "hello");
         assert_eq!(hello(&proxy, &client, &authority, "ORIGIN.test").await.unwrap(), "hello");
@@ -96,18 +96,18 @@ async fn tls_is_for_the_tunnels_host_or_no_byte_of_it_goes_out() {
         let [denial] = &proxy.denials()[..] else { panic!("one denial") };
         assert_eq!(
             (denial.reason.code(), denial.via, denial.target.as_str()),
-            ("other_name", Via::Tls, &authority[..])
+            ("other_name", RequestKind::Tls, &authority[..])
         );
     })
     .await;
 }
 
 #[tokio::test]
-async fn tls_that_names_nobody_is_for_an_address_alone() {
+async fn tls_without_a_server_name_passes_only_to_an_address() {
     in_time(async {
         let (mut client, server) = configured();
-        let (dns, host) = (Dns::loopback().await, tls_host(server).await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, tls_host(server).await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         client.enable_sni = false;
         denied(
             hello(&proxy, &client, &format!("origin.test:{}", host.port()), "origin.test").await,
@@ -119,7 +119,9 @@ async fn tls_that_names_nobody_is_for_an_address_alone() {
         client.enable_sni = true;
         assert_eq!(hello(&proxy, &client, &address, "front.test").await.unwrap(), "hello");
         let deny = vec![format!("front.test:{}", host.port())];
-        let proxy = Stage { deny, ..Stage::allowing(host.rules("origin.test")) }.start(&dns).await;
+        let proxy = ProxyBuilder { deny, ..ProxyBuilder::allowing(host.rules("origin.test")) }
+            .start(&dns)
+            .await;
         denied(hello(&proxy, &client, &address, "front.test").await);
         assert_eq!(proxy.codes(), ["listed"]);
     })
@@ -127,11 +129,14 @@ async fn tls_that_names_nobody_is_for_an_address_alone() {
 }
 
 #[tokio::test]
-async fn an_observer_lets_another_name_through_and_tells_of_it() {
+async fn observe_mode_passes_and_reports_another_tls_name() {
     in_time(async {
         let (client, server) = configured();
-        let (dns, host) = (Dns::loopback().await, tls_host(server).await);
-        let stage = Stage { mode: Mode::Observe, ..Stage::allowing(host.rules("origin.test")) };
+        let (dns, host) = (DnsServer::loopback().await, tls_host(server).await);
+        let stage = ProxyBuilder {
+            mode: ProxyMode::Observe,
+            ..ProxyBuilder::allowing(host.rules("origin.test"))
+        };
         let proxy = stage.start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
         assert_eq!(hello(&proxy, &client, &authority, "front.test").await.unwrap(), "hello");
@@ -195,11 +200,11 @@ async fn echoed(tunnel: &mut TcpStream, bytes: &[u8]) -> bool {
 }
 
 #[tokio::test]
-async fn a_first_message_in_pieces_records_or_with_grease_is_read_all_the_same() {
+async fn a_hello_in_pieces_in_records_or_with_grease_is_read() {
     in_time(async {
         let (client, _) = configured();
-        let (dns, host) = (Dns::loopback().await, Host::echo().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::echo().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
         for (name, passes) in [("origin.test", true), ("front.test", false)] {
             let message = first_message(&client, name);
@@ -224,11 +229,11 @@ async fn a_first_message_in_pieces_records_or_with_grease_is_read_all_the_same()
 }
 
 #[tokio::test]
-async fn what_only_begins_like_tls_is_refused() {
+async fn bytes_that_only_begin_like_tls_are_refused() {
     in_time(async {
         let (client, _) = configured();
-        let (dns, host) = (Dns::loopback().await, Host::echo().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::echo().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
         let message = first_message(&client, "origin.test");
         // A message of a server, many empty records, and a hello whose lengths exceed its content.

@@ -4,15 +4,15 @@ use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, split};
 use tokio::net::TcpSocket;
 
-use ringfence_egress::{Refusal, Target, Via};
+use ringfence_egress::{ConnectionRefusal, RequestKind, Target};
 
-use crate::stage::{Dns, Host, Stage, explanation, head, in_time, refused};
+use crate::fixture::{DnsServer, ProxyBuilder, TestServer, explanation, head, in_time, refused};
 
 #[tokio::test]
-async fn a_tunnel_to_a_listed_host_opens_and_one_to_another_is_denied() {
+async fn tunnels_open_to_listed_hosts_only() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::echo().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::echo().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let mut client = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
         client.write_all(b"\x00binary").await.unwrap();
         let mut echo = [0; 7];
@@ -25,17 +25,17 @@ async fn a_tunnel_to_a_listed_host_opens_and_one_to_another_is_denied() {
         refused(&proxy.ask(request("other.test:443")).await, 403, "unlisted");
         refused(&proxy.ask(request("169.254.169.254:80")).await, 403, "internal");
         refused(&proxy.ask(request("0x7f.1:80")).await, 403, "internal");
-        let vias: Vec<Via> = proxy.denials().iter().map(|denial| denial.via).collect();
-        assert_eq!(vias, [Via::Connect; 4]);
+        let vias: Vec<RequestKind> = proxy.denials().iter().map(|denial| denial.via).collect();
+        assert_eq!(vias, [RequestKind::Connect; 4]);
     })
     .await;
 }
 
 #[tokio::test]
-async fn words_said_right_after_the_request_are_not_lost() {
+async fn bytes_sent_right_after_the_connect_request_are_not_lost() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::echo().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::echo().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let mut client = proxy.client().await;
         let request = format!("CONNECT origin.test:{} HTTP/1.1\r\n\r\n\x01eager", host.port());
         client.write_all(request.as_bytes()).await.unwrap();
@@ -50,15 +50,15 @@ async fn words_said_right_after_the_request_are_not_lost() {
 #[tokio::test]
 async fn a_server_may_speak_first() {
     in_time(async {
-        let dns = Dns::loopback().await;
-        let host = Host::new(|mut stream, _| async move {
+        let dns = DnsServer::loopback().await;
+        let host = TestServer::new(|mut stream, _| async move {
             stream.write_all(b"SSH-2.0-server\r\n").await.unwrap();
             let mut banner = [0; 16];
             stream.read_exact(&mut banner).await.unwrap();
             stream.write_all(&banner).await.unwrap();
         })
         .await;
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let mut client = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
         let mut banner = [0; 16];
         client.read_exact(&mut banner).await.unwrap();
@@ -71,16 +71,16 @@ async fn a_server_may_speak_first() {
 }
 
 #[tokio::test]
-async fn the_end_of_one_side_is_passed_on_while_the_other_still_speaks() {
+async fn the_end_of_one_side_is_passed_on_while_the_other_still_sends() {
     in_time(async {
-        let dns = Dns::loopback().await;
-        let host = Host::new(|mut stream, _| async move {
+        let dns = DnsServer::loopback().await;
+        let host = TestServer::new(|mut stream, _| async move {
             let mut all = Vec::new();
             stream.read_to_end(&mut all).await.unwrap();
             stream.write_all(format!("{} bytes", all.len()).as_bytes()).await.unwrap();
         })
         .await;
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let mut client = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
         client.write_all(&[1; 100_000]).await.unwrap();
         client.shutdown().await.unwrap();
@@ -99,10 +99,10 @@ async fn the_end_of_one_side_is_passed_on_while_the_other_still_speaks() {
 }
 
 #[tokio::test]
-async fn a_server_that_has_said_all_still_hears_the_client() {
+async fn a_server_that_closed_its_sending_side_still_receives() {
     in_time(async {
-        let dns = Dns::loopback().await;
-        let host = Host::new(|mut stream, heard| async move {
+        let dns = DnsServer::loopback().await;
+        let host = TestServer::new(|mut stream, heard| async move {
             stream.write_all(b"bye").await.unwrap();
             stream.shutdown().await.unwrap();
             let mut all = Vec::new();
@@ -110,7 +110,7 @@ async fn a_server_that_has_said_all_still_hears_the_client() {
             heard.lock().unwrap().append(&mut all);
         })
         .await;
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let mut client = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
         let mut answer = String::new();
         client.read_to_string(&mut answer).await.unwrap();
@@ -138,10 +138,10 @@ fn noise(length: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn ten_megabytes_arrive_both_ways_as_they_were_sent() {
+async fn a_tunnel_carries_ten_megabytes_both_ways_unchanged() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::echo().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::echo().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let sent = noise(10_000_001);
         let client = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
         let (mut reader, mut writer) = split(client);
@@ -158,10 +158,10 @@ async fn ten_megabytes_arrive_both_ways_as_they_were_sent() {
 }
 
 #[tokio::test]
-async fn ten_megabytes_of_a_body_arrive_both_ways_as_they_were_sent() {
+async fn bodies_of_ten_megabytes_pass_both_ways_unchanged() {
     in_time(async {
-        let dns = Dns::loopback().await;
-        let host = Host::new(|mut stream, _| async move {
+        let dns = DnsServer::loopback().await;
+        let host = TestServer::new(|mut stream, _| async move {
             head(&mut stream).await;
             let mut body = vec![0; 10_000_001];
             stream.read_exact(&mut body).await.unwrap();
@@ -170,13 +170,15 @@ async fn ten_megabytes_of_a_body_arrive_both_ways_as_they_were_sent() {
             stream.write_all(&body).await.unwrap();
         })
         .await;
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
         let sent = noise(10_000_001);
         let mut client = proxy.client().await;
         let length = sent.len();
-        let request =
-            format!("PUT http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\nContent-Length: {length}\r\n\r\n");
+        let request = format!(
+            "PUT http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\nContent-Length: \
+                     {length}\r\n\r\n"
+        );
         client.write_all(request.as_bytes()).await.unwrap();
         client.write_all(&sent).await.unwrap();
         head(&mut client).await;
@@ -188,10 +190,10 @@ async fn ten_megabytes_of_a_body_arrive_both_ways_as_they_were_sent() {
 }
 
 #[tokio::test]
-async fn each_plain_request_in_a_tunnel_is_for_the_tunnels_host_or_is_denied() {
+async fn plain_requests_in_a_tunnel_must_name_the_tunnels_host() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::web().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::web().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
         let mut client = proxy.tunnel(&authority).await;
         let request = |host: &str| format!("GET /path HTTP/1.1\r\nHost: {host}\r\n\r\n");
@@ -212,10 +214,10 @@ async fn each_plain_request_in_a_tunnel_is_for_the_tunnels_host_or_is_denied() {
 }
 
 #[tokio::test]
-async fn requests_in_disguise_are_read_as_requests() {
+async fn disguised_requests_are_read_as_requests() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::web().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::web().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
         for (said, code) in [
             ("GET / HTTP/1.1\r\nHost: front.test\r\n\r\n", "other_name"),
@@ -246,8 +248,8 @@ async fn requests_in_disguise_are_read_as_requests() {
 #[tokio::test]
 async fn a_web_socket_in_a_tunnel_passes() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::web_socket().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::web_socket().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let mut client = proxy.web_socket(&format!("origin.test:{}", host.port())).await;
         client.write_all(b"ping").await.unwrap();
         client.shutdown().await.unwrap();
@@ -259,10 +261,10 @@ async fn a_web_socket_in_a_tunnel_passes() {
 }
 
 #[tokio::test]
-async fn a_host_that_refuses_connections_is_said_to() {
+async fn a_refused_connection_is_reported_to_the_client() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::echo().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::echo().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let port = host.port();
         drop(host);
         let request = format!("CONNECT origin.test:{port} HTTP/1.1\r\nConnection: close\r\n\r\n");
@@ -274,17 +276,17 @@ async fn a_host_that_refuses_connections_is_said_to() {
 }
 
 #[tokio::test]
-async fn a_client_that_takes_little_at_a_time_loses_nothing() {
+async fn a_slow_reader_loses_no_bytes() {
     in_time(async {
-        let dns = Dns::loopback().await;
+        let dns = DnsServer::loopback().await;
         let sent = noise(3_000_000);
         let hash = Sha256::digest(&sent);
-        let host = Host::new(move |mut stream, _| {
+        let host = TestServer::new(move |mut stream, _| {
             let sent = sent.clone();
             async move { stream.write_all(&sent).await.unwrap() }
         })
         .await;
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
         let mut client = socket.connect(proxy.address).await.unwrap();
@@ -307,17 +309,19 @@ async fn a_client_that_takes_little_at_a_time_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_client_that_knows_no_proxy_is_carried_like_any_tunnel() {
+async fn a_transparent_client_is_carried_like_a_tunnel() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::web().await);
-        let (proxy, _) = Stage::allowing(host.rules("origin.test")).proxy(&dns);
+        let (dns, host) = (DnsServer::loopback().await, TestServer::web().await);
+        let (proxy, _) = ProxyBuilder::allowing(host.rules("origin.test")).proxy(&dns);
         let target = |name: &str| Target::from_parts(name, host.port()).unwrap();
         for (name, status) in [("origin.test", "200 OK"), ("front.test", "403 Forbidden")] {
             let (mut client, inside) = tokio::io::duplex(1024);
             let proxy = proxy.clone();
             let to = target("origin.test");
             let carried =
-                tokio::spawn(async move { proxy.carry_to(inside, &to, Via::Transparent).await });
+                tokio::spawn(
+                    async move { proxy.carry_to(inside, &to, RequestKind::Transparent).await },
+                );
             let request = format!("GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n");
             client.write_all(request.as_bytes()).await.unwrap();
             let mut answer = String::new();
@@ -327,10 +331,10 @@ async fn a_client_that_knows_no_proxy_is_carried_like_any_tunnel() {
             carried.await.unwrap().unwrap();
         }
         let refusal = proxy
-            .carry_to(tokio::io::duplex(1).0, &target("other.test"), Via::Transparent)
+            .carry_to(tokio::io::duplex(1).0, &target("other.test"), RequestKind::Transparent)
             .await
             .unwrap_err();
-        assert!(matches!(refusal, Refusal::Denied(_)), "{refusal}");
+        assert!(matches!(refusal, ConnectionRefusal::Denied(_)), "{refusal}");
     })
     .await;
 }

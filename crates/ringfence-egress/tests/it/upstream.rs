@@ -5,14 +5,16 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use ringfence_egress::Upstream;
+use ringfence_egress::UpstreamProxies;
 
-use crate::stage::{Dns, Host, Stage, answered, explanation, head, in_time, refused};
+use crate::fixture::{
+    DnsServer, ProxyBuilder, TestServer, answered, explanation, head, in_time, refused,
+};
 
 /// Starts an upstream proxy that requires `user:pass word`, and answers every tunnel and request
 /// itself.
-async fn upstream() -> Host {
-    Host::new(|mut stream: TcpStream, heard: Arc<Mutex<Vec<u8>>>| async move {
+async fn upstream() -> TestServer {
+    TestServer::new(|mut stream: TcpStream, heard: Arc<Mutex<Vec<u8>>>| async move {
         while let Some(request) = request(&mut stream).await {
             heard.lock().unwrap().extend_from_slice(request.as_bytes());
             let answer: &[u8] = if !request
@@ -39,9 +41,9 @@ async fn request(stream: &mut TcpStream) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-fn variables(port: u16, no: &'static str) -> Upstream {
+fn variables(port: u16, no: &'static str) -> UpstreamProxies {
     let proxy = format!("http://user:pass%20word@127.0.0.1:{port}");
-    let read = Upstream::from_variables(|name| match name {
+    let read = UpstreamProxies::from_variables(|name| match name {
         "HTTP_PROXY" | "https_proxy" => Some(proxy.clone()),
         "NO_PROXY" => Some(no.to_owned()),
         _ => None,
@@ -52,11 +54,12 @@ fn variables(port: u16, no: &'static str) -> Upstream {
 #[tokio::test]
 async fn tunnels_and_requests_go_through_the_upstream_with_its_password_and_as_names() {
     in_time(async {
-        let (dns, upstream) = (Dns::loopback().await, upstream().await);
+        let (dns, upstream) = (DnsServer::loopback().await, upstream().await);
         // Only the upstream can resolve the name.
-        let stage = Stage::allowing(["outside.invalid"]);
-        let proxy =
-            Stage { upstream: Some(variables(upstream.port(), "")), ..stage }.start(&dns).await;
+        let stage = ProxyBuilder::allowing(["outside.invalid"]);
+        let proxy = ProxyBuilder { upstream: Some(variables(upstream.port(), "")), ..stage }
+            .start(&dns)
+            .await;
         let mut client = proxy.tunnel("outside.invalid:443").await;
         let mut banner = [0; 6];
         client.read_exact(&mut banner).await.unwrap();
@@ -83,22 +86,25 @@ async fn tunnels_and_requests_go_through_the_upstream_with_its_password_and_as_n
 }
 
 #[tokio::test]
-async fn a_name_that_leads_inside_here_does_not_go_to_the_upstream() {
+async fn a_name_with_an_internal_address_here_is_not_sent_upstream() {
     in_time(async {
-        let (dns, upstream, host) = (Dns::loopback().await, upstream().await, Host::web().await);
+        let (dns, upstream, host) =
+            (DnsServer::loopback().await, upstream().await, TestServer::web().await);
         let authority = format!("origin.test:{}", host.port());
-        let stage = Stage::allowing([&authority]);
-        let proxy =
-            Stage { upstream: Some(variables(upstream.port(), "")), ..stage }.start(&dns).await;
+        let stage = ProxyBuilder::allowing([&authority]);
+        let proxy = ProxyBuilder { upstream: Some(variables(upstream.port(), "")), ..stage }
+            .start(&dns)
+            .await;
         refused(&proxy.get(&authority).await, 403, "internal");
         let answer =
             proxy.ask(format!("CONNECT {authority} HTTP/1.1\r\nConnection: close\r\n\r\n")).await;
         refused(&answer, 403, "internal");
         assert_eq!(upstream.heard(), "");
 
-        let stage = Stage::allowing(host.rules("origin.test"));
-        let proxy =
-            Stage { upstream: Some(variables(upstream.port(), "")), ..stage }.start(&dns).await;
+        let stage = ProxyBuilder::allowing(host.rules("origin.test"));
+        let proxy = ProxyBuilder { upstream: Some(variables(upstream.port(), "")), ..stage }
+            .start(&dns)
+            .await;
         answered(&proxy.get(&authority).await);
         assert_eq!((upstream.connections(), host.connections()), (1, 0));
     })
@@ -106,14 +112,17 @@ async fn a_name_that_leads_inside_here_does_not_go_to_the_upstream() {
 }
 
 #[tokio::test]
-async fn what_is_excepted_is_reached_directly() {
+async fn hosts_in_no_proxy_are_reached_directly() {
     in_time(async {
-        let (dns, upstream, host) = (Dns::loopback().await, upstream().await, Host::web().await);
-        let stage = Stage::allowing(host.rules("origin.test"));
-        let proxy =
-            Stage { upstream: Some(variables(upstream.port(), "elsewhere, .test")), ..stage }
-                .start(&dns)
-                .await;
+        let (dns, upstream, host) =
+            (DnsServer::loopback().await, upstream().await, TestServer::web().await);
+        let stage = ProxyBuilder::allowing(host.rules("origin.test"));
+        let proxy = ProxyBuilder {
+            upstream: Some(variables(upstream.port(), "elsewhere, .test")),
+            ..stage
+        }
+        .start(&dns)
+        .await;
         answered(&proxy.get(&format!("origin.test:{}", host.port())).await);
         assert_eq!((upstream.connections(), host.connections()), (0, 1));
     })
@@ -121,16 +130,20 @@ async fn what_is_excepted_is_reached_directly() {
 }
 
 #[tokio::test]
-async fn a_proxy_for_tunnels_alone_is_not_asked_for_plain_requests() {
+async fn an_https_proxy_is_not_used_for_plain_requests() {
     in_time(async {
-        let (dns, upstream, host) = (Dns::loopback().await, upstream().await, Host::web().await);
+        let (dns, upstream, host) =
+            (DnsServer::loopback().await, upstream().await, TestServer::web().await);
         let proxy = format!("http://user:pass%20word@127.0.0.1:{}", upstream.port());
         let only_tunnels =
-            Upstream::from_variables(|name| (name == "HTTPS_PROXY").then(|| proxy.clone()))
+            UpstreamProxies::from_variables(|name| (name == "HTTPS_PROXY").then(|| proxy.clone()))
                 .unwrap();
-        let proxy = Stage { upstream: only_tunnels, ..Stage::allowing(host.rules("origin.test")) }
-            .start(&dns)
-            .await;
+        let proxy = ProxyBuilder {
+            upstream: only_tunnels,
+            ..ProxyBuilder::allowing(host.rules("origin.test"))
+        }
+        .start(&dns)
+        .await;
         let authority = format!("origin.test:{}", host.port());
         answered(&proxy.get(&authority).await);
         assert_eq!((upstream.connections(), host.connections()), (0, 1));
@@ -141,15 +154,18 @@ async fn a_proxy_for_tunnels_alone_is_not_asked_for_plain_requests() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_says_no_is_quoted() {
+async fn a_refusal_by_the_upstream_is_quoted() {
     in_time(async {
-        let (dns, upstream) = (Dns::loopback().await, upstream().await);
+        let (dns, upstream) = (DnsServer::loopback().await, upstream().await);
         let port = upstream.port();
-        let without = Upstream::from_variables(|name| match name {
+        let without = UpstreamProxies::from_variables(|name| match name {
             "all_proxy" => Some(format!("127.0.0.1:{port}")),
             _ => None,
         });
-        let stage = Stage { upstream: without.unwrap(), ..Stage::allowing(["outside.invalid"]) };
+        let stage = ProxyBuilder {
+            upstream: without.unwrap(),
+            ..ProxyBuilder::allowing(["outside.invalid"])
+        };
         let proxy = stage.start(&dns).await;
         let answer =
             proxy.ask("CONNECT outside.invalid:443 HTTP/1.1\r\nConnection: close\r\n\r\n").await;
@@ -168,7 +184,7 @@ async fn an_upstream_that_says_no_is_quoted() {
 fn variables_that_name_no_usable_proxy_are_errors() {
     let read = |value: &str| {
         let value = value.to_owned();
-        Upstream::from_variables(move |name| (name == "HTTPS_PROXY").then(|| value.clone()))
+        UpstreamProxies::from_variables(move |name| (name == "HTTPS_PROXY").then(|| value.clone()))
     };
     assert!(read("").unwrap().is_none());
     assert!(read(" ").unwrap().is_none());

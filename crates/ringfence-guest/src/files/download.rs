@@ -9,35 +9,36 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue,
 use hyper::{HeaderMap, Response};
 use ringfence_proto::code::{Code, Failure};
 use ringfence_proto::content;
-use ringfence_proto::query::Query;
+use ringfence_proto::query::UrlQuery;
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 
-use super::gzip::{self, Deflating};
-use crate::connect::{Reply, full};
-use crate::filesystem::blocking;
-use crate::filesystem::path::{failure, resolve};
-use crate::slices::{SLICE, Source, sending};
-use crate::user::User;
+use super::gzip::{self, GzipEncoder};
+use crate::connect_protocol::{Reply, full_body};
+use crate::filesystem::path::{path_failure, resolve};
+use crate::filesystem::run_blocking;
+use crate::slices::{ByteSource, SLICE_BYTES, body_from_source};
+use crate::user::SandboxUser;
 
 /// Replies with the bytes of a file, compressed if the client accepts gzip.
 pub(super) async fn download(
-    query: &Query,
-    user: &User,
+    query: &UrlQuery,
+    user: &SandboxUser,
     headers: &HeaderMap,
 ) -> Result<Reply, Failure> {
     let path = resolve(query.get("path").unwrap_or_default(), user)?;
-    let opened = blocking(move || Opened::open(&path)).await?;
-    let mut reply = if gzip::is_accepted(headers) { compressed(opened)? } else { plain(opened) };
+    let opened = run_blocking(move || OpenedFile::open(&path)).await?;
+    let mut reply =
+        if gzip::is_accepted(headers) { compressed_reply(opened)? } else { plain_reply(opened) };
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content::OCTETS));
     reply.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));
     Ok(reply)
 }
 
-fn plain(opened: Opened) -> Reply {
-    let Opened { first, length, rest } = opened;
+fn plain_reply(opened: OpenedFile) -> Reply {
+    let OpenedFile { first, length, rest } = opened;
     let mut reply = Response::new(match rest {
-        Some(rest) => sending(first, rest),
-        None => full(first.into()),
+        Some(rest) => body_from_source(first, rest),
+        None => full_body(first.into()),
     });
     if let Some(length) = length {
         reply.headers_mut().insert(CONTENT_LENGTH, length.into());
@@ -45,38 +46,43 @@ fn plain(opened: Opened) -> Reply {
     reply
 }
 
-fn compressed(opened: Opened) -> Result<Reply, Failure> {
-    let Opened { first, rest, .. } = opened;
-    let source = Deflating::new(&first, rest)
+fn compressed_reply(opened: OpenedFile) -> Result<Reply, Failure> {
+    let OpenedFile { first, rest, .. } = opened;
+    let source = GzipEncoder::new(&first, rest)
         .map_err(|error| Failure::new(Code::Internal, format!("cannot compress: {error}")))?;
-    let mut reply = Response::new(sending(Vec::new(), source));
+    let mut reply = Response::new(body_from_source(Vec::new(), source));
     reply.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     Ok(reply)
 }
 
 /// Open file whose first slice was read.
-struct Opened {
+struct OpenedFile {
     first: Vec<u8>,
     /// Total length of the file in bytes, if it is known.
     length: Option<u64>,
-    rest: Option<Rest>,
+    rest: Option<UnreadFile>,
 }
 
-impl Opened {
-    fn open(path: &Path) -> Result<Opened, Failure> {
+impl OpenedFile {
+    fn open(path: &Path) -> Result<OpenedFile, Failure> {
         let mut file = open(path)?;
-        let failed = |error: io::Error| failure("read", path, &error);
+        let failed = |error: io::Error| path_failure("read", path, &error);
         let size = file.metadata().map_err(failed)?.len();
         let mut first = Vec::new();
-        let read = (&mut file).take(SLICE as u64).read_to_end(&mut first).map_err(failed)? as u64;
-        if read < SLICE as u64 {
+        let read =
+            (&mut file).take(SLICE_BYTES as u64).read_to_end(&mut first).map_err(failed)? as u64;
+        if read < SLICE_BYTES as u64 {
             // The file has ended, whatever size the kernel reports: 0 for files in /proc, a page
             // for files in /sys.
-            return Ok(Opened { first, length: Some(read), rest: None });
+            return Ok(OpenedFile { first, length: Some(read), rest: None });
         }
         let (length, left) =
             if size >= read { (Some(size), size - read) } else { (None, u64::MAX) };
-        Ok(Opened { first, length, rest: Some(Rest { file, left, exact: length.is_some() }) })
+        Ok(OpenedFile {
+            first,
+            length,
+            rest: Some(UnreadFile { file, left, exact: length.is_some() }),
+        })
     }
 }
 
@@ -91,9 +97,9 @@ fn open(path: &Path) -> Result<File, Failure> {
                 format!("path '{}' does not exist", path.display()),
             ));
         }
-        Err(error) => return Err(failure("read", path, &error.into())),
+        Err(error) => return Err(path_failure("read", path, &error.into())),
     };
-    let failed = |error: rustix::io::Errno| failure("read", path, &error.into());
+    let failed = |error: rustix::io::Errno| path_failure("read", path, &error.into());
     refuse_unless_regular(path, fstat(&found).map_err(failed)?.st_mode)?;
     let reached = format!("/proc/self/fd/{}", found.as_raw_fd());
     Ok(openat(CWD, reached, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
@@ -112,7 +118,7 @@ pub(super) fn refuse_unless_regular(path: &Path, mode: u32) -> Result<(), Failur
 }
 
 /// Part of a file that was not read yet.
-struct Rest {
+struct UnreadFile {
     file: File,
     left: u64,
     /// True if `left` is the exact number of remaining bytes, so an earlier end of the file is an
@@ -120,9 +126,10 @@ struct Rest {
     exact: bool,
 }
 
-impl Source for Rest {
+impl ByteSource for UnreadFile {
     fn fill(&mut self, slice: &mut Vec<u8>) -> io::Result<()> {
-        let read = (&mut self.file).take(self.left.min(SLICE as u64)).read_to_end(slice)? as u64;
+        let read =
+            (&mut self.file).take(self.left.min(SLICE_BYTES as u64)).read_to_end(slice)? as u64;
         if read == 0 && self.exact && self.left > 0 {
             return Err(io::Error::other("the file became shorter while it was sent"));
         }
@@ -131,7 +138,7 @@ impl Source for Rest {
     }
 }
 
-impl Source for Option<Rest> {
+impl ByteSource for Option<UnreadFile> {
     fn fill(&mut self, slice: &mut Vec<u8>) -> io::Result<()> {
         self.as_mut().map_or(Ok(()), |rest| rest.fill(slice))
     }

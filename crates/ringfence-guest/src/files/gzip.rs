@@ -12,11 +12,11 @@ use hyper::HeaderMap;
 use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING};
 use ringfence_proto::code::{Code, Failure};
 
-use crate::slices::Source;
+use crate::slices::ByteSource;
 
 /// Number of compressed bytes in one step. Deflate expands one byte to at most 1032 bytes, so the
 /// output of a step is bounded, whatever the client sent.
-const STEP: usize = 1 << 10;
+const STEP_BYTES: usize = 1 << 10;
 
 /// Returns true if the client accepts a gzip reply.
 pub(super) fn is_accepted(headers: &HeaderMap) -> bool {
@@ -44,22 +44,22 @@ pub(super) fn is_sent(headers: &HeaderMap) -> Result<bool, Failure> {
 }
 
 /// Source that compresses the bytes of another source.
-pub(super) struct Deflating<S> {
+pub(super) struct GzipEncoder<S> {
     source: S,
     encoder: Option<GzEncoder<Vec<u8>>>,
     slice: Vec<u8>,
 }
 
-impl<S: Source> Deflating<S> {
+impl<S: ByteSource> GzipEncoder<S> {
     /// Creates a compressor. `first` is what was read from the source already.
-    pub(super) fn new(first: &[u8], source: S) -> io::Result<Deflating<S>> {
+    pub(super) fn new(first: &[u8], source: S) -> io::Result<GzipEncoder<S>> {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         encoder.write_all(first)?;
-        Ok(Deflating { source, encoder: Some(encoder), slice: Vec::new() })
+        Ok(GzipEncoder { source, encoder: Some(encoder), slice: Vec::new() })
     }
 }
 
-impl<S: Source> Source for Deflating<S> {
+impl<S: ByteSource> ByteSource for GzipEncoder<S> {
     fn fill(&mut self, slice: &mut Vec<u8>) -> io::Result<()> {
         // The encoder can buffer its whole input. Continue until there is output, because an empty
         // slice means the end.
@@ -80,16 +80,16 @@ impl<S: Source> Source for Deflating<S> {
 }
 
 /// Stream that decompresses another stream.
-pub(super) struct Inflating<S> {
+pub(super) struct GzipDecoder<S> {
     stream: S,
     compressed: Bytes,
     decoder: Option<MultiGzDecoder<Vec<u8>>>,
 }
 
-impl<S> Inflating<S> {
+impl<S> GzipDecoder<S> {
     /// Creates a decompressor for a stream.
-    pub(super) fn new(stream: S) -> Inflating<S> {
-        Inflating {
+    pub(super) fn new(stream: S) -> GzipDecoder<S> {
+        GzipDecoder {
             stream,
             compressed: Bytes::new(),
             decoder: Some(MultiGzDecoder::new(Vec::new())),
@@ -97,7 +97,7 @@ impl<S> Inflating<S> {
     }
 }
 
-impl<S: Stream<Item = io::Result<Bytes>> + Unpin> Stream for Inflating<S> {
+impl<S: Stream<Item = io::Result<Bytes>> + Unpin> Stream for GzipDecoder<S> {
     type Item = io::Result<Bytes>;
 
     fn poll_next(
@@ -122,7 +122,7 @@ impl<S: Stream<Item = io::Result<Bytes>> + Unpin> Stream for Inflating<S> {
                 }
                 continue;
             }
-            let step = this.compressed.len().min(STEP);
+            let step = this.compressed.len().min(STEP_BYTES);
             decoder.write_all(&this.compressed[..step])?;
             this.compressed.advance(step);
             if !decoder.get_ref().is_empty() {
@@ -138,9 +138,9 @@ mod tests {
 
     use super::*;
 
-    struct Text(Vec<&'static [u8]>);
+    struct TextSource(Vec<&'static [u8]>);
 
-    impl Source for Text {
+    impl ByteSource for TextSource {
         fn fill(&mut self, slice: &mut Vec<u8>) -> io::Result<()> {
             slice.extend_from_slice(self.0.pop().unwrap_or_default());
             Ok(())
@@ -148,8 +148,8 @@ mod tests {
     }
 
     fn compressed() -> Vec<u8> {
-        let mut source =
-            Deflating::new(b"first ", Text(vec![b"third", b"second "])).expect("compresses");
+        let mut source = GzipEncoder::new(b"first ", TextSource(vec![b"third", b"second "]))
+            .expect("compresses");
         let mut all = Vec::new();
         loop {
             let mut slice = Vec::new();
@@ -164,11 +164,11 @@ mod tests {
     async fn inflated(bytes: &[u8]) -> io::Result<Vec<u8>> {
         let pieces: Vec<_> =
             bytes.chunks(7).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
-        Inflating::new(stream::iter(pieces)).map_ok(|bytes| bytes.to_vec()).try_concat().await
+        GzipDecoder::new(stream::iter(pieces)).map_ok(|bytes| bytes.to_vec()).try_concat().await
     }
 
     #[tokio::test]
-    async fn what_was_compressed_comes_back() {
+    async fn compressed_bytes_decompress_to_the_original() {
         assert_eq!(inflated(&compressed()).await.expect("decompresses"), b"first second third");
     }
 
@@ -181,11 +181,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_bomb_is_opened_in_small_steps() {
+    async fn a_decompression_bomb_is_read_in_small_steps() {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
         encoder.write_all(&vec![0; 64 << 20]).expect("compresses");
         let bomb = Bytes::from(encoder.finish().expect("compresses"));
-        let mut stream = Inflating::new(stream::iter([Ok(bomb)]));
+        let mut stream = GzipDecoder::new(stream::iter([Ok(bomb)]));
         let mut total = 0;
         while let Some(bytes) = stream.next().await {
             let length = bytes.expect("decompresses").len();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_accepts_is_in_its_headers() {
+    fn accepted_encodings_are_read_from_the_headers() {
         let accepts = |text: &str| {
             is_accepted(&HeaderMap::from_iter([(ACCEPT_ENCODING, text.parse().expect("is text"))]))
         };

@@ -11,76 +11,80 @@ use hyper::body::Incoming;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use ringfence_proto::code::{Code, Failure};
 use ringfence_proto::header;
-use ringfence_proto::query::Query;
-use ringfence_proto::signature::{Claim, Purpose};
+use ringfence_proto::query::UrlQuery;
+use ringfence_proto::signature::{SignatureClaim, SignaturePurpose};
 
-use crate::caller::{self, Token};
-use crate::connect::{Reply, refused};
-use crate::slices::decline;
-use crate::user::{self, User};
+use crate::authentication::{self, AccessToken};
+use crate::connect_protocol::{Reply, refusal_reply};
+use crate::slices::refuse_unread;
+use crate::user::{self, SandboxUser};
 
 /// Answers a request of the endpoint `/files`.
-pub(crate) async fn serve(request: Request<Incoming>, token: &Token) -> Reply {
+pub(crate) async fn answer_files(request: Request<Incoming>, token: &AccessToken) -> Reply {
     let purpose = match *request.method() {
-        Method::GET => Purpose::Read,
-        Method::POST => Purpose::Write,
+        Method::GET => SignaturePurpose::Read,
+        Method::POST => SignaturePurpose::Write,
         _ => {
             let why = "files are read with GET and written with POST";
-            return decline(request, refused(StatusCode::METHOD_NOT_ALLOWED, why)).await;
+            return refuse_unread(request, refusal_reply(StatusCode::METHOD_NOT_ALLOWED, why))
+                .await;
         }
     };
-    let checked = Query::of(request.uri().query().unwrap_or_default()).and_then(|query| {
+    let checked = UrlQuery::parse(request.uri().query().unwrap_or_default()).and_then(|query| {
         authorize(&query, request.headers(), token, purpose)?;
-        let user = user(&query, request.headers())?;
+        let user = requested_user(&query, request.headers())?;
         Ok((query, user))
     });
     let answer = match (checked, purpose) {
-        (Err(failure), _) => return decline(request, failed(&failure)).await,
-        (Ok((query, user)), Purpose::Read) => {
+        (Err(failure), _) => return refuse_unread(request, files_failure_reply(&failure)).await,
+        (Ok((query, user)), SignaturePurpose::Read) => {
             download::download(&query, &user, request.headers()).await
         }
-        (Ok((query, user)), Purpose::Write) => upload::upload(&query, user, request).await,
+        (Ok((query, user)), SignaturePurpose::Write) => upload::upload(&query, user, request).await,
     };
-    answer.unwrap_or_else(|failure| failed(&failure))
+    answer.unwrap_or_else(|failure| files_failure_reply(&failure))
 }
 
 /// Returns the reply to a failed request for files: an HTTP status that clients know, and a
 /// message.
-pub(crate) fn failed(failure: &Failure) -> Reply {
+pub(crate) fn files_failure_reply(failure: &Failure) -> Reply {
     let status = match failure.code {
         // envd reports a full disk with this status.
         Code::ResourceExhausted => StatusCode::INSUFFICIENT_STORAGE,
         code => StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
     };
-    refused(status, failure.message.as_str())
+    refusal_reply(status, failure.message.as_str())
 }
 
 /// Returns the user that the query names, else the user that the headers name.
-pub(crate) fn user(query: &Query, headers: &HeaderMap) -> Result<User, Failure> {
+pub(crate) fn requested_user(
+    query: &UrlQuery,
+    headers: &HeaderMap,
+) -> Result<SandboxUser, Failure> {
     match query.get("username") {
-        Some(name) if !name.is_empty() => user::named(name),
-        _ => caller::user(headers),
+        Some(name) if !name.is_empty() => user::find_user(name),
+        _ => authentication::requested_user(headers),
     }
 }
 
 /// Checks that the request has the token in a header, or a signature that was made with the token.
 /// The messages are those of envd.
 fn authorize(
-    query: &Query,
+    query: &UrlQuery,
     headers: &HeaderMap,
-    token: &Token,
-    purpose: Purpose,
+    token: &AccessToken,
+    purpose: SignaturePurpose,
 ) -> Result<(), Failure> {
     let Some(secret) = token.text() else { return Ok(()) };
     if headers.get(header::TOKEN).is_some_and(|value| !value.is_empty()) {
         let message = "access token present in header but does not match";
         return token
-            .is_shown(headers)
+            .is_presented(headers)
             .then_some(())
             .ok_or_else(|| Failure::new(Code::Unauthenticated, message));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    Claim::of(query, purpose)?.check(secret, now)
+    SignatureClaim::from_query(query, purpose)?.check(secret, now)
 }
 
 #[cfg(test)]
@@ -91,21 +95,26 @@ mod tests {
 
     #[track_caller]
     fn check(query: &str, headers: &[(&'static str, &str)], expected: Result<(), &str>) {
-        let query = Query::of(query).expect("is well-formed");
+        let query = UrlQuery::parse(query).expect("is well-formed");
         let headers = headers.iter().map(|&(name, value)| {
             (
                 name.parse::<hyper::header::HeaderName>().expect("is a name"),
                 value.parse().expect("is a value"),
             )
         });
-        let answer = authorize(&query, &headers.collect(), &Token::new("secret"), Purpose::Read);
+        let answer = authorize(
+            &query,
+            &headers.collect(),
+            &AccessToken::new("secret"),
+            SignaturePurpose::Read,
+        );
         assert_eq!(answer.map_err(|failure| failure.message), expected.map_err(str::to_owned));
     }
 
     #[test]
     fn the_token_or_a_signature_with_it_is_needed() {
         let plain = |text: String| text.replace('+', "%2B");
-        let signature = plain(sign("/a", Purpose::Read, "", "secret", None));
+        let signature = plain(sign("/a", SignaturePurpose::Read, "", "secret", None));
         check("path=/a", &[], Err("missing signature query parameter"));
         check("path=/a", &[("x-access-token", "secret")], Ok(()));
         check(
@@ -120,7 +129,7 @@ mod tests {
             &[],
             Err("invalid signature"),
         );
-        let write = plain(sign("/a", Purpose::Write, "", "secret", None));
+        let write = plain(sign("/a", SignaturePurpose::Write, "", "secret", None));
         check(&format!("path=/a&signature={write}"), &[], Err("invalid signature"));
     }
 
@@ -129,8 +138,8 @@ mod tests {
         for (expiration, expected) in
             [(4_000_000_000, Ok(())), (1_000, Err("signature is already expired"))]
         {
-            let signature =
-                sign("/a", Purpose::Read, "", "secret", Some(expiration)).replace('+', "%2B");
+            let signature = sign("/a", SignaturePurpose::Read, "", "secret", Some(expiration))
+                .replace('+', "%2B");
             check(
                 &format!("path=/a&signature={signature}&signature_expiration={expiration}"),
                 &[],
@@ -143,9 +152,13 @@ mod tests {
     }
 
     #[test]
-    fn without_a_token_everybody_who_reaches_the_socket_may() {
-        let nobody =
-            authorize(&Query::default(), &HeaderMap::new(), &Token::default(), Purpose::Write);
+    fn without_a_token_every_caller_is_authorized() {
+        let nobody = authorize(
+            &UrlQuery::default(),
+            &HeaderMap::new(),
+            &AccessToken::default(),
+            SignaturePurpose::Write,
+        );
         assert_eq!(nobody, Ok(()));
     }
 }

@@ -19,28 +19,28 @@ use hyper::{Request, StatusCode};
 use ringfence_proto::code::{Code, Failure};
 use ringfence_proto::content;
 use ringfence_proto::filesystem::WrittenFile;
-use ringfence_proto::query::Query;
+use ringfence_proto::query::UrlQuery;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, fchown, fstat, ftruncate, openat, statat, unlinkat};
 use rustix::io::Errno;
 use rustix::process::Uid;
 
 use super::download::refuse_unless_regular;
-use super::form::Form;
-use super::gzip::{self, Inflating};
-use crate::connect::{Reply, json};
-use crate::filesystem::blocking;
-use crate::filesystem::metadata::{self, Metadata};
-use crate::filesystem::path::{Place, failure, resolve};
-use crate::slices::{Pouring, Sink, discard, incoming, pour};
-use crate::user::User;
+use super::form::UploadForm;
+use super::gzip::{self, GzipDecoder};
+use crate::connect_protocol::{Reply, json_reply};
+use crate::filesystem::metadata::{self, FileMetadata};
+use crate::filesystem::path::{NameInDirectory, path_failure, resolve};
+use crate::filesystem::run_blocking;
+use crate::slices::{ByteSink, SinkWriter, body_stream, discard, write_stream};
+use crate::user::SandboxUser;
 
 /// Writes the files that a request carries, and replies with a list of them.
 pub(super) async fn upload(
-    query: &Query,
-    user: User,
+    query: &UrlQuery,
+    user: SandboxUser,
     request: Request<Incoming>,
 ) -> Result<Reply, Failure> {
-    let notes = metadata::from_headers(request.headers());
+    let notes = metadata::parse_headers(request.headers());
     let compressed = gzip::is_sent(request.headers());
     let kind = request
         .headers()
@@ -48,11 +48,11 @@ pub(super) async fn upload(
         .and_then(|value| value.to_str().ok())
         .unwrap_or_default()
         .to_owned();
-    let mut body = incoming(request.into_body());
+    let mut body = body_stream(request.into_body());
     let written = async {
-        let writing = Writing { path: query.get("path"), user, notes: notes? };
+        let writing = UploadRequest { path: query.get("path"), user, notes: notes? };
         if compressed? {
-            writing.write(&kind, &mut Inflating::new(&mut body)).await
+            writing.write(&kind, &mut GzipDecoder::new(&mut body)).await
         } else {
             writing.write(&kind, &mut body).await
         }
@@ -61,17 +61,17 @@ pub(super) async fn upload(
     // A form can end before the body of its request does. Without this call, a client that still
     // has to send the rest would find the connection closed.
     discard(body).await;
-    written.map(|written| json(StatusCode::OK, &written))
+    written.map(|written| json_reply(StatusCode::OK, &written))
 }
 
 /// Parameters that all files of one request share.
-struct Writing<'a> {
+struct UploadRequest<'a> {
     path: Option<&'a str>,
-    user: User,
-    notes: Metadata,
+    user: SandboxUser,
+    notes: FileMetadata,
 }
 
-impl Writing<'_> {
+impl UploadRequest<'_> {
     async fn write<S>(&self, kind: &str, body: &mut S) -> Result<Vec<WrittenFile>, Failure>
     where
         S: Stream<Item = io::Result<Bytes>> + Send + Unpin,
@@ -82,21 +82,22 @@ impl Writing<'_> {
                 let message = "path query parameter is required for raw body upload";
                 return Err(Failure::new(Code::InvalidArgument, message));
             };
-            let upload = self.begin(path)?;
-            return Ok(vec![complete(pour(body, upload).await?).await?]);
+            let upload = self.begin_file(path)?;
+            return Ok(vec![complete(write_stream(body, upload).await?).await?]);
         }
         if essence.starts_with("multipart/") {
-            return self.write_form(Form::new(kind, body)?).await;
+            return self.write_form(UploadForm::new(kind, body)?).await;
         }
         let message = format!(
-            "unsupported content type: {kind}, expected multipart/form-data or application/octet-stream"
+            "unsupported content type: {kind}, expected multipart/form-data or \
+             application/octet-stream"
         );
         Err(Failure::new(Code::InvalidArgument, message))
     }
 
     /// Writes the files of a form. The destination is the path of the request, else the file name
     /// of each file, which is a full path.
-    async fn write_form(&self, mut form: Form<'_>) -> Result<Vec<WrittenFile>, Failure> {
+    async fn write_form(&self, mut form: UploadForm<'_>) -> Result<Vec<WrittenFile>, Failure> {
         let mut written: Vec<WrittenFile> = Vec::new();
         while let Some(mut field) = form.next_file().await? {
             let named = self.path.or(field.name()).map(str::to_owned);
@@ -106,16 +107,17 @@ impl Writing<'_> {
                     "a file of the form has no name, and the request has no path",
                 )
             })?;
-            let upload = self.begin(&named)?;
+            let upload = self.begin_file(&named)?;
             let path = upload.path.to_string_lossy();
             if written.iter().any(|file| file.path == path) {
                 let message = format!(
-                    "you cannot upload multiple files to the same path '{path}' in one upload request, \
+                    "you cannot upload multiple files to the same path '{path}' in one upload \
+                     request, \
                      only the first specified file was uploaded"
                 );
                 return Err(Failure::new(Code::InvalidArgument, message));
             }
-            let mut pouring = Pouring::into(upload);
+            let mut pouring = SinkWriter::new(upload);
             while let Some(bytes) = field.chunk().await? {
                 pouring.push(&bytes).await?;
             }
@@ -124,34 +126,34 @@ impl Writing<'_> {
         Ok(written)
     }
 
-    fn begin(&self, path: &str) -> Result<Upload, Failure> {
+    fn begin_file(&self, path: &str) -> Result<FileUpload, Failure> {
         let path = resolve(path, &self.user)?;
-        Ok(Upload { path, uid: self.user.uid, notes: self.notes.clone(), target: None })
+        Ok(FileUpload { path, uid: self.user.uid, notes: self.notes.clone(), target: None })
     }
 }
 
-async fn complete(upload: Upload) -> Result<WrittenFile, Failure> {
-    blocking(move || upload.complete()).await
+async fn complete(upload: FileUpload) -> Result<WrittenFile, Failure> {
+    run_blocking(move || upload.complete()).await
 }
 
 /// File that is being written.
-struct Upload {
+struct FileUpload {
     path: PathBuf,
     uid: u32,
-    notes: Metadata,
+    notes: FileMetadata,
     /// Open file; `None` until there is something to write.
-    target: Option<Target>,
+    target: Option<UploadTarget>,
 }
 
-struct Target {
+struct UploadTarget {
     file: File,
-    place: Place,
+    place: NameInDirectory,
     /// True if this upload created the file, so the file is removed unless the upload completes.
     new: bool,
 }
 
-impl Upload {
-    fn target(&mut self) -> Result<&mut Target, Failure> {
+impl FileUpload {
+    fn target(&mut self) -> Result<&mut UploadTarget, Failure> {
         let target = match self.target.take() {
             Some(target) => target,
             None => self.open()?,
@@ -159,19 +161,23 @@ impl Upload {
         Ok(self.target.insert(target))
     }
 
-    fn open(&self) -> Result<Target, Failure> {
-        let failed = |error: Errno| failure("write", &self.path, &error.into());
-        let place = Place::made(&self.path)
-            .map_err(|error| failure("make the directory of", &self.path, &error))?;
+    fn open(&self) -> Result<UploadTarget, Failure> {
+        let failed = |error: Errno| path_failure("write", &self.path, &error.into());
+        let place = NameInDirectory::with_parents(&self.path)
+            .map_err(|error| path_failure("make the directory of", &self.path, &error))?;
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-        let made =
-            openat(&place.directory, &place.name, flags | OFlags::CREATE | OFlags::EXCL, mode());
+        let made = openat(
+            &place.directory,
+            &place.name,
+            flags | OFlags::CREATE | OFlags::EXCL,
+            new_file_mode(),
+        );
         let new = made.is_ok();
         let file = match made {
-            Err(Errno::EXIST | Errno::ISDIR) => existing(&place, &self.path)?,
+            Err(Errno::EXIST | Errno::ISDIR) => open_existing(&place, &self.path)?,
             made => made.map_err(failed)?,
         };
-        let target = Target { file: file.into(), place, new };
+        let target = UploadTarget { file: file.into(), place, new };
         // fchown(2) is also called for a file that was created here, although it changes nothing
         // there: watchers expect the event that fchown(2) causes, as with envd. The call fails if
         // another user owns the file and lets this user write it.
@@ -180,18 +186,18 @@ impl Upload {
             ftruncate(&target.file, 0).map_err(failed)?;
         }
         if !new || !self.notes.is_empty() {
-            metadata::replace(target.file.as_fd(), &self.notes)
-                .map_err(|error| self.unkept(error, target.new, &target.place))?;
+            metadata::replace_metadata(target.file.as_fd(), &self.notes)
+                .map_err(|error| self.metadata_failure(error, target.new, &target.place))?;
         }
         Ok(target)
     }
 
-    fn unkept(&self, error: Errno, new: bool, place: &Place) -> Failure {
+    fn metadata_failure(&self, error: Errno, new: bool, place: &NameInDirectory) -> Failure {
         if new {
             // Ignore the error: the file then stays, and is empty.
             let _ = unlinkat(&place.directory, &place.name, AtFlags::empty());
         }
-        failure("keep the metadata of", &self.path, &error.into())
+        path_failure("keep the metadata of", &self.path, &error.into())
     }
 
     fn complete(mut self) -> Result<WrittenFile, Failure> {
@@ -207,16 +213,16 @@ impl Upload {
     }
 }
 
-impl Sink for Upload {
+impl ByteSink for FileUpload {
     fn take(&mut self, slice: &[u8]) -> Result<(), Failure> {
         let written = self.target()?.file.write_all(slice);
-        written.map_err(|error| failure("write", &self.path, &error))
+        written.map_err(|error| path_failure("write", &self.path, &error))
     }
 }
 
-impl Drop for Upload {
+impl Drop for FileUpload {
     fn drop(&mut self) {
-        let Some(Target { file, place, new: true }) = &self.target else { return };
+        let Some(UploadTarget { file, place, new: true }) = &self.target else { return };
         // Another process may have put a different file at this name, which must stay.
         let is_ours = fstat(file).is_ok_and(|ours| {
             statat(&place.directory, &place.name, AtFlags::SYMLINK_NOFOLLOW)
@@ -231,8 +237,8 @@ impl Drop for Upload {
 
 /// Opens an existing regular file for writing. A file of another type is never opened for writing,
 /// because a FIFO would block and a device may act on being opened.
-fn existing(place: &Place, path: &Path) -> Result<std::os::fd::OwnedFd, Failure> {
-    let failed = |error: Errno| failure("write", path, &error.into());
+fn open_existing(place: &NameInDirectory, path: &Path) -> Result<std::os::fd::OwnedFd, Failure> {
+    let failed = |error: Errno| path_failure("write", path, &error.into());
     let found = match openat(
         &place.directory,
         &place.name,
@@ -242,7 +248,7 @@ fn existing(place: &Place, path: &Path) -> Result<std::os::fd::OwnedFd, Failure>
         // The name is a symbolic link whose target does not exist. Create the file at the target.
         Err(Errno::NOENT) => {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            openat(&place.directory, &place.name, flags, mode())
+            openat(&place.directory, &place.name, flags, new_file_mode())
         }
         found => found,
     };
@@ -258,6 +264,6 @@ fn existing(place: &Place, path: &Path) -> Result<std::os::fd::OwnedFd, Failure>
 }
 
 /// Returns the mode of a new file, from which the kernel removes the bits of the guest's umask.
-fn mode() -> Mode {
+fn new_file_mode() -> Mode {
     Mode::from_raw_mode(0o666)
 }

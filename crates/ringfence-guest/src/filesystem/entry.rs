@@ -12,30 +12,30 @@ use ringfence_proto::filesystem::{EntryInfo, FileType as Kind};
 use rustix::fs::{AtFlags, FileType, Stat, readlinkat, statat};
 
 use super::metadata;
-use super::path::{Place, failure};
-use crate::user::Names;
+use super::path::{NameInDirectory, path_failure};
+use crate::user::AccountNames;
 
 /// Describes the file at a resolved path. A symbolic link itself is described, with the type and
 /// mode of its target.
-pub(crate) fn describe(path: &Path, names: &Names) -> Result<EntryInfo, Failure> {
-    let found =
-        Place::of(path).and_then(|place| entry(place.directory.as_fd(), &place.name, path, names));
-    found.map_err(|error| failure("find", path, &error))
+pub(crate) fn describe(path: &Path, names: &AccountNames) -> Result<EntryInfo, Failure> {
+    let found = NameInDirectory::from_path(path)
+        .and_then(|place| describe_at(place.directory.as_fd(), &place.name, path, names));
+    found.map_err(|error| path_failure("find", path, &error))
 }
 
 /// Describes the file `name` in an open directory. `path` is the path of the file that the client
 /// sees.
-pub(crate) fn entry(
+pub(crate) fn describe_at(
     directory: BorrowedFd<'_>,
     name: &OsStr,
     path: &Path,
-    names: &Names,
+    names: &AccountNames,
 ) -> io::Result<EntryInfo> {
     let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
     let own = FileType::from_raw_mode(stat.st_mode);
     let mut entry = EntryInfo {
         name: path.file_name().unwrap_or(OsStr::new("/")).to_string_lossy().into_owned(),
-        kind: kind(own),
+        kind: file_kind(own),
         path: path.to_string_lossy().into_owned(),
         size: stat.st_size,
         mode: stat.st_mode & 0o777,
@@ -50,15 +50,17 @@ pub(crate) fn entry(
     match own {
         FileType::Symlink => {
             entry.symlink_target =
-                Some(target(directory, name, path)?.to_string_lossy().into_owned());
+                Some(link_target(directory, name, path)?.to_string_lossy().into_owned());
             if let Ok(target) = statat(directory, name, AtFlags::empty()) {
-                entry.kind = kind(FileType::from_raw_mode(target.st_mode));
+                entry.kind = file_kind(FileType::from_raw_mode(target.st_mode));
                 entry.mode = target.st_mode & 0o777;
             }
         }
         // The attributes are read by a path below the directory's descriptor, because opening the
         // file could block or be denied.
-        FileType::RegularFile => entry.metadata = metadata::of(&below(directory, name)),
+        FileType::RegularFile => {
+            entry.metadata = metadata::read_metadata(&descriptor_path(directory, name))
+        }
         _ => {}
     }
     Ok(entry)
@@ -66,19 +68,19 @@ pub(crate) fn entry(
 
 /// Returns the target of a symbolic link, with all links resolved. If the target does not exist,
 /// returns the text of the link as an absolute path.
-fn target(directory: BorrowedFd<'_>, name: &OsStr, path: &Path) -> io::Result<PathBuf> {
+fn link_target(directory: BorrowedFd<'_>, name: &OsStr, path: &Path) -> io::Result<PathBuf> {
     let text = readlinkat(directory, name, Vec::new())?;
     let said = path.parent().unwrap_or(path).join(OsStr::from_bytes(text.as_bytes()));
-    Ok(fs_err::canonicalize(below(directory, name)).unwrap_or(said))
+    Ok(fs_err::canonicalize(descriptor_path(directory, name)).unwrap_or(said))
 }
 
 /// Returns a path to `name` in an open directory, for system calls that have no variant with a
 /// descriptor.
-fn below(directory: BorrowedFd<'_>, name: &OsStr) -> PathBuf {
+fn descriptor_path(directory: BorrowedFd<'_>, name: &OsStr) -> PathBuf {
     Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name)
 }
 
-fn kind(file: FileType) -> Kind {
+fn file_kind(file: FileType) -> Kind {
     match file {
         FileType::RegularFile => Kind::File,
         FileType::Directory => Kind::Directory,
@@ -135,7 +137,7 @@ mod tests {
     use super::*;
 
     fn described(path: &Path) -> EntryInfo {
-        describe(path, &Names::now()).expect("is there")
+        describe(path, &AccountNames::load()).expect("is there")
     }
 
     #[test]
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_described_by_what_it_leads_to_and_says_that_it_is_one() {
+    fn a_symbolic_link_is_described_by_its_target_and_marked_as_a_link() {
         let root = tempfile::tempdir().expect("makes a directory");
         let path = root.path().canonicalize().expect("resolves");
         fs_err::create_dir(path.join("directory")).expect("makes a directory");
@@ -180,9 +182,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_not_found() {
+    fn a_missing_file_is_not_found() {
         let failure =
-            describe(Path::new("/nonexistent/x"), &Names::now()).expect_err("is not there");
+            describe(Path::new("/nonexistent/x"), &AccountNames::load()).expect_err("is not there");
         assert_eq!(failure.code, ringfence_proto::code::Code::NotFound);
     }
 }

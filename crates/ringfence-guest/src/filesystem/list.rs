@@ -9,13 +9,13 @@ use ringfence_proto::filesystem::EntryInfo;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use super::path::failure;
-use super::{Descent, entry};
-use crate::user::Names;
+use super::path::path_failure;
+use super::{DirectoryWalk, describe_at};
+use crate::user::AccountNames;
 
 /// Maximum number of entries in a listing. Nobody reads a longer listing, and its message could
 /// exceed the maximum length.
-const MOST: usize = 20_000;
+const MAX_LISTED_ENTRIES: usize = 20_000;
 
 /// Lists the directory at a resolved path, which may be a symbolic link to a directory. Links in
 /// the directory are listed, not followed.
@@ -27,22 +27,22 @@ pub(super) fn list(path: &Path, depth: u32) -> Result<Vec<EntryInfo>, Failure> {
             let message = format!("path is not a directory: {}", path.display());
             return Err(Failure::new(Code::InvalidArgument, message));
         }
-        Err(error) => return Err(failure("list the directory", path, &error.into())),
+        Err(error) => return Err(path_failure("list the directory", path, &error.into())),
     };
-    let failed = |error: io::Error| failure("list the directory", path, &error);
+    let failed = |error: io::Error| path_failure("list the directory", path, &error);
     let too_many = || {
         let message = format!(
-            "`{}` has more than {MOST} entries; list less of it, or less deep",
+            "`{}` has more than {MAX_LISTED_ENTRIES} entries; list less of it, or less deep",
             path.display()
         );
         Failure::new(Code::ResourceExhausted, message)
     };
 
-    let names = Names::now();
+    let names = AccountNames::load();
     let mut entries = Vec::new();
-    let mut descent = Descent::from(directory);
+    let mut descent = DirectoryWalk::from_directory(directory);
     let mut here = path.to_owned();
-    let mut levels = vec![descent.names(MOST).map_err(failed)?.into_iter()];
+    let mut levels = vec![descent.names(MAX_LISTED_ENTRIES).map_err(failed)?.into_iter()];
     while let Some(level) = levels.last_mut() {
         let Some(name) = level.next() else {
             levels.pop();
@@ -51,11 +51,11 @@ pub(super) fn list(path: &Path, depth: u32) -> Result<Vec<EntryInfo>, Failure> {
             }
             continue;
         };
-        if entries.len() == MOST {
+        if entries.len() == MAX_LISTED_ENTRIES {
             return Err(too_many());
         }
         here.push(&name);
-        let found = entry(descent.as_fd(), &name, &here, &names);
+        let found = describe_at(descent.as_fd(), &name, &here, &names);
         match found {
             Ok(found) => entries.push(found),
             // The file was removed since its directory was read.
@@ -67,7 +67,7 @@ pub(super) fn list(path: &Path, depth: u32) -> Result<Vec<EntryInfo>, Failure> {
         }
         let deeper = levels.len() < depth as usize && is_directory(&entries);
         if deeper && descent.enter(&name).is_ok() {
-            levels.push(descent.names(MOST).map_err(failed)?.into_iter());
+            levels.push(descent.names(MAX_LISTED_ENTRIES).map_err(failed)?.into_iter());
         } else {
             // The requested depth is reached, or the entry is not a directory that can be read. The
             // entry itself is listed.

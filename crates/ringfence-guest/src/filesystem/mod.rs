@@ -4,7 +4,7 @@
 //! meanwhile is not followed. All operations block, so they run on the blocking threads of the
 //! runtime.
 
-mod descent;
+mod directory_walk;
 mod entry;
 mod list;
 pub(crate) mod metadata;
@@ -19,55 +19,76 @@ use ringfence_proto::code::{Code, Failure};
 use ringfence_proto::filesystem::{
     EntriesResponse, EntryResponse, ListDirRequest, MoveRequest, PathRequest,
 };
-use ringfence_proto::process::Empty;
+use ringfence_proto::process::EmptyMessage;
 use rustix::fs::{Mode, OFlags};
 use serde::de::IgnoredAny;
 
-pub(crate) use self::descent::Descent;
-pub(crate) use self::entry::{describe, entry};
-pub(crate) use self::watchers::Watchers;
-use crate::caller;
-use crate::connect::{Reply, unary};
-use crate::user::{Names, User};
+pub(crate) use self::directory_walk::DirectoryWalk;
+pub(crate) use self::entry::{describe, describe_at};
+pub(crate) use self::watchers::WatcherTable;
+use crate::authentication;
+use crate::connect_protocol::{Reply, answer_unary};
+use crate::user::{AccountNames, SandboxUser};
 use crate::watch;
 
 /// Answers a call of a method of the service.
-pub(crate) async fn call(method: &str, request: Request<Incoming>, watchers: &Watchers) -> Reply {
-    let user = caller::user(request.headers());
+pub(crate) async fn answer_call(
+    method: &str,
+    request: Request<Incoming>,
+    watchers: &WatcherTable,
+) -> Reply {
+    let user = authentication::requested_user(request.headers());
     match method {
         "Stat" => {
-            unary(request, async |message| blocking(move || stat(&message, &user?)).await).await
+            answer_unary(request, async |message| {
+                run_blocking(move || stat_path(&message, &user?)).await
+            })
+            .await
         }
         "MakeDir" => {
-            unary(request, async |message| blocking(move || make(&message, &user?)).await).await
+            answer_unary(request, async |message| {
+                run_blocking(move || make_directory(&message, &user?)).await
+            })
+            .await
         }
         "Move" => {
-            unary(request, async |message| blocking(move || relocate(&message, &user?)).await).await
+            answer_unary(request, async |message| {
+                run_blocking(move || relocate_path(&message, &user?)).await
+            })
+            .await
         }
         "ListDir" => {
-            unary(request, async |message| blocking(move || list(&message, &user?)).await).await
+            answer_unary(request, async |message| {
+                run_blocking(move || list_directory(&message, &user?)).await
+            })
+            .await
         }
         "Remove" => {
-            unary(request, async |message| blocking(move || remove(&message, &user?)).await).await
+            answer_unary(request, async |message| {
+                run_blocking(move || remove_path(&message, &user?)).await
+            })
+            .await
         }
-        "WatchDir" => watch::stream(request, user).await,
+        "WatchDir" => watch::stream_events(request, user).await,
         "CreateWatcher" => {
-            unary(request, async |message| watchers.create(message, user?).await).await
+            answer_unary(request, async |message| watchers.create(message, user?).await).await
         }
-        "GetWatcherEvents" => unary(request, async |message| watchers.events(message).await).await,
-        "RemoveWatcher" => unary(request, async |message| watchers.remove(&message)).await,
+        "GetWatcherEvents" => {
+            answer_unary(request, async |message| watchers.events(message).await).await
+        }
+        "RemoveWatcher" => answer_unary(request, async |message| watchers.remove(&message)).await,
         _ => {
             let failure = Failure::new(
                 Code::Unimplemented,
                 format!("the filesystem has no method `{method}`"),
             );
-            unary(request, async |_: IgnoredAny| Err::<Empty, _>(failure)).await
+            answer_unary(request, async |_: IgnoredAny| Err::<EmptyMessage, _>(failure)).await
         }
     }
 }
 
 /// Runs blocking work on a blocking thread of the runtime.
-pub(crate) async fn blocking<T: Send + 'static>(
+pub(crate) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
     let joined = tokio::task::spawn_blocking(work).await;
@@ -76,15 +97,15 @@ pub(crate) async fn blocking<T: Send + 'static>(
     })
 }
 
-fn stat(request: &PathRequest, user: &User) -> Result<EntryResponse, Failure> {
+fn stat_path(request: &PathRequest, user: &SandboxUser) -> Result<EntryResponse, Failure> {
     let path = path::resolve(&request.path, user)?;
-    Ok(EntryResponse { entry: entry::describe(&path, &Names::now())? })
+    Ok(EntryResponse { entry: entry::describe(&path, &AccountNames::load())? })
 }
 
-fn make(request: &PathRequest, user: &User) -> Result<EntryResponse, Failure> {
+fn make_directory(request: &PathRequest, user: &SandboxUser) -> Result<EntryResponse, Failure> {
     let path = path::resolve(&request.path, user)?;
-    let failed = |error: std::io::Error| path::failure("make the directory", &path, &error);
-    let place = path::Place::made(&path).map_err(failed)?;
+    let failed = |error: std::io::Error| path::path_failure("make the directory", &path, &error);
+    let place = path::NameInDirectory::with_parents(&path).map_err(failed)?;
     match rustix::fs::mkdirat(&place.directory, &place.name, Mode::from_raw_mode(0o755)) {
         Ok(()) => {}
         Err(rustix::io::Errno::EXIST) => {
@@ -101,23 +122,26 @@ fn make(request: &PathRequest, user: &User) -> Result<EntryResponse, Failure> {
         }
         Err(error) => return Err(failed(error.into())),
     }
-    Ok(EntryResponse { entry: entry::describe(&path, &Names::now())? })
+    Ok(EntryResponse { entry: entry::describe(&path, &AccountNames::load())? })
 }
 
-fn relocate(request: &MoveRequest, user: &User) -> Result<EntryResponse, Failure> {
+fn relocate_path(request: &MoveRequest, user: &SandboxUser) -> Result<EntryResponse, Failure> {
     let source = path::resolve(&request.source, user)?;
     let destination = path::resolve(&request.destination, user)?;
     relocate::relocate(&source, &destination)?;
-    Ok(EntryResponse { entry: entry::describe(&destination, &Names::now())? })
+    Ok(EntryResponse { entry: entry::describe(&destination, &AccountNames::load())? })
 }
 
-fn list(request: &ListDirRequest, user: &User) -> Result<EntriesResponse, Failure> {
+fn list_directory(
+    request: &ListDirRequest,
+    user: &SandboxUser,
+) -> Result<EntriesResponse, Failure> {
     let path = path::resolve(&request.path, user)?;
     Ok(EntriesResponse { entries: list::list(&path, request.depth.max(1))? })
 }
 
-fn remove(request: &PathRequest, user: &User) -> Result<Empty, Failure> {
+fn remove_path(request: &PathRequest, user: &SandboxUser) -> Result<EmptyMessage, Failure> {
     let path = path::resolve(&request.path, user)?;
     remove::remove(&path)?;
-    Ok(Empty {})
+    Ok(EmptyMessage {})
 }

@@ -9,14 +9,14 @@ use ringfence_proto::code::{Code, Failure};
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use rustix::io::Errno;
 
-use crate::user::User;
+use crate::user::SandboxUser;
 
 /// Flags for opening a directory only to reach its entries.
-const REACH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+const TRAVERSE_FLAGS: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// Returns the absolute path that a request means, without `.` and `..`. `~` and relative paths
 /// start from the user's home directory.
-pub(crate) fn resolve(path: &str, user: &User) -> Result<PathBuf, Failure> {
+pub(crate) fn resolve(path: &str, user: &SandboxUser) -> Result<PathBuf, Failure> {
     if path.contains('\0') {
         return Err(Failure::new(Code::InvalidArgument, "a path contains a zero byte"));
     }
@@ -50,30 +50,33 @@ fn without_dots(path: &Path) -> PathBuf {
 /// Name in an open directory. Operations on the name act in that directory, even if links in the
 /// path change meanwhile.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct NameInDirectory {
     /// Parent directory, opened with O_PATH, so it can only be used to resolve names.
     pub(crate) directory: OwnedFd,
     /// Name of the entry in the directory; `.` for the root directory.
     pub(crate) name: OsString,
 }
 
-impl Place {
+impl NameInDirectory {
     /// Opens the parent directory of a resolved path. Symbolic links in the parent path are
     /// followed. The last component is not examined.
-    pub(crate) fn of(path: &Path) -> io::Result<Place> {
-        let (parent, name) = parts(path);
-        Ok(Place { directory: openat(CWD, parent, REACH, Mode::empty())?, name: name.to_owned() })
+    pub(crate) fn from_path(path: &Path) -> io::Result<NameInDirectory> {
+        let (parent, name) = split_parent(path);
+        Ok(NameInDirectory {
+            directory: openat(CWD, parent, TRAVERSE_FLAGS, Mode::empty())?,
+            name: name.to_owned(),
+        })
     }
 
-    /// Opens the parent directory of a resolved path like [`Place::of`], and creates missing
-    /// directories.
-    pub(crate) fn made(path: &Path) -> io::Result<Place> {
-        let (parent, name) = parts(path);
-        Ok(Place { directory: make_directories(parent)?, name: name.to_owned() })
+    /// Opens the parent directory of a resolved path like [`NameInDirectory::from_path`], and
+    /// creates missing directories.
+    pub(crate) fn with_parents(path: &Path) -> io::Result<NameInDirectory> {
+        let (parent, name) = split_parent(path);
+        Ok(NameInDirectory { directory: make_directories(parent)?, name: name.to_owned() })
     }
 }
 
-fn parts(path: &Path) -> (&Path, &OsStr) {
+fn split_parent(path: &Path) -> (&Path, &OsStr) {
     match (path.parent(), path.file_name()) {
         (Some(parent), Some(name)) => (parent, name),
         _ => (Path::new("/"), OsStr::new(".")),
@@ -82,14 +85,14 @@ fn parts(path: &Path) -> (&Path, &OsStr) {
 
 /// Opens a directory. Creates the directory and its parents where they are missing.
 pub(crate) fn make_directories(path: &Path) -> io::Result<OwnedFd> {
-    match openat(CWD, path, REACH, Mode::empty()) {
+    match openat(CWD, path, TRAVERSE_FLAGS, Mode::empty()) {
         Err(Errno::NOENT) => {}
         opened => return Ok(opened?),
     }
-    let mut directory = openat(CWD, "/", REACH, Mode::empty())?;
+    let mut directory = openat(CWD, "/", TRAVERSE_FLAGS, Mode::empty())?;
     for component in path.components() {
         let Component::Normal(name) = component else { continue };
-        directory = match openat(&directory, name, REACH, Mode::empty()) {
+        directory = match openat(&directory, name, TRAVERSE_FLAGS, Mode::empty()) {
             Err(Errno::NOENT) => {
                 match mkdirat(&directory, name, Mode::from_raw_mode(0o755)) {
                     // With EEXIST, another process made the directory, or the name is a link
@@ -97,7 +100,7 @@ pub(crate) fn make_directories(path: &Path) -> io::Result<OwnedFd> {
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(error) => return Err(error.into()),
                 }
-                openat(&directory, name, REACH, Mode::empty())?
+                openat(&directory, name, TRAVERSE_FLAGS, Mode::empty())?
             }
             opened => opened?,
         };
@@ -107,7 +110,7 @@ pub(crate) fn make_directories(path: &Path) -> io::Result<OwnedFd> {
 
 /// Returns the failure to report for an error on a path. `attempt` is a verb phrase that precedes
 /// the path.
-pub(crate) fn failure(attempt: &str, path: &Path, error: &io::Error) -> Failure {
+pub(crate) fn path_failure(attempt: &str, path: &Path, error: &io::Error) -> Failure {
     let code = match Errno::from_io_error(error) {
         Some(Errno::NOENT) => Code::NotFound,
         Some(Errno::EXIST) => Code::AlreadyExists,
@@ -127,8 +130,8 @@ pub(crate) fn failure(attempt: &str, path: &Path, error: &io::Error) -> Failure 
 mod tests {
     use super::*;
 
-    fn user() -> User {
-        User { name: "dev".to_owned(), uid: 1000, gid: 1000, home: "/home/dev".into() }
+    fn user() -> SandboxUser {
+        SandboxUser { name: "dev".to_owned(), uid: 1000, gid: 1000, home: "/home/dev".into() }
     }
 
     #[track_caller]
@@ -149,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn homes_of_others_and_zero_bytes_are_refused() {
+    fn home_directories_of_other_users_and_zero_bytes_are_refused() {
         for wrong in ["~root/x", "a\0b"] {
             assert_eq!(resolve(wrong, &user()).expect_err(wrong).code, Code::InvalidArgument);
         }
@@ -158,12 +161,14 @@ mod tests {
     #[test]
     fn missing_directories_are_made_and_a_dangling_link_is_not_followed() {
         let root = tempfile::tempdir().expect("makes a directory");
-        let place = Place::made(&root.path().join("a/b/c")).expect("makes the directories");
+        let place = NameInDirectory::with_parents(&root.path().join("a/b/c"))
+            .expect("makes the directories");
         assert_eq!(place.name, "c");
         assert!(root.path().join("a/b").is_dir());
         std::os::unix::fs::symlink("nowhere", root.path().join("link")).expect("makes a link");
-        let error = Place::made(&root.path().join("link/x")).expect_err("leads nowhere");
-        assert_eq!(failure("make", root.path(), &error).code, Code::NotFound);
+        let error =
+            NameInDirectory::with_parents(&root.path().join("link/x")).expect_err("leads nowhere");
+        assert_eq!(path_failure("make", root.path(), &error).code, Code::NotFound);
         assert!(!root.path().join("nowhere").exists());
     }
 }

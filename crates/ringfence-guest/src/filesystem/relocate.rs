@@ -11,42 +11,44 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::path::{Place, failure};
+use super::path::{NameInDirectory, path_failure};
 
 /// Moves the file at a resolved path to another path. Replaces a file there as rename(2) does, and
 /// creates the missing parent directories of the destination.
 pub(super) fn relocate(source: &Path, destination: &Path) -> Result<(), Failure> {
-    let from = Place::of(source).map_err(|error| failure("find", source, &error))?;
+    let from =
+        NameInDirectory::from_path(source).map_err(|error| path_failure("find", source, &error))?;
     statat(&from.directory, &from.name, AtFlags::SYMLINK_NOFOLLOW)
-        .map_err(|error| failure("find", source, &error.into()))?;
-    let to = Place::made(destination)
-        .map_err(|error| failure("make the directory of", destination, &error))?;
+        .map_err(|error| path_failure("find", source, &error.into()))?;
+    let to = NameInDirectory::with_parents(destination)
+        .map_err(|error| path_failure("make the directory of", destination, &error))?;
     let moved = match renameat(&from.directory, &from.name, &to.directory, &to.name) {
         // The directories of a sandbox are often separate mounts, whereas E2B has one disk.
-        Err(Errno::XDEV) => across(&from, &to),
+        Err(Errno::XDEV) => move_across(&from, &to),
         renamed => renamed.map_err(io::Error::from),
     };
     moved.map_err(|error| match Errno::from_io_error(&error) {
         Some(Errno::XDEV) => {
             let message = format!(
-                "cannot move the directory `{}` to another file system at `{}`; copy it and remove it",
+                "cannot move the directory `{}` to another file system at `{}`; copy it and \
+                 remove it",
                 source.display(),
                 destination.display()
             );
             Failure::new(Code::FailedPrecondition, message)
         }
-        _ => failure(&format!("move `{}` to", source.display()), destination, &error),
+        _ => path_failure(&format!("move `{}` to", source.display()), destination, &error),
     })
 }
 
 /// Moves a regular file or a symbolic link to another file system. The copy gets a temporary name
 /// in the destination directory first, so that the destination never contains part of a file.
-fn across(from: &Place, to: &Place) -> io::Result<()> {
+fn move_across(from: &NameInDirectory, to: &NameInDirectory) -> io::Result<()> {
     let stat = statat(&from.directory, &from.name, AtFlags::SYMLINK_NOFOLLOW)?;
     let mut beside = std::ffi::OsString::from(format!(".ringfence-{:016x}-", stat.st_ino));
     beside.push(std::process::id().to_string());
     let copied = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => copy(from, &to.directory, &beside),
+        FileType::RegularFile => copy_entry(from, &to.directory, &beside),
         FileType::Symlink => {
             let target = readlinkat(&from.directory, &from.name, Vec::new())?;
             symlinkat(target, &to.directory, &beside).map_err(io::Error::from)
@@ -62,7 +64,11 @@ fn across(from: &Place, to: &Place) -> io::Result<()> {
     Ok(unlinkat(&from.directory, &from.name, AtFlags::empty())?)
 }
 
-fn copy(from: &Place, directory: &OwnedFd, name: &std::ffi::OsStr) -> io::Result<()> {
+fn copy_entry(
+    from: &NameInDirectory,
+    directory: &OwnedFd,
+    name: &std::ffi::OsStr,
+) -> io::Result<()> {
     // The file may have been replaced by a FIFO meanwhile, and opening a FIFO must not block.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let source = openat(from.directory.as_fd(), &from.name, flags, Mode::empty())?;

@@ -10,12 +10,12 @@ use ringfence_proto::code::{Code, Failure};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, chmod, openat, unlinkat};
 use rustix::io::Errno;
 
-use super::Descent;
-use super::path::{Place, failure};
+use super::DirectoryWalk;
+use super::path::{NameInDirectory, path_failure};
 
 /// Maximum number of attempts to remove directories into which another process puts new files
 /// meanwhile.
-const PATIENCE: u32 = 64;
+const MAX_ATTEMPTS: u32 = 64;
 
 /// Removes the file or directory at a resolved path. A path that does not exist is no failure.
 /// Symbolic links are removed, not followed.
@@ -23,23 +23,23 @@ pub(super) fn remove(path: &Path) -> Result<(), Failure> {
     if path == Path::new("/") {
         return Err(Failure::new(Code::InvalidArgument, "the root directory cannot be removed"));
     }
-    let place = match Place::of(path) {
+    let place = match NameInDirectory::from_path(path) {
         Ok(place) => place,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(failure("remove", path, &error)),
+        Err(error) => return Err(path_failure("remove", path, &error)),
     };
-    remove_entry(&place).map_err(|error| failure("remove", path, &error))
+    remove_entry(&place).map_err(|error| path_failure("remove", path, &error))
 }
 
 /// Removes a name in a directory, and everything below the name.
-pub(super) fn remove_entry(place: &Place) -> io::Result<()> {
-    for _ in 0..PATIENCE {
+pub(super) fn remove_entry(place: &NameInDirectory) -> io::Result<()> {
+    for _ in 0..MAX_ATTEMPTS {
         if unlink(&place.directory, &place.name)? {
             return Ok(());
         }
-        open_up(place.directory.as_fd(), &place.name);
-        match Descent::into(place.directory.as_fd(), &place.name) {
-            Ok(descent) => empty(descent)?,
+        allow_owner(place.directory.as_fd(), &place.name);
+        match DirectoryWalk::open(place.directory.as_fd(), &place.name) {
+            Ok(descent) => remove_contents(descent)?,
             // The name is not a directory any more. The next round removes the new file.
             Err(error)
                 if matches!(
@@ -53,13 +53,13 @@ pub(super) fn remove_entry(place: &Place) -> io::Result<()> {
 }
 
 /// Removes everything below a directory. Uses one descriptor, however deep the tree is.
-fn empty(mut descent: Descent) -> io::Result<()> {
+fn remove_contents(mut descent: DirectoryWalk) -> io::Result<()> {
     let mut entered: Vec<OsString> = Vec::new();
     let mut rounds = 0;
     loop {
         match unlink_until_full(&descent)? {
             Some(full) => {
-                open_up(descent.as_fd(), &full);
+                allow_owner(descent.as_fd(), &full);
                 descent.enter(&full)?;
                 entered.push(full);
             }
@@ -70,7 +70,7 @@ fn empty(mut descent: Descent) -> io::Result<()> {
                 // read of the parent finds the directory again.
                 if !unlink(&descent, &name)? {
                     rounds += 1;
-                    if rounds == PATIENCE {
+                    if rounds == MAX_ATTEMPTS {
                         return Err(Errno::NOTEMPTY.into());
                     }
                 }
@@ -81,7 +81,7 @@ fn empty(mut descent: Descent) -> io::Result<()> {
 
 /// Gives the owner all permissions for a directory that is to be emptied. envd runs as root and
 /// needs no such change.
-fn open_up(parent: BorrowedFd<'_>, name: &OsStr) {
+fn allow_owner(parent: BorrowedFd<'_>, name: &OsStr) {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     if let Ok(directory) = openat(parent, name, flags, Mode::empty()) {
         // fchmod(2) does not accept an O_PATH descriptor, so the path in /proc is used. A failure,
@@ -92,8 +92,8 @@ fn open_up(parent: BorrowedFd<'_>, name: &OsStr) {
 
 /// Removes the entries of a directory until one is a directory that is not empty, and returns the
 /// name of that one. Returns `None` if the directory is empty now.
-fn unlink_until_full(descent: &Descent) -> io::Result<Option<OsString>> {
-    for entry in descent.unordered()? {
+fn unlink_until_full(descent: &DirectoryWalk) -> io::Result<Option<OsString>> {
+    for entry in descent.entries()? {
         let (name, hint) = entry?;
         let name = OsStr::from_bytes(name.to_bytes());
         let removed = match hint {
@@ -132,7 +132,7 @@ mod tests {
     use rustix::fs::{CWD, mkdirat};
 
     #[test]
-    fn a_tree_is_removed_and_what_its_links_lead_to_is_not() {
+    fn removing_a_tree_keeps_the_targets_of_its_links() {
         let root = tempfile::tempdir().expect("makes a directory");
         let tree = root.path().join("tree");
         fs_err::create_dir_all(tree.join("a/b")).expect("makes directories");
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_closed_to_its_owner_is_removed() {
+    fn a_directory_without_owner_permissions_is_removed() {
         let root = tempfile::tempdir().expect("makes a directory");
         let tree = root.path().join("tree");
         fs_err::create_dir_all(tree.join("a/b")).expect("makes directories");
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_itself_is_removed() {
+    fn a_symbolic_link_itself_is_removed() {
         let root = tempfile::tempdir().expect("makes a directory");
         fs_err::write(root.path().join("file"), "x").expect("writes");
         std::os::unix::fs::symlink("file", root.path().join("link")).expect("makes a link");
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_is_refused() {
+    fn removal_of_the_root_is_refused() {
         assert_eq!(remove(Path::new("/")).expect_err("is refused").code, Code::InvalidArgument);
     }
 }

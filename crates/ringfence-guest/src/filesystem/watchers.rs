@@ -9,37 +9,37 @@ use std::time::Duration;
 
 use ringfence_proto::code::{Code, Failure};
 use ringfence_proto::filesystem::{EventsResponse, FilesystemEvent, WatchRequest, Watcher};
-use ringfence_proto::process::Empty;
+use ringfence_proto::process::EmptyMessage;
 use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
-use super::blocking;
-use crate::user::User;
-use crate::watch::Watch;
+use super::run_blocking;
+use crate::user::SandboxUser;
+use crate::watch::DirectoryWatch;
 
 /// Maximum number of watchers. Each watcher takes one of the inotify instances of the user, of
 /// which there are 128 by default.
-const MOST: usize = 64;
+const MAX_WATCHERS: usize = 64;
 /// Maximum number of events that are kept for a client. Beyond this, the events are dropped and the
 /// client is told of the loss.
-const MOST_EVENTS: usize = 16_384;
+const MAX_KEPT_EVENTS: usize = 16_384;
 /// Time after the last `GetWatcherEvents` call after which a watcher is removed, because its client
 /// has gone without `RemoveWatcher`.
-const IDLE: Duration = Duration::from_secs(60 * 60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
 /// Watchers by identifier.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Watchers(Rc<RefCell<HashMap<String, Polled>>>);
+pub(crate) struct WatcherTable(Rc<RefCell<HashMap<String, PolledWatcher>>>);
 
 #[derive(Debug)]
-struct Polled {
-    gathered: Arc<Mutex<Gathered>>,
+struct PolledWatcher {
+    gathered: Arc<Mutex<GatheredEvents>>,
     asked: Instant,
     task: AbortHandle,
 }
 
-impl Drop for Polled {
+impl Drop for PolledWatcher {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -47,32 +47,35 @@ impl Drop for Polled {
 
 /// Events since the last `GetWatcherEvents` call, and the watch that they come from.
 #[derive(Debug)]
-struct Gathered {
-    watch: Watch,
+struct GatheredEvents {
+    watch: DirectoryWatch,
     events: Vec<FilesystemEvent>,
     failure: Option<Failure>,
 }
 
-impl Watchers {
+impl WatcherTable {
     /// Creates a watcher, and returns its identifier.
     pub(super) async fn create(
         &self,
         request: WatchRequest,
-        user: User,
+        user: SandboxUser,
     ) -> Result<Watcher, Failure> {
-        if self.0.borrow().len() >= MOST {
-            let message = format!("{MOST} watchers are there; remove one with RemoveWatcher");
+        if self.0.borrow().len() >= MAX_WATCHERS {
+            let message =
+                format!("{MAX_WATCHERS} watchers are there; remove one with RemoveWatcher");
             return Err(Failure::new(Code::ResourceExhausted, message));
         }
-        let watch = blocking(move || Watch::start(&request, &user)).await?;
+        let watch = run_blocking(move || DirectoryWatch::start(&request, &user)).await?;
         let readiness = watch.readiness()?;
-        let gathered = Arc::new(Mutex::new(Gathered { watch, events: Vec::new(), failure: None }));
-        let watcher_id = name()?;
-        let task = self.clone().keep(watcher_id.clone(), readiness, Arc::clone(&gathered));
+        let gathered =
+            Arc::new(Mutex::new(GatheredEvents { watch, events: Vec::new(), failure: None }));
+        let watcher_id = new_identifier()?;
+        let task =
+            self.clone().collect_events(watcher_id.clone(), readiness, Arc::clone(&gathered));
         let task = tokio::task::spawn_local(task).abort_handle();
         self.0
             .borrow_mut()
-            .insert(watcher_id.clone(), Polled { gathered, asked: Instant::now(), task });
+            .insert(watcher_id.clone(), PolledWatcher { gathered, asked: Instant::now(), task });
         Ok(Watcher { watcher_id })
     }
 
@@ -83,34 +86,34 @@ impl Watchers {
                 polled.asked = Instant::now();
                 Arc::clone(&polled.gathered)
             }
-            None => return Err(unknown(&watcher)),
+            None => return Err(unknown_watcher(&watcher)),
         };
-        blocking(move || Ok(EventsResponse { events: locked(&gathered).take()? })).await
+        run_blocking(move || Ok(EventsResponse { events: lock_events(&gathered).take()? })).await
     }
 
     /// Removes a watcher and drops its events.
-    pub(super) fn remove(&self, watcher: &Watcher) -> Result<Empty, Failure> {
+    pub(super) fn remove(&self, watcher: &Watcher) -> Result<EmptyMessage, Failure> {
         match self.0.borrow_mut().remove(&watcher.watcher_id) {
-            Some(_) => Ok(Empty {}),
-            None => Err(unknown(watcher)),
+            Some(_) => Ok(EmptyMessage {}),
+            None => Err(unknown_watcher(watcher)),
         }
     }
 
     /// Collects the events of a watcher in the background, so that the kernel's queue stays short
-    /// and new directories are watched at once. Removes the watcher after [`IDLE`]. A watcher whose
-    /// watch has failed stays until `RemoveWatcher`.
-    async fn keep(
+    /// and new directories are watched at once. Removes the watcher after [`IDLE_TIMEOUT`]. A
+    /// watcher whose watch has failed stays until `RemoveWatcher`.
+    async fn collect_events(
         self,
         id: String,
         readiness: AsyncFd<Arc<OwnedFd>>,
-        gathered: Arc<Mutex<Gathered>>,
+        gathered: Arc<Mutex<GatheredEvents>>,
     ) {
         loop {
             let Some(asked) = self.0.borrow().get(&id).map(|polled| polled.asked) else { return };
-            match timeout_at(asked + IDLE, readiness.readable()).await {
+            match timeout_at(asked + IDLE_TIMEOUT, readiness.readable()).await {
                 Ok(Ok(mut ready)) => {
                     let gathered = Arc::clone(&gathered);
-                    let going_on = blocking(move || Ok(locked(&gathered).gather())).await;
+                    let going_on = run_blocking(move || Ok(lock_events(&gathered).gather())).await;
                     ready.clear_ready();
                     if going_on != Ok(true) {
                         return;
@@ -130,15 +133,15 @@ impl Watchers {
     }
 }
 
-impl Gathered {
+impl GatheredEvents {
     /// Collects all pending events. Returns false if the watch has failed, so no further events can
     /// arrive.
     fn gather(&mut self) -> bool {
         while self.failure.is_none() {
-            match self.watch.drain() {
+            match self.watch.read_events() {
                 Ok((drained, happened)) => {
                     self.events.extend(happened);
-                    if self.events.len() > MOST_EVENTS {
+                    if self.events.len() > MAX_KEPT_EVENTS {
                         let message =
                             "more happened than is kept: events were lost; ask for them more often";
                         self.failure = Some(Failure::new(Code::DataLoss, message));
@@ -164,18 +167,18 @@ impl Gathered {
     }
 }
 
-fn locked(gathered: &Mutex<Gathered>) -> std::sync::MutexGuard<'_, Gathered> {
+fn lock_events(gathered: &Mutex<GatheredEvents>) -> std::sync::MutexGuard<'_, GatheredEvents> {
     // A panic while events are collected loses events at most.
     gathered.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn name() -> Result<String, Failure> {
+fn new_identifier() -> Result<String, Failure> {
     let mut bytes = [0_u8; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .map_err(|error| Failure::new(Code::Internal, format!("cannot name a watcher: {error}")))?;
     Ok(format!("w{:016x}", u64::from_ne_bytes(bytes)))
 }
 
-fn unknown(watcher: &Watcher) -> Failure {
+fn unknown_watcher(watcher: &Watcher) -> Failure {
     Failure::new(Code::NotFound, format!("watcher with id {} not found", watcher.watcher_id))
 }

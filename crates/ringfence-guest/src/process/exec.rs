@@ -14,22 +14,22 @@ use ringfence_proto::process::{
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{Notify, oneshot, watch};
 
-use super::control::Control;
-use super::streams::{self, Input};
-use crate::connect::{self, Sender};
+use super::first_process::FirstProcess;
+use super::streams::{self, CommandInput};
+use crate::connect_protocol::{self, StreamSender};
 
 /// Client that receives the events of a command.
 #[derive(Debug)]
 pub(super) struct Subscriber {
-    pub(super) sender: Sender<EventMessage>,
+    pub(super) sender: StreamSender<EventMessage>,
     /// Receives the outcome of the stream when there is nothing more to send.
     pub(super) done: oneshot::Sender<Result<(), Failure>>,
-    pub(super) origin: Origin,
+    pub(super) origin: SubscribingCall,
 }
 
 /// Call by which a client subscribed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum SubscribingCall {
     /// The call that started the command. Its deadline is the command's deadline.
     Start,
     /// A later call, whose deadline ends only its own stream.
@@ -42,8 +42,8 @@ pub(super) struct Exec {
     pub(super) pid: u32,
     pub(super) tag: Option<String>,
     config: ProcessConfig,
-    pub(super) control: Rc<Control>,
-    input: Input,
+    pub(super) control: Rc<FirstProcess>,
+    input: CommandInput,
     subscribers: RefCell<Vec<Subscriber>>,
     /// True once the command has ended.
     over: watch::Sender<bool>,
@@ -56,8 +56,8 @@ impl Exec {
         pid: u32,
         tag: Option<String>,
         config: ProcessConfig,
-        control: Rc<Control>,
-        input: Input,
+        control: Rc<FirstProcess>,
+        input: CommandInput,
     ) -> Exec {
         let (subscribers, over, end_ordered) =
             (RefCell::default(), watch::Sender::new(false), Notify::new());
@@ -78,13 +78,13 @@ impl Exec {
     }
 
     /// Returns true if the command has no subscriber.
-    pub(super) fn is_alone(&self) -> bool {
+    pub(super) fn has_no_subscriber(&self) -> bool {
         self.subscribers.borrow().is_empty()
     }
 
     /// Sends a message to all subscribers, as fast as the slowest of them reads. Subscribers that
     /// have disconnected are removed.
-    pub(super) async fn tell(&self, message: Bytes) {
+    pub(super) async fn send_to_all(&self, message: Bytes) {
         let senders: Vec<_> =
             self.subscribers.borrow().iter().map(|subscriber| subscriber.sender.clone()).collect();
         let mut has_gone = false;
@@ -100,10 +100,12 @@ impl Exec {
     /// the stream of the `Start` call ends with `deadline_exceeded` instead of the event.
     pub(super) async fn finish(&self, end: ProcessEvent, deadline_passed: bool) {
         let subscribers = self.subscribers.take();
-        let end = connect::encode(&EventMessage { event: end });
+        let end = connect_protocol::encode(&EventMessage { event: end });
         let farewells = subscribers.into_iter().map(async |Subscriber { sender, done, origin }| {
             let outcome = match origin {
-                Origin::Start if deadline_passed => Err(connect::too_late()),
+                SubscribingCall::Start if deadline_passed => {
+                    Err(connect_protocol::deadline_failure())
+                }
                 _ => sender
                     .send_encoded(end.clone())
                     .await
@@ -115,14 +117,14 @@ impl Exec {
     }
 
     /// Marks the command as ended, which wakes all calls that wait to write to its input.
-    pub(super) fn set_over(&self) {
+    pub(super) fn mark_ended(&self) {
         self.over.send_replace(true);
     }
 
     /// Sends an order to the first process. Fails if the socket takes no more orders, because the
     /// first process is stopped, or if the first process has ended.
-    pub(super) fn order(&self, order: ControlOrder) -> Result<(), Failure> {
-        self.control.order(order).map_err(|_| {
+    pub(super) fn send_order(&self, order: ControlOrder) -> Result<(), Failure> {
+        self.control.send_order(order).map_err(|_| {
             Failure::new(
                 Code::Unavailable,
                 format!("the command {} was stopped together with its supervisor", self.pid),
@@ -132,54 +134,59 @@ impl Exec {
 
     /// Ends the command with every process that it started. Kills the first process if the order
     /// cannot be sent.
-    pub(super) fn end(&self) {
-        if self.control.order(ControlOrder::End).is_err() {
+    pub(super) fn order_end(&self) {
+        if self.control.send_order(ControlOrder::End).is_err() {
             self.control.kill();
         }
         self.end_ordered.notify_one();
     }
 
     /// Waits until a call has ordered the end of the command.
-    pub(super) async fn end_ordered(&self) {
+    pub(super) async fn wait_until_end_ordered(&self) {
         self.end_ordered.notified().await;
     }
 
     /// Writes to the command's input pipe or terminal, as fast as the command reads.
-    pub(super) async fn write(&self, input: ProcessInput) -> Result<(), Failure> {
+    pub(super) async fn write_input(&self, input: ProcessInput) -> Result<(), Failure> {
         let write = async {
             match (&self.input, &input) {
-                (Input::Pipe(pipe), ProcessInput::Stdin(bytes)) => match &mut *pipe.lock().await {
-                    Some(pipe) => {
-                        pipe.write_all(&bytes.0).await.map_err(|error| self.not_written(&error))
+                (CommandInput::Pipe(pipe), ProcessInput::Stdin(bytes)) => {
+                    match &mut *pipe.lock().await {
+                        Some(pipe) => pipe
+                            .write_all(&bytes.0)
+                            .await
+                            .map_err(|error| self.write_failure(&error)),
+                        None => Err(self.unsupported_failure("its input was closed")),
                     }
-                    None => Err(self.cannot("its input was closed")),
-                },
-                (Input::Terminal { writer, .. }, ProcessInput::Pty(bytes)) => {
+                }
+                (CommandInput::Terminal { writer, .. }, ProcessInput::Pty(bytes)) => {
                     let written = writer.lock().await.write_all(&bytes.0).await;
-                    written.map_err(|error| self.not_written(&error))
+                    written.map_err(|error| self.write_failure(&error))
                 }
-                (Input::Nothing, ProcessInput::Stdin(_)) => {
-                    Err(self.cannot("it was started without input"))
+                (CommandInput::Nothing, ProcessInput::Stdin(_)) => {
+                    Err(self.unsupported_failure("it was started without input"))
                 }
-                (Input::Terminal { .. }, ProcessInput::Stdin(_)) => {
-                    Err(self.cannot("its input is its terminal"))
+                (CommandInput::Terminal { .. }, ProcessInput::Stdin(_)) => {
+                    Err(self.unsupported_failure("its input is its terminal"))
                 }
-                (Input::Nothing | Input::Pipe(_), ProcessInput::Pty(_)) => {
-                    Err(self.cannot("it has no terminal"))
+                (CommandInput::Nothing | CommandInput::Pipe(_), ProcessInput::Pty(_)) => {
+                    Err(self.unsupported_failure("it has no terminal"))
                 }
             }
         };
         let mut over = self.over.subscribe();
         tokio::select! {
             written = write => written,
-            _ = over.wait_for(|over| *over) => Err(Failure::new(Code::NotFound, "the command has ended")),
+            _ = over.wait_for(|over| *over) => {
+                Err(Failure::new(Code::NotFound, "the command has ended"))
+            }
         }
     }
 
     /// Closes the command's input pipe, after the writes that are in progress.
     pub(super) async fn close_input(&self) -> Result<(), Failure> {
         match &self.input {
-            Input::Pipe(pipe) => {
+            CommandInput::Pipe(pipe) => {
                 let mut over = self.over.subscribe();
                 tokio::select! {
                     mut pipe = pipe.lock() => *pipe = None,
@@ -187,9 +194,9 @@ impl Exec {
                 }
                 Ok(())
             }
-            Input::Nothing => Ok(()),
-            Input::Terminal { .. } => {
-                Err(self.cannot("its input is its terminal: send it Ctrl-D (0x04)"))
+            CommandInput::Nothing => Ok(()),
+            CommandInput::Terminal { .. } => {
+                Err(self.unsupported_failure("its input is its terminal: send it Ctrl-D (0x04)"))
             }
         }
     }
@@ -197,21 +204,23 @@ impl Exec {
     /// Changes the size of the command's terminal.
     pub(super) fn resize(&self, size: PtySize) -> Result<(), Failure> {
         match &self.input {
-            Input::Terminal { size: terminal, .. } => {
-                streams::resize(terminal, size).map_err(|error| self.not_written(&error))
+            CommandInput::Terminal { size: terminal, .. } => {
+                streams::resize_terminal(terminal, size).map_err(|error| self.write_failure(&error))
             }
-            Input::Nothing | Input::Pipe(_) => Err(self.cannot("it has no terminal")),
+            CommandInput::Nothing | CommandInput::Pipe(_) => {
+                Err(self.unsupported_failure("it has no terminal"))
+            }
         }
     }
 
-    fn not_written(&self, error: &io::Error) -> Failure {
+    fn write_failure(&self, error: &io::Error) -> Failure {
         match error.kind() {
-            io::ErrorKind::BrokenPipe => self.cannot("it has closed its input"),
-            _ => self.cannot(&error.to_string()),
+            io::ErrorKind::BrokenPipe => self.unsupported_failure("it has closed its input"),
+            _ => self.unsupported_failure(&error.to_string()),
         }
     }
 
-    fn cannot(&self, why: &str) -> Failure {
+    fn unsupported_failure(&self, why: &str) -> Failure {
         Failure::new(
             Code::FailedPrecondition,
             format!("the command {} takes no such thing: {why}", self.pid),

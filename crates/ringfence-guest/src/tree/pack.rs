@@ -12,45 +12,46 @@ use ringfence_proto::code::Failure;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
 use tar::{Builder, EntryType, Header};
 
-use crate::filesystem::Descent;
-use crate::filesystem::path::{Place, failure};
+use crate::filesystem::DirectoryWalk;
+use crate::filesystem::path::{NameInDirectory, path_failure};
 use crate::log;
-use crate::slices::{SLICE, Source};
+use crate::slices::{ByteSource, SLICE_BYTES};
 
 /// Length of a tar block in bytes.
-const BLOCK: u64 = 512;
+const BLOCK_BYTES: u64 = 512;
 /// Maximum number of entries in one directory, because the names of a directory are held in memory.
-const MOST_NAMES: usize = 1_000_000;
+const MAX_DIRECTORY_ENTRIES: usize = 1_000_000;
 
 /// Tree that is being packed.
-pub(super) struct Packing {
+pub(super) struct TreePacker {
     builder: Builder<Vec<u8>>,
     /// Open file whose contents follow, the number of its bytes that are left, and the length of
     /// the padding.
     file: Option<(File, u64, u64)>,
-    walk: Option<Walk>,
+    walk: Option<TreeWalk>,
 }
 
-struct Walk {
-    descent: Descent,
+struct TreeWalk {
+    descent: DirectoryWalk,
     here: PathBuf,
     /// Names that are still to be packed, for each level of the walk.
     levels: Vec<std::vec::IntoIter<OsString>>,
 }
 
-impl Packing {
+impl TreePacker {
     /// Starts to pack the file or directory at a resolved path.
-    pub(super) fn of(path: &Path) -> Result<Packing, Failure> {
-        let failed = |error: io::Error| failure("send", path, &error);
-        let place = Place::of(path).map_err(failed)?;
+    pub(super) fn new(path: &Path) -> Result<TreePacker, Failure> {
+        let failed = |error: io::Error| path_failure("send", path, &error);
+        let place = NameInDirectory::from_path(path).map_err(failed)?;
         let stat = statat(&place.directory, &place.name, AtFlags::SYMLINK_NOFOLLOW);
         let stat = stat.map_err(|error| failed(error.into()))?;
-        let mut packing = Packing { builder: Builder::new(Vec::new()), file: None, walk: None };
+        let mut packing = TreePacker { builder: Builder::new(Vec::new()), file: None, walk: None };
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-            let descent = Descent::into(place.directory.as_fd(), &place.name).map_err(failed)?;
+            let descent =
+                DirectoryWalk::open(place.directory.as_fd(), &place.name).map_err(failed)?;
             packing.append(place.directory.as_fd(), &place.name, Path::new(".")).map_err(failed)?;
-            let names = descent.names(MOST_NAMES).map_err(failed)?.into_iter();
-            packing.walk = Some(Walk { descent, here: PathBuf::new(), levels: vec![names] });
+            let names = descent.names(MAX_DIRECTORY_ENTRIES).map_err(failed)?.into_iter();
+            packing.walk = Some(TreeWalk { descent, here: PathBuf::new(), levels: vec![names] });
         } else {
             packing
                 .append(place.directory.as_fd(), &place.name, Path::new(&place.name))
@@ -71,12 +72,12 @@ impl Packing {
         let kind = FileType::from_raw_mode(stat.st_mode);
         match kind {
             FileType::Directory => {
-                let mut header = header(&stat, EntryType::Directory, 0);
+                let mut header = make_header(&stat, EntryType::Directory, 0);
                 self.builder.append_data(&mut header, path, io::empty())?;
             }
             FileType::Symlink => {
                 let target = readlinkat(directory, name, Vec::new())?;
-                let mut header = header(&stat, EntryType::Symlink, 0);
+                let mut header = make_header(&stat, EntryType::Symlink, 0);
                 self.builder.append_link(
                     &mut header,
                     path,
@@ -93,9 +94,9 @@ impl Packing {
                     return Ok(FileType::Unknown);
                 }
                 let size = u64::try_from(stat.st_size).unwrap_or_default();
-                let mut header = header(&stat, EntryType::Regular, size);
+                let mut header = make_header(&stat, EntryType::Regular, size);
                 self.builder.append_data(&mut header, path, io::empty())?;
-                self.file = Some((file.into(), size, size.next_multiple_of(BLOCK) - size));
+                self.file = Some((file.into(), size, size.next_multiple_of(BLOCK_BYTES) - size));
             }
             _ => {}
         }
@@ -117,7 +118,7 @@ impl Packing {
         match self.append(walk.descent.as_fd(), &name, &path) {
             Ok(FileType::Directory) => {
                 walk.descent.enter(&name)?;
-                walk.levels.push(walk.descent.names(MOST_NAMES)?.into_iter());
+                walk.levels.push(walk.descent.names(MAX_DIRECTORY_ENTRIES)?.into_iter());
                 walk.here = path;
             }
             Ok(_) => {}
@@ -132,10 +133,10 @@ impl Packing {
     }
 
     fn pack(&mut self) -> io::Result<()> {
-        while self.builder.get_ref().len() < SLICE {
+        while self.builder.get_ref().len() < SLICE_BYTES {
             if let Some((mut file, left, padding)) = self.file.take() {
                 let slice = self.builder.get_mut();
-                let room = (SLICE - slice.len()) as u64;
+                let room = (SLICE_BYTES - slice.len()) as u64;
                 let read = (&mut file).take(left.min(room)).read_to_end(slice)? as u64;
                 if read < left.min(room) {
                     return Err(io::Error::other("a file became shorter while it was sent"));
@@ -159,17 +160,18 @@ impl Packing {
     }
 }
 
-impl Source for Packing {
+impl ByteSource for TreePacker {
     fn fill(&mut self, slice: &mut Vec<u8>) -> io::Result<()> {
         // Log the error, because the client only sees that the stream breaks off.
-        self.pack()
-            .inspect_err(|error| log::line(format_args!("a tree was sent in part: {error}")))?;
+        self.pack().inspect_err(|error| {
+            log::write_line(format_args!("a tree was sent in part: {error}"))
+        })?;
         slice.append(self.builder.get_mut());
         Ok(())
     }
 }
 
-fn header(stat: &Stat, kind: EntryType, size: u64) -> Header {
+fn make_header(stat: &Stat, kind: EntryType, size: u64) -> Header {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
     header.set_mode(stat.st_mode & 0o777);

@@ -7,23 +7,23 @@ use std::path::Path;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use ringfence_proto::signature::{Purpose, sign};
+use ringfence_proto::signature::{SignaturePurpose, sign};
 use ringfence_test_ledger::require;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 
-use crate::guest::{Answer, Guest, eventually};
+use crate::guest::{GuestProcess, HttpAnswer, eventually};
 
-fn at(guest: &Guest, name: &str) -> String {
+fn at(guest: &GuestProcess, name: &str) -> String {
     guest.directory.path().join(name).to_str().expect("is text").to_owned()
 }
 
-fn get(guest: &Guest, path: &str, headers: &str) -> Answer {
+fn get(guest: &GuestProcess, path: &str, headers: &str) -> HttpAnswer {
     guest.request(&format!("GET /files?path={path} HTTP/1.1{headers}"), b"")
 }
 
 /// Uploads bytes to a path. Returns the status and the JSON of the answer.
-pub(crate) fn put(guest: &Guest, path: &str, headers: &str, body: &[u8]) -> (u16, Value) {
+pub(crate) fn put(guest: &GuestProcess, path: &str, headers: &str, body: &[u8]) -> (u16, Value) {
     post(
         guest,
         &format!("?path={path}"),
@@ -32,7 +32,7 @@ pub(crate) fn put(guest: &Guest, path: &str, headers: &str, body: &[u8]) -> (u16
     )
 }
 
-fn post(guest: &Guest, query: &str, headers: &str, body: &[u8]) -> (u16, Value) {
+fn post(guest: &GuestProcess, query: &str, headers: &str, body: &[u8]) -> (u16, Value) {
     let mut answer = guest.request(&format!("POST /files{query} HTTP/1.1{headers}"), body);
     let body = answer.rest();
     (answer.status, serde_json::from_slice(&body).expect("is JSON"))
@@ -54,7 +54,7 @@ fn pattern(length: usize) -> Vec<u8> {
 
 #[test]
 fn a_file_comes_back_as_it_was_sent() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let path = at(&guest, "new/directory/file");
     // The lengths cover no bytes, less than one slice, exactly one slice, and many slices.
     for length in [0, 1, 100_000, 256 << 10, (256 << 10) + 1, 5_000_000] {
@@ -72,7 +72,7 @@ fn a_file_comes_back_as_it_was_sent() {
 
 #[test]
 fn a_file_that_exists_is_written_in_place() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let path = at(&guest, "file");
     fs_err::write(&path, "something long").unwrap();
     fs_err::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -85,8 +85,8 @@ fn a_file_that_exists_is_written_in_place() {
 }
 
 #[test]
-fn what_has_no_bytes_is_refused_at_once() {
-    let guest = Guest::start();
+fn directories_and_special_files_are_refused_at_once() {
+    let guest = GuestProcess::start();
     mknodat(CWD, at(&guest, "fifo"), FileType::Fifo, Mode::RWXU, 0).unwrap();
     for path in [at(&guest, "fifo"), at(&guest, ""), "/dev/null".to_owned(), at(&guest, "socket")] {
         assert_eq!(get(&guest, &path, "").status, 400, "{path}");
@@ -104,8 +104,8 @@ fn what_has_no_bytes_is_refused_at_once() {
 }
 
 #[test]
-fn a_file_of_the_kernel_is_read_whatever_its_size_says() {
-    let guest = Guest::start();
+fn a_kernel_file_is_read_regardless_of_its_stated_size() {
+    let guest = GuestProcess::start();
     let mut answer = get(&guest, "/proc/self/status", "");
     assert_eq!(answer.status, 200);
     assert!(String::from_utf8(answer.rest()).unwrap().contains("ringfence-guest"));
@@ -113,7 +113,7 @@ fn a_file_of_the_kernel_is_read_whatever_its_size_says() {
 
 #[test]
 fn files_are_compressed_both_ways_when_asked() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let (path, bytes) = (at(&guest, "file"), pattern(1_000_000));
     assert_eq!(put(&guest, &path, "\r\ncontent-encoding: gzip", &gzip(&bytes)).0, 200);
     assert!(fs_err::read(&path).unwrap() == bytes);
@@ -130,13 +130,14 @@ fn files_are_compressed_both_ways_when_asked() {
 
 #[test]
 fn an_upload_that_breaks_off_leaves_no_part_of_a_new_file() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let (new, small) = (at(&guest, "new"), at(&guest, "small"));
     fs_err::write(&small, "as it was").unwrap();
     for (path, sent) in [(&new, 1_000_000), (&small, 1_000)] {
         let mut stream = guest.connect();
         let head = format!(
-            "POST /files?path={path} HTTP/1.1\r\nhost: guest\r\ncontent-type: application/octet-stream\r\n\
+            "POST /files?path={path} HTTP/1.1\r\nhost: guest\r\ncontent-type: \
+             application/octet-stream\r\n\
              content-length: 2000000\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).unwrap();
@@ -151,7 +152,7 @@ fn an_upload_that_breaks_off_leaves_no_part_of_a_new_file() {
 
 #[test]
 fn a_form_carries_files_by_their_full_paths() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let (first, second) = (at(&guest, "one"), at(&guest, "two/three"));
     let large = pattern(700_000);
     let mut body = Vec::new();
@@ -192,8 +193,8 @@ fn a_form_carries_files_by_their_full_paths() {
 }
 
 #[test]
-fn a_form_that_ends_before_its_request_does_closes_no_connection() {
-    let guest = Guest::start();
+fn a_form_that_ends_before_its_request_keeps_the_connection() {
+    let guest = GuestProcess::start();
     let path = at(&guest, "file");
     let disposition = format!("content-disposition: form-data; name=\"file\"; filename=\"{path}\"");
     let form = format!("--XX\r\n{disposition}\r\n\r\nwhole\r\n--XX--\r\n");
@@ -215,8 +216,8 @@ fn a_form_that_ends_before_its_request_does_closes_no_connection() {
 }
 
 #[test]
-fn a_form_that_makes_no_sense_is_refused_and_costs_no_memory() {
-    let guest = Guest::start();
+fn a_malformed_form_is_refused_without_using_memory() {
+    let guest = GuestProcess::start();
     let kind = "\r\ncontent-type: multipart/form-data; boundary=XX";
     for body in [
         &b""[..],
@@ -236,7 +237,7 @@ fn a_form_that_makes_no_sense_is_refused_and_costs_no_memory() {
 
 #[test]
 fn metadata_is_kept_replaced_and_shown() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let path = at(&guest, "file");
     let (status, answer) =
         put(&guest, &path, "\r\nx-metadata-author: me\r\nX-Metadata-Kind: note", b"x");
@@ -263,7 +264,7 @@ fn with_a_token_a_url_must_be_signed() {
     let directory = tempfile::tempdir().unwrap();
     let token = directory.path().join("token");
     fs_err::write(&token, "secret\n").unwrap();
-    let guest = Guest::start_with(&["--token-file", token.to_str().unwrap()]);
+    let guest = GuestProcess::start_with(&["--token-file", token.to_str().unwrap()]);
     let path = at(&guest, "file");
     fs_err::write(&path, "text").unwrap();
     let refused = |query: &str, message: &str| {
@@ -272,7 +273,7 @@ fn with_a_token_a_url_must_be_signed() {
         assert_eq!((answer.status, body), (401, json!({ "code": 401, "message": message })));
     };
     let signed = |expiration: Option<i64>| {
-        sign(&path, Purpose::Read, "", "secret", expiration).replace('+', "%2B")
+        sign(&path, SignaturePurpose::Read, "", "secret", expiration).replace('+', "%2B")
     };
     refused(&format!("path={path}"), "missing signature query parameter");
     refused(&format!("path={path}&signature=v1_x"), "invalid signature");
@@ -289,10 +290,11 @@ fn with_a_token_a_url_must_be_signed() {
 #[test]
 fn a_full_disk_is_507() {
     require!(user_namespaces);
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let socket = at(&guest, "inner");
     let script = format!(
-        "exec unshare -Urm sh -c 'mount -t tmpfs -o size=64k none /mnt && exec {} --socket {socket}'",
+        "exec unshare -Urm sh -c 'mount -t tmpfs -o size=64k none /mnt && exec {} --socket \
+         {socket}'",
         env!("CARGO_BIN_EXE_ringfence-guest")
     );
     let inner = guest.shell(&script);
@@ -301,22 +303,23 @@ fn a_full_disk_is_507() {
     });
     let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
     stream.set_read_timeout(Some(crate::guest::DEADLINE)).unwrap();
-    let head = "POST /files?path=/mnt/file HTTP/1.1\r\nhost: x\r\ncontent-type: application/octet-stream\r\n\
+    let head = "POST /files?path=/mnt/file HTTP/1.1\r\nhost: x\r\ncontent-type: \
+                application/octet-stream\r\n\
                 content-length: 1000000\r\n\r\n";
     stream.write_all(head.as_bytes()).unwrap();
     stream.write_all(&pattern(1_000_000)).unwrap();
-    assert_eq!(Answer::read(stream).status, 507);
+    assert_eq!(HttpAnswer::read(stream).status, 507);
     inner.hang_up();
 }
 
 #[test]
-fn a_slow_reader_of_a_large_file_costs_neither_memory_nor_others_time() {
-    let guest = Guest::start();
+fn a_slow_reader_of_a_large_file_uses_no_memory_and_delays_no_client() {
+    let guest = GuestProcess::start();
     let path = at(&guest, "large");
     let file = fs_err::File::create(&path).unwrap();
     file.set_len(4 << 30).unwrap();
     let before = guest.memory();
-    let stalled: Vec<Answer> = (0..20).map(|_| get(&guest, &path, "")).collect();
+    let stalled: Vec<HttpAnswer> = (0..20).map(|_| get(&guest, &path, "")).collect();
     assert_eq!(put(&guest, &at(&guest, "small"), "", b"x").0, 200);
     assert_eq!(get(&guest, &at(&guest, "small"), "").rest(), b"x");
     let grown = guest.memory().saturating_sub(before) / stalled.len() as u64;

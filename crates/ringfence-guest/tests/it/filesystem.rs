@@ -6,14 +6,14 @@ use std::path::Path;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 
-use crate::guest::Guest;
+use crate::guest::GuestProcess;
 
 /// Calls a unary method of the service.
-pub(crate) fn call(guest: &Guest, method: &str, message: &Value) -> (u16, Value) {
+pub(crate) fn call(guest: &GuestProcess, method: &str, message: &Value) -> (u16, Value) {
     call_with(guest, method, "", message)
 }
 
-fn call_with(guest: &Guest, method: &str, headers: &str, message: &Value) -> (u16, Value) {
+fn call_with(guest: &GuestProcess, method: &str, headers: &str, message: &Value) -> (u16, Value) {
     let head = format!(
         "POST /filesystem.Filesystem/{method} HTTP/1.1\r\ncontent-type: application/json{headers}"
     );
@@ -23,7 +23,7 @@ fn call_with(guest: &Guest, method: &str, headers: &str, message: &Value) -> (u1
 }
 
 #[track_caller]
-fn fails(guest: &Guest, method: &str, message: &Value, status: u16, code: &str) {
+fn fails(guest: &GuestProcess, method: &str, message: &Value, status: u16, code: &str) {
     let (given, answer) = call(guest, method, message);
     assert_eq!(
         (given, answer["code"].as_str()),
@@ -32,13 +32,13 @@ fn fails(guest: &Guest, method: &str, message: &Value, status: u16, code: &str) 
     );
 }
 
-fn at(guest: &Guest, name: &str) -> String {
+fn at(guest: &GuestProcess, name: &str) -> String {
     guest.directory.path().join(name).to_str().expect("is text").to_owned()
 }
 
 #[test]
 fn a_directory_is_made_with_its_parents_and_only_once() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let path = at(&guest, "a/b/c");
     let (status, answer) = call(&guest, "MakeDir", &json!({ "path": path }));
     assert_eq!(status, 200, "{answer}");
@@ -55,7 +55,7 @@ fn a_directory_is_made_with_its_parents_and_only_once() {
 
 #[test]
 fn a_file_is_described_with_its_owner_mode_and_time() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     fs_err::write(at(&guest, "file"), "12345").unwrap();
     fs_err::set_permissions(at(&guest, "file"), std::fs::Permissions::from_mode(0o600)).unwrap();
     symlink("file", at(&guest, "link")).unwrap();
@@ -81,8 +81,8 @@ fn a_file_is_described_with_its_owner_mode_and_time() {
 }
 
 #[test]
-fn home_is_where_relative_paths_start() {
-    let guest = Guest::start();
+fn relative_paths_start_from_the_home_directory() {
+    let guest = GuestProcess::start();
     let home = std::env::var("HOME").unwrap();
     for path in ["", "~", ".", "~/."] {
         assert_eq!(call(&guest, "Stat", &json!({ "path": path })).1["entry"]["path"], json!(home));
@@ -90,8 +90,8 @@ fn home_is_where_relative_paths_start() {
 }
 
 #[test]
-fn a_home_that_commands_are_given_is_where_relative_paths_start() {
-    let guest = Guest::start();
+fn relative_paths_start_from_the_home_that_commands_get() {
+    let guest = GuestProcess::start();
     let home = at(&guest, "home");
     fs_err::create_dir(&home).unwrap();
     let variables = json!({ "envVars": { "HOME": home, "OTHER": "/" } });
@@ -105,7 +105,7 @@ fn a_home_that_commands_are_given_is_where_relative_paths_start() {
 
 #[test]
 fn another_user_is_unauthenticated() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     // The headers name the users `user` and `nobody-here`.
     let (status, _) =
         call_with(&guest, "Stat", "\r\nauthorization: Basic dXNlcjo=", &json!({ "path": "/" }));
@@ -121,7 +121,7 @@ fn another_user_is_unauthenticated() {
 
 #[test]
 fn a_listing_goes_as_deep_as_asked_and_follows_no_link() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let root = at(&guest, "root");
     fs_err::create_dir_all(format!("{root}/a/b")).unwrap();
     fs_err::write(format!("{root}/a/b/deep"), "").unwrap();
@@ -148,7 +148,7 @@ fn a_listing_goes_as_deep_as_asked_and_follows_no_link() {
 
 #[test]
 fn a_file_is_moved_with_the_directories_made_for_it() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     fs_err::write(at(&guest, "from"), "text").unwrap();
     let message = json!({ "source": at(&guest, "from"), "destination": at(&guest, "x/y/to") });
     let (status, answer) = call(&guest, "Move", &message);
@@ -162,7 +162,7 @@ fn a_file_is_moved_with_the_directories_made_for_it() {
 
 #[test]
 fn a_file_is_moved_to_another_file_system() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let other = tempfile::tempdir_in("/dev/shm").unwrap();
     let device = |path: &Path| rustix::fs::stat(path).unwrap().st_dev;
     assert_ne!(
@@ -187,7 +187,7 @@ fn a_file_is_moved_to_another_file_system() {
 
 #[test]
 fn a_tree_is_removed_whole_and_again() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     fs_err::create_dir_all(at(&guest, "tree/a/b")).unwrap();
     fs_err::write(at(&guest, "kept"), "").unwrap();
     symlink("../../kept", at(&guest, "tree/a/link")).unwrap();
@@ -203,13 +203,15 @@ fn a_tree_is_removed_whole_and_again() {
 }
 
 #[test]
-fn a_directory_that_is_swapped_for_a_link_while_it_is_removed_saves_what_the_link_leads_to() {
-    let guest = Guest::start();
+fn removal_follows_no_link_that_replaces_a_directory() {
+    let guest = GuestProcess::start();
     fs_err::create_dir(at(&guest, "kept")).unwrap();
     fs_err::write(at(&guest, "kept/file"), "").unwrap();
     fs_err::create_dir(at(&guest, "tree")).unwrap();
-    let swap = "cd tree; n=0; while [ -d . ] && [ $n -lt 2000 ]; do n=$((n+1)); mkdir d 2>/dev/null; \
-                : >d/x 2>/dev/null; mv -T d e 2>/dev/null; ln -s ../kept d 2>/dev/null; rm -f d; rm -rf e; done";
+    let swap = "cd tree; n=0; while [ -d . ] && [ $n -lt 2000 ]; do n=$((n+1)); mkdir d \
+                2>/dev/null; \
+                : >d/x 2>/dev/null; mv -T d e 2>/dev/null; ln -s ../kept d 2>/dev/null; rm -f d; \
+                rm -rf e; done";
     let swapping = guest.shell(swap);
     for _ in 0..50 {
         // The result of this call is a race. The files that it removes are not.
@@ -221,8 +223,8 @@ fn a_directory_that_is_swapped_for_a_link_while_it_is_removed_saves_what_the_lin
 }
 
 #[test]
-fn an_unknown_method_is_unimplemented_and_nonsense_is_refused() {
-    let guest = Guest::start();
+fn unknown_methods_are_unimplemented_and_malformed_calls_are_refused() {
+    let guest = GuestProcess::start();
     fails(&guest, "Format", &json!({}), 501, "unimplemented");
     fails(&guest, "Stat", &json!({ "path": 7 }), 400, "invalid_argument");
     fails(&guest, "Stat", &json!({ "path": "a\u{0}b" }), 400, "invalid_argument");
@@ -230,8 +232,8 @@ fn an_unknown_method_is_unimplemented_and_nonsense_is_refused() {
 }
 
 #[test]
-fn what_is_used_and_the_variables_are_told() {
-    let guest = Guest::start();
+fn metrics_and_variables_are_reported() {
+    let guest = GuestProcess::start();
     let get = |path: &str| -> Value {
         let mut answer = guest.request(&format!("GET {path} HTTP/1.1"), b"");
         assert_eq!(answer.status, 200);

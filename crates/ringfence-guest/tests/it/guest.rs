@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ringfence_proto::code::{EndOfStream, Failure};
-use ringfence_proto::frame::{self, Decoder, Frame};
+use ringfence_proto::frame::{self, Frame, FrameDecoder};
 use ringfence_proto::process::{
     DataEvent, EndEvent, EventMessage, ProcessConfig, ProcessEvent, StartRequest,
 };
@@ -21,17 +21,17 @@ use tempfile::TempDir;
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Guest process that is killed when the test ends.
-pub(crate) struct Guest {
+pub(crate) struct GuestProcess {
     pub(crate) process: Child,
     pub(crate) directory: TempDir,
 }
 
-impl Guest {
-    pub(crate) fn start() -> Guest {
-        Guest::start_with(&[])
+impl GuestProcess {
+    pub(crate) fn start() -> GuestProcess {
+        GuestProcess::start_with(&[])
     }
 
-    pub(crate) fn start_with(more: &[&str]) -> Guest {
+    pub(crate) fn start_with(more: &[&str]) -> GuestProcess {
         let directory = tempfile::tempdir().unwrap();
         let process = Command::new(env!("CARGO_BIN_EXE_ringfence-guest"))
             .arg("--socket")
@@ -43,7 +43,7 @@ impl Guest {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let guest = Guest { process, directory };
+        let guest = GuestProcess { process, directory };
         eventually("the guest listens", || UnixStream::connect(guest.socket()).is_ok());
         guest
     }
@@ -60,12 +60,12 @@ impl Guest {
     }
 
     /// Sends a whole request, and reads the head of the answer.
-    pub(crate) fn request(&self, head: &str, body: &[u8]) -> Answer {
+    pub(crate) fn request(&self, head: &str, body: &[u8]) -> HttpAnswer {
         let mut stream = self.connect();
         let head = format!("{head}\r\nhost: guest\r\ncontent-length: {}\r\n\r\n", body.len());
         stream.write_all(head.as_bytes()).unwrap();
         stream.write_all(body).unwrap();
-        Answer::read(stream)
+        HttpAnswer::read(stream)
     }
 
     /// Calls a unary method of `process.Process`.
@@ -78,24 +78,30 @@ impl Guest {
     }
 
     /// Calls a method of `process.Process` that answers with a stream.
-    pub(crate) fn stream(&self, method: &str, headers: &str, message: &impl Serialize) -> Events {
+    pub(crate) fn stream(
+        &self,
+        method: &str,
+        headers: &str,
+        message: &impl Serialize,
+    ) -> CommandEvents {
         let head = format!(
-            "POST /process.Process/{method} HTTP/1.1\r\ncontent-type: application/connect+json{headers}"
+            "POST /process.Process/{method} HTTP/1.1\r\ncontent-type: \
+             application/connect+json{headers}"
         );
-        Events::of(self.request(&head, &frame::message(message)))
+        CommandEvents::of(self.request(&head, &frame::encode_message(message)))
     }
 
-    pub(crate) fn start_request(&self, request: &StartRequest) -> Events {
+    pub(crate) fn start_request(&self, request: &StartRequest) -> CommandEvents {
         self.stream("Start", "", request)
     }
 
     /// Starts `sh -c script` without input.
-    pub(crate) fn shell(&self, script: &str) -> Events {
+    pub(crate) fn shell(&self, script: &str) -> CommandEvents {
         self.start_request(&shell(script))
     }
 
     /// Runs `sh -c script` to its end.
-    pub(crate) fn run(&self, script: &str) -> Finished {
+    pub(crate) fn run(&self, script: &str) -> FinishedCommand {
         self.shell(script).finish()
     }
 
@@ -123,7 +129,7 @@ impl Guest {
     }
 }
 
-impl Drop for Guest {
+impl Drop for GuestProcess {
     fn drop(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
@@ -156,17 +162,17 @@ pub(crate) fn lives(pid: u64) -> bool {
 }
 
 /// HTTP answer whose body is read piece by piece.
-pub(crate) struct Answer {
+pub(crate) struct HttpAnswer {
     pub(crate) status: u16,
     pub(crate) stream: BufReader<UnixStream>,
     chunked: bool,
     length: usize,
 }
 
-impl Answer {
-    pub(crate) fn read(stream: UnixStream) -> Answer {
+impl HttpAnswer {
+    pub(crate) fn read(stream: UnixStream) -> HttpAnswer {
         let mut answer =
-            Answer { status: 0, stream: BufReader::new(stream), chunked: false, length: 0 };
+            HttpAnswer { status: 0, stream: BufReader::new(stream), chunked: false, length: 0 };
         let first = answer.line();
         answer.status = first
             .split(' ')
@@ -212,15 +218,15 @@ impl Answer {
 }
 
 /// Stream of a command's events.
-pub(crate) struct Events {
-    answer: Answer,
-    decoder: Decoder,
+pub(crate) struct CommandEvents {
+    answer: HttpAnswer,
+    decoder: FrameDecoder,
     ready: VecDeque<Frame>,
 }
 
 /// Everything that a stream carried until its end.
 #[derive(Debug, Default)]
-pub(crate) struct Finished {
+pub(crate) struct FinishedCommand {
     pub(crate) pid: u64,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
@@ -230,10 +236,10 @@ pub(crate) struct Finished {
     pub(crate) error: Option<Failure>,
 }
 
-impl Events {
-    pub(crate) fn of(answer: Answer) -> Events {
+impl CommandEvents {
+    pub(crate) fn of(answer: HttpAnswer) -> CommandEvents {
         assert_eq!(answer.status, 200);
-        Events { answer, decoder: Decoder::default(), ready: VecDeque::new() }
+        CommandEvents { answer, decoder: FrameDecoder::default(), ready: VecDeque::new() }
     }
 
     fn frame(&mut self) -> Frame {
@@ -281,10 +287,10 @@ impl Events {
         seen
     }
 
-    pub(crate) fn finish(mut self) -> Finished {
-        let mut finished = Finished::default();
+    pub(crate) fn finish(mut self) -> FinishedCommand {
+        let mut finished = FinishedCommand::default();
         loop {
-            let text = |bytes: &ringfence_proto::bytes::Bytes| {
+            let text = |bytes: &ringfence_proto::bytes::Base64Bytes| {
                 String::from_utf8_lossy(&bytes.0).into_owned()
             };
             match self.next() {

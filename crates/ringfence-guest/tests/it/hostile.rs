@@ -8,13 +8,13 @@ use ringfence_proto::frame;
 use ringfence_proto::process::StartRequest;
 use serde_json::json;
 
-use crate::guest::{Answer, Events, Guest, eventually, lives, shell};
+use crate::guest::{CommandEvents, GuestProcess, HttpAnswer, eventually, lives, shell};
 
 #[test]
 fn malformed_streams_are_answered_with_an_error() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let head = "POST /process.Process/Start HTTP/1.1\r\ncontent-type: application/connect+json";
-    let whole = frame::message(&shell("exit 0"));
+    let whole = frame::encode_message(&shell("exit 0"));
     let cases: [&[u8]; 8] = [
         b"",
         b"\0",
@@ -26,7 +26,7 @@ fn malformed_streams_are_answered_with_an_error() {
         b"\0\0\0\0\x10{\"process\":\"cmd\"}",
     ];
     for body in cases {
-        let error = Events::of(guest.request(head, body)).finish().error.unwrap();
+        let error = CommandEvents::of(guest.request(head, body)).finish().error.unwrap();
         assert!(
             [Code::InvalidArgument, Code::ResourceExhausted].contains(&error.code),
             "{body:?}: {error:?}"
@@ -37,7 +37,7 @@ fn malformed_streams_are_answered_with_an_error() {
 
 #[test]
 fn malformed_calls_are_answered_with_an_error() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let post = |path: &str, kind: &str| format!("POST {path} HTTP/1.1\r\ncontent-type: {kind}");
     for (head, body, status) in [
         (post("/process.Process/SendSignal", "application/json"), &b"{"[..], 400),
@@ -61,17 +61,17 @@ fn malformed_calls_are_answered_with_an_error() {
                 .is_string()
         );
     }
-    let message = vec![b' '; ringfence_proto::LONGEST_MESSAGE + 1];
+    let message = vec![b' '; ringfence_proto::MAX_MESSAGE_BYTES + 1];
     let head = post("/process.Process/List", "application/json");
     let mut stream = guest.connect();
     write!(stream, "{head}\r\nhost: guest\r\ncontent-length: {}\r\n\r\n", message.len()).unwrap();
     let _ = stream.write_all(&message); // the guest may answer before it has read everything
-    assert_eq!(Answer::read(stream).status, 429);
+    assert_eq!(HttpAnswer::read(stream).status, 429);
 }
 
 #[test]
-fn bytes_that_are_no_request_end_the_connection_and_nothing_else() {
-    let guest = Guest::start();
+fn bytes_that_are_no_request_end_only_their_connection() {
+    let guest = GuestProcess::start();
     for bytes in [
         &b"\0\0\0\0"[..],
         b"GET\r\n\r\n",
@@ -91,8 +91,8 @@ fn bytes_that_are_no_request_end_the_connection_and_nothing_else() {
 }
 
 #[test]
-fn a_client_that_does_not_read_costs_little_and_holds_up_no_other_command() {
-    let guest = Guest::start();
+fn a_client_that_does_not_read_delays_no_other_command() {
+    let guest = GuestProcess::start();
     let before = guest.memory();
     let mut deaf: Vec<_> = (0..8).map(|_| guest.shell("exec cat /dev/zero")).collect();
     let pids: Vec<_> = deaf.iter_mut().map(|events| events.pid()).collect();
@@ -108,8 +108,8 @@ fn a_client_that_does_not_read_costs_little_and_holds_up_no_other_command() {
 }
 
 #[test]
-fn a_command_that_kills_its_supervisor_does_not_get_away() {
-    let guest = Guest::start();
+fn a_command_that_kills_its_supervisor_is_ended() {
+    let guest = GuestProcess::start();
     let script = "(setsid sh -c 'echo $$ > daemon; exec sleep 1000' > /dev/null 2>&1 &)
         while [ ! -s daemon ]; do sleep 0.01; done; kill -9 $PPID; exec sleep 1000";
     let mut left = guest.shell("sleep 1000 > /dev/null 2>&1 & echo $!");
@@ -131,7 +131,7 @@ fn a_command_that_kills_its_supervisor_does_not_get_away() {
 
 #[test]
 fn a_command_that_stops_its_supervisor_can_be_ended() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let request = StartRequest {
         stdin: None,
         ..shell("read line; kill -STOP $PPID; echo stopped; exec sleep 1000")
@@ -149,7 +149,7 @@ fn a_command_that_stops_its_supervisor_can_be_ended() {
 
 #[test]
 fn a_command_that_stops_its_supervisor_at_once_is_ended_by_its_deadline() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let script = "echo $$ > command; kill -STOP $PPID; exec sleep 1000";
     let finished = guest.stream("Start", "\r\nconnect-timeout-ms: 3000", &shell(script)).finish();
     assert_eq!(finished.error.unwrap().code, Code::DeadlineExceeded);
@@ -162,8 +162,8 @@ fn a_command_that_stops_its_supervisor_at_once_is_ended_by_its_deadline() {
 }
 
 #[test]
-fn a_request_that_never_comes_to_an_end_holds_up_nobody() {
-    let guest = Guest::start();
+fn an_endless_request_delays_no_other_client() {
+    let guest = GuestProcess::start();
     let slow: Vec<_> = (0..50)
         .map(|_| {
             let mut stream = guest.connect();

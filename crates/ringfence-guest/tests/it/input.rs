@@ -2,14 +2,14 @@
 
 use std::io::{Read, Write};
 
-use ringfence_proto::bytes::Bytes;
+use ringfence_proto::bytes::Base64Bytes;
 use ringfence_proto::frame;
 use ringfence_proto::process::{
-    InputEvent, OneProcess, ProcessInput, ProcessSelector, StartRequest, StreamInputRequest,
+    InputEvent, ProcessInput, ProcessRequest, ProcessSelector, StartRequest, StreamInputRequest,
 };
 use serde_json::json;
 
-use crate::guest::{Answer, Guest, shell};
+use crate::guest::{GuestProcess, HttpAnswer, shell};
 
 fn with_input(script: &str) -> StartRequest {
     StartRequest { stdin: None, ..shell(script) }
@@ -17,7 +17,7 @@ fn with_input(script: &str) -> StartRequest {
 
 #[test]
 fn input_is_written_until_it_is_closed() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let mut events = guest.start_request(&with_input("cat; echo end"));
     let pid = events.pid();
     for text in ["b25lCg==", "dHdvCg=="] {
@@ -29,8 +29,8 @@ fn input_is_written_until_it_is_closed() {
 }
 
 #[test]
-fn a_command_that_was_started_without_input_reads_nothing() {
-    let guest = Guest::start();
+fn a_command_started_without_input_reads_an_empty_input() {
+    let guest = GuestProcess::start();
     assert_eq!(guest.run("cat; echo end").stdout, "end\n");
     let mut events = guest.shell("exec sleep 1000");
     let pid = events.pid();
@@ -40,8 +40,8 @@ fn a_command_that_was_started_without_input_reads_nothing() {
 }
 
 #[test]
-fn input_that_nobody_reads_waits_and_ends_with_the_command() {
-    let guest = Guest::start();
+fn unread_input_waits_until_the_command_ends() {
+    let guest = GuestProcess::start();
     let mut events = guest.start_request(&with_input("exec sleep 1000"));
     let pid = events.pid();
     let body =
@@ -52,50 +52,54 @@ fn input_that_nobody_reads_waits_and_ends_with_the_command() {
     write!(waiting, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
     assert_eq!(guest.run("echo free").stdout, "free\n");
     guest.call("SendSignal", &json!({"process": {"pid": pid}, "signal": "SIGNAL_SIGKILL"}));
-    assert!([400, 404].contains(&Answer::read(waiting).status));
+    assert!([400, 404].contains(&HttpAnswer::read(waiting).status));
     events.finish();
 }
 
 #[test]
 fn a_stream_of_input_arrives_in_order() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let mut events = guest.start_request(&with_input("exec wc -c"));
     let pid = events.pid();
     let process = ProcessSelector::Pid(u32::try_from(pid).unwrap());
-    let mut body = frame::message(&StreamInputRequest::Start(OneProcess { process }));
+    let mut body = frame::encode_message(&StreamInputRequest::Start(ProcessRequest { process }));
     let data = StreamInputRequest::Data(InputEvent {
-        input: ProcessInput::Stdin(Bytes(vec![b'x'; 100_000])),
+        input: ProcessInput::Stdin(Base64Bytes(vec![b'x'; 100_000])),
     });
     for _ in 0..10 {
-        body.extend(frame::message(&data));
-        body.extend(frame::message(&json!({"keepalive": {}})));
+        body.extend(frame::encode_message(&data));
+        body.extend(frame::encode_message(&json!({"keepalive": {}})));
     }
     let head =
         "POST /process.Process/StreamInput HTTP/1.1\r\ncontent-type: application/connect+json";
     let mut answer = guest.request(head, &body);
     assert_eq!(answer.status, 200);
-    assert_eq!(answer.rest(), [frame::message(&json!({})), frame::end(&json!({}))].concat());
+    assert_eq!(
+        answer.rest(),
+        [frame::encode_message(&json!({})), frame::encode_end(&json!({}))].concat()
+    );
     assert_eq!(guest.call("CloseStdin", &json!({"process": {"pid": pid}})).0, 200);
     assert_eq!(events.finish().stdout.trim(), "1000000");
 }
 
 #[test]
 fn a_stream_of_input_that_names_no_command_is_refused() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let head =
         "POST /process.Process/StreamInput HTTP/1.1\r\ncontent-type: application/connect+json";
-    let body = frame::message(&json!({"data": {"input": {"stdin": ""}}}));
+    let body = frame::encode_message(&json!({"data": {"input": {"stdin": ""}}}));
     let answer = String::from_utf8(guest.request(head, &body).rest()).unwrap();
     assert!(answer.contains("invalid_argument"), "{answer}");
 }
 
 #[test]
-fn an_abandoned_stream_of_input_leaves_the_command_alone() {
-    let guest = Guest::start();
+fn an_abandoned_input_stream_does_not_end_the_command() {
+    let guest = GuestProcess::start();
     let mut events = guest.start_request(&with_input("read line; echo $line"));
     let pid = events.pid();
     let mut abandoned = guest.connect();
-    let head = "POST /process.Process/StreamInput HTTP/1.1\r\nhost: guest\r\ncontent-type: application/connect+json";
+    let head = "POST /process.Process/StreamInput HTTP/1.1\r\nhost: guest\r\ncontent-type: \
+                application/connect+json";
     write!(abandoned, "{head}\r\ncontent-length: 1000\r\n\r\n\0\0").unwrap();
     abandoned.shutdown(std::net::Shutdown::Write).unwrap();
     let _ = abandoned.read_to_end(&mut Vec::new()); // an answer is allowed, but not required

@@ -3,7 +3,7 @@
 use ringfence_proto::process::StartRequest;
 use serde_json::json;
 
-use crate::guest::{Guest, eventually, lives, shell};
+use crate::guest::{GuestProcess, eventually, lives, shell};
 
 /// Returns the number of descendants of a process, zombies included.
 fn below(root: u32) -> usize {
@@ -29,7 +29,7 @@ fn below(root: u32) -> usize {
 
 #[test]
 fn a_thousand_commands_leave_no_process_no_descriptor_and_no_memory() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let round = |count: usize| {
         for number in 0..count {
             let script =
@@ -48,8 +48,8 @@ fn a_thousand_commands_leave_no_process_no_descriptor_and_no_memory() {
 }
 
 #[test]
-fn commands_at_once_are_bounded() {
-    let guest = Guest::start();
+fn the_number_of_concurrent_commands_is_limited() {
+    let guest = GuestProcess::start();
     let mut running = Vec::new();
     let refused = loop {
         let mut events = guest.shell("exec sleep 1000");
@@ -69,8 +69,8 @@ fn commands_at_once_are_bounded() {
 }
 
 #[test]
-fn what_a_command_leaves_ends_with_it_only_when_that_is_asked_for() {
-    let guest = Guest::start();
+fn background_processes_end_with_their_command_only_on_request() {
+    let guest = GuestProcess::start();
     let script =
         "(setsid sh -c 'echo $$; exec sleep 1000 > /dev/null 2>&1' &) | { read pid; echo $pid; }";
     for end_survivors in [false, true] {
@@ -85,8 +85,8 @@ fn what_a_command_leaves_ends_with_it_only_when_that_is_asked_for() {
 }
 
 #[test]
-fn everything_ends_with_the_guest() {
-    let mut guest = Guest::start();
+fn all_commands_end_with_the_guest() {
+    let mut guest = GuestProcess::start();
     let mut running = guest.shell("exec sleep 1000");
     let pid = running.pid();
     let mut left = guest.shell("(setsid sh -c 'echo $$; exec sleep 1000 > /dev/null 2>&1' &)");

@@ -3,17 +3,17 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};
 
-use crate::guest::{Answer, Guest};
+use crate::guest::{GuestProcess, HttpAnswer};
 
-fn connect(guest: &Guest, target: &str) -> Answer {
+fn connect(guest: &GuestProcess, target: &str) -> HttpAnswer {
     let mut stream = guest.connect();
     write!(stream, "CONNECT {target} HTTP/1.1\r\nhost: {target}\r\n\r\n").unwrap();
-    Answer::read(stream)
+    HttpAnswer::read(stream)
 }
 
 #[test]
-fn bytes_go_both_ways_and_an_end_of_one_is_not_an_end_of_the_other() {
-    let guest = Guest::start();
+fn a_forwarded_port_carries_both_directions_until_each_ends() {
+    let guest = GuestProcess::start();
     for host in ["127.0.0.1", "localhost"] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -36,8 +36,8 @@ fn bytes_go_both_ways_and_an_end_of_one_is_not_an_end_of_the_other() {
 }
 
 #[test]
-fn a_port_that_nobody_listens_on_is_said_not_to_be_open() {
-    let guest = Guest::start();
+fn a_port_without_a_listener_is_reported_as_not_open() {
+    let guest = GuestProcess::start();
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut answer = connect(&guest, &free.to_string());
     let body: serde_json::Value = serde_json::from_slice(&answer.rest()).unwrap();
@@ -46,8 +46,8 @@ fn a_port_that_nobody_listens_on_is_said_not_to_be_open() {
 }
 
 #[test]
-fn nothing_but_loopback_can_be_reached() {
-    let guest = Guest::start();
+fn only_loopback_can_be_reached_through_the_guest() {
+    let guest = GuestProcess::start();
     for target in ["192.0.2.1:80", "example.org:80", "127.0.0.1", "[fe80::1]:80"] {
         assert_eq!(connect(&guest, target).status, 400, "{target}");
     }

@@ -7,11 +7,11 @@ use ringfence_proto::code::Code;
 use ringfence_proto::process::{ProcessConfig, ProcessEvent, StartRequest};
 use serde_json::json;
 
-use crate::guest::{Answer, DEADLINE, Guest, eventually, lives, shell};
+use crate::guest::{DEADLINE, GuestProcess, HttpAnswer, eventually, lives, shell};
 
 #[test]
 fn a_command_starts_writes_and_ends() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let mut events = guest.shell("echo out; echo err >&2; exit 3");
     assert!(events.pid() > 0);
     let finished = events.finish();
@@ -24,7 +24,7 @@ fn a_command_starts_writes_and_ends() {
 
 #[test]
 fn a_command_gets_the_sandboxes_variables_and_its_own() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let mut request = shell("echo $HOME:$GIVEN:$PATH:$USER");
     request.process.envs.insert("GIVEN".into(), "given".into());
     request.process.envs.insert("PATH".into(), "/somewhere".into());
@@ -36,7 +36,7 @@ fn a_command_gets_the_sandboxes_variables_and_its_own() {
 
 #[test]
 fn variables_of_any_length_reach_a_command() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     for length in [1, 31_000, 32_768, 100_000] {
         let mut request = shell("echo ${#LONG}");
         request.process.envs.insert("LONG".into(), "x".repeat(length));
@@ -45,8 +45,8 @@ fn variables_of_any_length_reach_a_command() {
 }
 
 #[test]
-fn the_streams_are_held_by_the_command_alone() {
-    let guest = Guest::start();
+fn only_the_command_holds_its_streams() {
+    let guest = GuestProcess::start();
     // The parent of the command closes its copies of the streams at some later time, so the script
     // polls. The first test proves that the command's own streams can be seen in /proc.
     let finished = guest.run(
@@ -56,8 +56,8 @@ fn the_streams_are_held_by_the_command_alone() {
 }
 
 #[test]
-fn a_command_starts_where_it_is_told() {
-    let guest = Guest::start();
+fn a_command_starts_in_the_requested_directory() {
+    let guest = GuestProcess::start();
     assert_eq!(guest.run("pwd").stdout.trim(), guest.directory.path().to_str().unwrap());
     let mut request = shell("pwd");
     request.process.cwd = Some("/usr".into());
@@ -71,8 +71,8 @@ fn a_command_starts_where_it_is_told() {
 }
 
 #[test]
-fn a_program_that_cannot_be_run_says_why() {
-    let guest = Guest::start();
+fn a_program_that_cannot_be_executed_is_reported_with_the_reason() {
+    let guest = GuestProcess::start();
     let start = |cmd: &str| {
         let process = ProcessConfig { cmd: cmd.into(), ..ProcessConfig::default() };
         guest
@@ -92,8 +92,8 @@ fn a_program_that_cannot_be_run_says_why() {
 }
 
 #[test]
-fn a_signal_is_told_by_its_name() {
-    let guest = Guest::start();
+fn a_signal_is_reported_by_its_name() {
+    let guest = GuestProcess::start();
     for (signal, status) in
         [("SIGNAL_SIGTERM", "signal: terminated"), ("SIGNAL_SIGKILL", "signal: killed")]
     {
@@ -109,7 +109,7 @@ fn a_signal_is_told_by_its_name() {
 
 #[test]
 fn commands_are_listed_and_found_by_id_and_tag() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let request = StartRequest { tag: Some("server".into()), ..shell("exec sleep 1000") };
     let mut events = guest.start_request(&request);
     let pid = events.pid();
@@ -125,8 +125,8 @@ fn commands_are_listed_and_found_by_id_and_tag() {
 }
 
 #[test]
-fn every_method_says_when_there_is_no_such_command() {
-    let guest = Guest::start();
+fn every_method_reports_an_unknown_command() {
+    let guest = GuestProcess::start();
     let process = json!({"pid": 4_000_000_000u32});
     for (method, message) in [
         ("SendInput", json!({"process": process, "input": {"stdin": ""}})),
@@ -143,7 +143,7 @@ fn every_method_says_when_there_is_no_such_command() {
 
 #[test]
 fn several_clients_watch_one_command() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let mut first =
         guest.start_request(&StartRequest { stdin: None, ..shell("read line; echo $line") });
     let pid = first.pid();
@@ -159,8 +159,8 @@ fn several_clients_watch_one_command() {
 }
 
 #[test]
-fn a_client_that_leaves_does_not_end_its_command() {
-    let guest = Guest::start();
+fn a_client_that_disconnects_does_not_end_its_command() {
+    let guest = GuestProcess::start();
     let mut events = guest.start_request(&StartRequest {
         stdin: None,
         ..shell("read line; echo $line > file; read line")
@@ -181,8 +181,8 @@ fn a_client_that_leaves_does_not_end_its_command() {
 }
 
 #[test]
-fn what_is_written_while_nobody_listens_does_not_stop_the_command() {
-    let guest = Guest::start();
+fn output_without_a_subscriber_does_not_block_the_command() {
+    let guest = GuestProcess::start();
     let mut events = guest.shell("head -c 10000000 /dev/zero; echo done > file");
     events.pid();
     events.hang_up();
@@ -191,7 +191,7 @@ fn what_is_written_while_nobody_listens_does_not_stop_the_command() {
 
 #[test]
 fn a_deadline_ends_the_whole_tree_and_the_stream() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let script =
         "(setsid sh -c 'echo $$ > daemon; exec sleep 1000' > /dev/null 2>&1 &) ; exec sleep 1000";
     let began = Instant::now();
@@ -210,7 +210,7 @@ fn a_deadline_ends_the_whole_tree_and_the_stream() {
 
 #[test]
 fn a_deadline_of_a_later_stream_ends_that_stream_alone() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let mut events = guest.shell("exec sleep 1000");
     let pid = events.pid();
     let later = guest
@@ -221,8 +221,8 @@ fn a_deadline_of_a_later_stream_ends_that_stream_alone() {
 }
 
 #[test]
-fn killing_a_command_ends_what_it_has_put_in_the_background() {
-    let guest = Guest::start();
+fn killing_a_command_ends_its_background_processes() {
+    let guest = GuestProcess::start();
     let mut events = guest.shell("(setsid sh -c 'echo $$; exec sleep 1000' &) ; exec sleep 1000");
     let pid = events.pid();
     let daemon: u64 = events.until("\n").trim().parse().unwrap();
@@ -234,8 +234,8 @@ fn killing_a_command_ends_what_it_has_put_in_the_background() {
 }
 
 #[test]
-fn what_a_command_leaves_running_does_not_delay_its_end() {
-    let guest = Guest::start();
+fn background_processes_do_not_delay_the_end_of_their_command() {
+    let guest = GuestProcess::start();
     let began = Instant::now();
     let left = "sh -c 'echo $$ | tee begun; while sleep 0.05; do echo more || exit; done' &";
     let finished =
@@ -250,8 +250,8 @@ fn what_a_command_leaves_running_does_not_delay_its_end() {
 }
 
 #[test]
-fn all_that_a_command_wrote_comes_before_its_end() {
-    let guest = Guest::start();
+fn all_output_of_a_command_comes_before_its_end_event() {
+    let guest = GuestProcess::start();
     for _ in 0..20 {
         let finished =
             guest.run("head -c 300000 /dev/zero | tr '\\0' x; head -c 60000 /dev/zero >&2");
@@ -260,8 +260,8 @@ fn all_that_a_command_wrote_comes_before_its_end() {
 }
 
 #[test]
-fn a_silent_stream_says_that_it_is_alive() {
-    let guest = Guest::start();
+fn a_silent_stream_sends_keep_alive_messages() {
+    let guest = GuestProcess::start();
     let began = Instant::now();
     let finished =
         guest.stream("Start", "\r\nkeepalive-ping-interval: 1", &shell("sleep 2.5")).finish();
@@ -273,8 +273,8 @@ fn a_silent_stream_says_that_it_is_alive() {
 }
 
 #[test]
-fn two_stuck_commands_hold_up_nobody() {
-    let guest = Guest::start();
+fn two_stuck_commands_delay_no_other_command() {
+    let guest = GuestProcess::start();
     let mut stuck: Vec<_> = (0..2).map(|_| guest.shell("kill -STOP $$")).collect();
     let pids: Vec<_> = stuck.iter_mut().map(|events| events.pid()).collect();
     assert_eq!(guest.run("echo free").stdout, "free\n");
@@ -283,7 +283,7 @@ fn two_stuck_commands_hold_up_nobody() {
 
 #[test]
 fn a_user_that_the_sandbox_does_not_have_is_refused() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     // The headers name `user`, which E2B's clients use for the user of any sandbox, and
     // `nobody-here`.
     let ours =
@@ -296,15 +296,16 @@ fn a_user_that_the_sandbox_does_not_have_is_refused() {
 }
 
 #[test]
-fn a_token_is_asked_for_everywhere_but_for_health() {
+fn every_endpoint_but_health_requires_the_token() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("token");
     fs_err::write(&file, "secret\n").unwrap();
-    let guest = Guest::start_with(&["--token-file", file.to_str().unwrap()]);
+    let guest = GuestProcess::start_with(&["--token-file", file.to_str().unwrap()]);
     assert_eq!(guest.request("GET /health HTTP/1.1", b"").status, 204);
     assert_eq!(guest.call("List", &json!({})).0, 401);
     assert_eq!(guest.request("CONNECT 127.0.0.1:1 HTTP/1.1", b"").status, 401);
-    let head = "POST /process.Process/List HTTP/1.1\r\ncontent-type: application/json\r\nx-access-token: secret";
+    let head = "POST /process.Process/List HTTP/1.1\r\ncontent-type: application/json\r\n\
+                x-access-token: secret";
     assert_eq!(guest.request(head, b"{}").status, 200);
     assert_eq!(guest.request(&head.replace("secret", "secres"), b"{}").status, 401);
 }
@@ -315,13 +316,13 @@ fn a_refusal_reaches_a_client_that_still_sends() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("token");
     fs_err::write(&file, "secret\n").unwrap();
-    let guest = Guest::start_with(&["--token-file", file.to_str().unwrap()]);
+    let guest = GuestProcess::start_with(&["--token-file", file.to_str().unwrap()]);
     let check = |head: &str, status: u16| {
         let mut stream = guest.connect();
         write!(stream, "{head}\r\nhost: guest\r\ncontent-length: 2\r\n\r\n").unwrap();
         std::thread::sleep(Duration::from_millis(20)); // a faulty guest would close the stream now
         stream.write_all(b"{}").unwrap();
-        assert_eq!(Answer::read(stream).status, status, "{head}");
+        assert_eq!(HttpAnswer::read(stream).status, status, "{head}");
     };
     check("POST /process.Process/List HTTP/1.1\r\ncontent-type: application/json", 401);
     let known = "HTTP/1.1\r\nx-access-token: secret";
@@ -334,7 +335,7 @@ fn a_refusal_reaches_a_client_that_still_sends() {
 
 #[test]
 fn the_first_event_is_always_the_start() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     for _ in 0..50 {
         let mut events = guest.shell("echo x");
         events.pid();

@@ -3,27 +3,27 @@
 use ringfence_proto::process::{Pty, PtySize, StartRequest};
 use serde_json::{Value, json};
 
-use crate::guest::{Guest, lives, shell};
+use crate::guest::{GuestProcess, lives, shell};
 
 fn on_terminal(script: &str, cols: u32, rows: u32) -> StartRequest {
     StartRequest { pty: Some(Pty { size: Some(PtySize { cols, rows }) }), ..shell(script) }
 }
 
-fn type_in(guest: &Guest, pid: u64, base64: &str) -> (u16, Value) {
+fn type_in(guest: &GuestProcess, pid: u64, base64: &str) -> (u16, Value) {
     guest.call("SendInput", &json!({"process": {"pid": pid}, "input": {"pty": base64}}))
 }
 
 #[test]
-fn a_terminal_has_the_size_that_was_asked_for_and_the_usual_one_otherwise() {
-    let guest = Guest::start();
+fn a_terminal_has_the_requested_size_or_the_default_size() {
+    let guest = GuestProcess::start();
     let size = |cols, rows| guest.start_request(&on_terminal("stty size", cols, rows)).finish().pty;
     assert_eq!(size(100, 30), "30 100\r\n");
     assert_eq!(size(0, 0), "24 80\r\n");
 }
 
 #[test]
-fn a_terminal_is_the_controlling_one_of_a_session_of_its_own() {
-    let guest = Guest::start();
+fn a_terminal_is_the_controlling_terminal_of_its_own_session() {
+    let guest = GuestProcess::start();
     let finished = guest
         .start_request(&on_terminal("test -t 0 && test -t 2 && echo here > /dev/tty", 80, 24))
         .finish();
@@ -33,7 +33,7 @@ fn a_terminal_is_the_controlling_one_of_a_session_of_its_own() {
 
 #[test]
 fn keys_reach_the_command_and_control_c_interrupts_it() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let mut events = guest.start_request(&on_terminal(
         "stty -echo; echo ready; read line; echo got $line; exec cat",
         80,
@@ -52,21 +52,24 @@ fn keys_reach_the_command_and_control_c_interrupts_it() {
 }
 
 #[test]
-fn a_change_of_size_is_told_to_the_command() {
-    let guest = Guest::start();
+fn the_command_is_notified_of_a_new_terminal_size() {
+    let guest = GuestProcess::start();
     let script = "trap 'stty size; exit' WINCH; echo ready; while :; do sleep 0.05; done";
     let mut events = guest.start_request(&on_terminal(script, 80, 24));
     let pid = events.pid();
     events.until("ready");
-    let update = |cols, rows| json!({"process": {"pid": pid}, "pty": {"size": {"cols": cols, "rows": rows}}});
+    let update = |cols, rows| {
+        let size = json!({"cols": cols, "rows": rows});
+        json!({"process": {"pid": pid}, "pty": {"size": size}})
+    };
     assert_eq!(guest.call("Update", &update(0, 0)).0, 200);
     assert_eq!(guest.call("Update", &update(132, 0)).0, 200);
     assert_eq!(events.finish().pty.trim(), "24 132");
 }
 
 #[test]
-fn what_only_a_terminal_can_do_is_refused_without_one() {
-    let guest = Guest::start();
+fn terminal_operations_are_refused_without_a_terminal() {
+    let guest = GuestProcess::start();
     let mut events = guest.shell("exec sleep 1000");
     let pid = events.pid();
     let (status, failure) = type_in(&guest, pid, "eWVzCg==");

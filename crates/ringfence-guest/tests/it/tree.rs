@@ -9,19 +9,19 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::Value;
 use tar::{Archive, Builder, EntryType, Header};
 
-use crate::guest::Guest;
+use crate::guest::GuestProcess;
 
-fn at(guest: &Guest, name: &str) -> String {
+fn at(guest: &GuestProcess, name: &str) -> String {
     guest.directory.path().join(name).to_str().expect("is text").to_owned()
 }
 
-fn send(guest: &Guest, path: &str, archive: &[u8]) -> (u16, Value) {
+fn send(guest: &GuestProcess, path: &str, archive: &[u8]) -> (u16, Value) {
     let mut answer = guest.request(&format!("POST /tree?path={path} HTTP/1.1"), archive);
     let body = answer.rest();
     (answer.status, serde_json::from_slice(&body).expect("is JSON"))
 }
 
-fn fetch(guest: &Guest, path: &str) -> (u16, Vec<u8>) {
+fn fetch(guest: &GuestProcess, path: &str) -> (u16, Vec<u8>) {
     let mut answer = guest.request(&format!("GET /tree?path={path} HTTP/1.1"), b"");
     (answer.status, answer.rest())
 }
@@ -69,7 +69,7 @@ fn contents(archive: &[u8]) -> BTreeMap<String, (EntryType, u32, Vec<u8>)> {
 
 #[test]
 fn a_tree_comes_back_as_it_was_sent() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let long = format!("{}/{}", "d".repeat(120), "f".repeat(200));
     let large: Vec<u8> = (0..1_000_000_u32).map(|number| number as u8).collect();
     let mut builder = Builder::new(Vec::new());
@@ -126,7 +126,7 @@ fn a_tree_comes_back_as_it_was_sent() {
 
 #[test]
 fn a_single_file_is_sent_by_its_name_and_a_link_as_a_link() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     fs_err::write(at(&guest, "file"), "text").unwrap();
     symlink("file", at(&guest, "link")).unwrap();
     let only =
@@ -138,8 +138,8 @@ fn a_single_file_is_sent_by_its_name_and_a_link_as_a_link() {
 }
 
 #[test]
-fn what_is_there_is_replaced_and_what_it_leads_to_is_not() {
-    let guest = Guest::start();
+fn unpacking_replaces_links_and_not_their_targets() {
+    let guest = GuestProcess::start();
     fs_err::create_dir(at(&guest, "tree")).unwrap();
     fs_err::write(at(&guest, "kept"), "kept").unwrap();
     symlink("../kept", at(&guest, "tree/link")).unwrap();
@@ -156,7 +156,7 @@ fn what_is_there_is_replaced_and_what_it_leads_to_is_not() {
 
 #[test]
 fn an_archive_that_would_leave_its_directory_is_refused() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     fs_err::create_dir(at(&guest, "outside")).unwrap();
     fs_err::write(at(&guest, "outside/secret"), "secret").unwrap();
     symlink("../outside", at(&guest, "planted")).unwrap();
@@ -224,7 +224,7 @@ fn an_archive_that_would_leave_its_directory_is_refused() {
 
 #[test]
 fn a_damaged_archive_is_refused_and_leaves_no_part_of_a_file() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let good = archive(&[
         entry("whole", EntryType::Regular, "", &[7; 2000]),
         entry("cut", EntryType::Regular, "", &[7; 9000]),
@@ -265,8 +265,8 @@ fn a_damaged_archive_is_refused_and_leaves_no_part_of_a_file() {
 }
 
 #[test]
-fn an_upload_that_breaks_off_is_noticed() {
-    let guest = Guest::start();
+fn an_interrupted_archive_leaves_no_partial_file() {
+    let guest = GuestProcess::start();
     let mut stream = guest.connect();
     write!(
         stream,

@@ -3,25 +3,26 @@
 use std::time::{Duration, Instant};
 
 use ringfence_proto::filesystem::{EventType, FilesystemEvent, WatchMessage, WatchRequest};
-use ringfence_proto::frame::{self, Decoder, Frame};
+use ringfence_proto::frame::{self, Frame, FrameDecoder};
 use serde_json::json;
 
 use crate::files::put;
 use crate::filesystem::call;
-use crate::guest::{Answer, Guest, eventually};
+use crate::guest::{GuestProcess, HttpAnswer, eventually};
 
 /// Stream of a watch's events.
-struct Watching {
-    answer: Answer,
-    decoder: Decoder,
+struct WatchStream {
+    answer: HttpAnswer,
+    decoder: FrameDecoder,
 }
 
-impl Watching {
-    fn start(guest: &Guest, request: &WatchRequest) -> Watching {
-        let head = "POST /filesystem.Filesystem/WatchDir HTTP/1.1\r\ncontent-type: application/connect+json";
-        let answer = guest.request(head, &frame::message(request));
+impl WatchStream {
+    fn start(guest: &GuestProcess, request: &WatchRequest) -> WatchStream {
+        let head = "POST /filesystem.Filesystem/WatchDir HTTP/1.1\r\ncontent-type: \
+                    application/connect+json";
+        let answer = guest.request(head, &frame::encode_message(request));
         assert_eq!(answer.status, 200);
-        let mut watching = Watching { answer, decoder: Decoder::default() };
+        let mut watching = WatchStream { answer, decoder: FrameDecoder::default() };
         assert!(
             matches!(watching.next(), Ok(WatchMessage::Start(_))),
             "the first message is `start`"
@@ -63,7 +64,7 @@ impl Watching {
     }
 }
 
-fn request(guest: &Guest, name: &str) -> WatchRequest {
+fn request(guest: &GuestProcess, name: &str) -> WatchRequest {
     let path = guest.directory.path().join(name);
     fs_err::create_dir_all(&path).expect("makes a directory");
     WatchRequest { path: path.to_str().expect("is text").to_owned(), ..WatchRequest::default() }
@@ -71,9 +72,9 @@ fn request(guest: &Guest, name: &str) -> WatchRequest {
 
 #[test]
 fn an_upload_is_exactly_three_events() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let request = request(&guest, "watched");
-    let mut watching = Watching::start(&guest, &request);
+    let mut watching = WatchStream::start(&guest, &request);
     put(&guest, &format!("{}/file", request.path), "", &vec![b'x'; 100_000]);
     fs_err::create_dir(format!("{}/behind", request.path)).unwrap();
     watching.expect(&[
@@ -86,9 +87,9 @@ fn an_upload_is_exactly_three_events() {
 
 #[test]
 fn a_move_is_two_events_and_a_removal_one() {
-    let guest = Guest::start();
+    let guest = GuestProcess::start();
     let request = WatchRequest { include_entry: true, ..request(&guest, "watched") };
-    let mut watching = Watching::start(&guest, &request);
+    let mut watching = WatchStream::start(&guest, &request);
     let path = |name: &str| format!("{}/{name}", request.path);
     fs_err::create_dir(path("a")).unwrap();
     let event = watching.event();
@@ -103,14 +104,14 @@ fn a_move_is_two_events_and_a_removal_one() {
 }
 
 #[test]
-fn below_is_watched_only_when_asked_and_includes_what_is_made_later() {
-    let guest = Guest::start();
+fn subdirectories_and_new_ones_are_watched_only_on_request() {
+    let guest = GuestProcess::start();
     let shallow = request(&guest, "watched");
     let path = |name: &str| format!("{}/{name}", shallow.path);
     fs_err::create_dir_all(path("old/deep")).unwrap();
     let deep = WatchRequest { recursive: true, ..shallow.clone() };
     let (mut shallow, mut deep) =
-        (Watching::start(&guest, &shallow), Watching::start(&guest, &deep));
+        (WatchStream::start(&guest, &shallow), WatchStream::start(&guest, &deep));
 
     fs_err::create_dir(path("old/deep/x")).unwrap();
     deep.expect(&[("old/deep/x", EventType::Create)]);
@@ -137,10 +138,10 @@ fn below_is_watched_only_when_asked_and_includes_what_is_made_later() {
 }
 
 #[test]
-fn what_is_made_while_others_are_looked_at_is_told_of_once() {
-    let guest = Guest::start();
+fn entries_created_during_a_scan_are_reported_once() {
+    let guest = GuestProcess::start();
     let request = WatchRequest { recursive: true, ..request(&guest, "watched") };
-    let mut watching = Watching::start(&guest, &request);
+    let mut watching = WatchStream::start(&guest, &request);
     for round in 0..1000 {
         let made = ["", "/b", "/b/c", "/b/c/d"].map(|below| format!("{round}{below}"));
         for name in &made {
@@ -153,8 +154,8 @@ fn what_is_made_while_others_are_looked_at_is_told_of_once() {
 }
 
 #[test]
-fn a_watcher_keeps_what_happens_until_it_is_asked() {
-    let guest = Guest::start();
+fn a_watcher_keeps_events_until_they_are_read() {
+    let guest = GuestProcess::start();
     let request = request(&guest, "watched");
     let (status, answer) =
         call(&guest, "CreateWatcher", &json!({ "path": request.path, "recursive": true }));
@@ -182,8 +183,8 @@ fn a_watcher_keeps_what_happens_until_it_is_asked() {
 }
 
 #[test]
-fn what_cannot_be_watched_is_refused() {
-    let guest = Guest::start();
+fn paths_that_cannot_be_watched_are_refused() {
+    let guest = GuestProcess::start();
     assert_eq!(call(&guest, "CreateWatcher", &json!({ "path": "/nowhere" })).0, 404);
     assert_eq!(call(&guest, "CreateWatcher", &json!({ "path": "/etc/passwd" })).0, 400);
     let path = guest.directory.path();
@@ -196,8 +197,8 @@ fn what_cannot_be_watched_is_refused() {
 }
 
 #[test]
-fn a_flood_is_told_as_a_loss_and_a_client_that_goes_leaves_nothing() {
-    let guest = Guest::start();
+fn lost_events_are_reported_and_a_disconnect_ends_the_watch() {
+    let guest = GuestProcess::start();
     let request = request(&guest, "watched");
     let (_, answer) = call(&guest, "CreateWatcher", &json!({ "path": request.path }));
     let watcher = json!({ "watcherId": answer["watcherId"] });
@@ -209,7 +210,7 @@ fn a_flood_is_told_as_a_loss_and_a_client_that_goes_leaves_nothing() {
     assert_eq!(call(&guest, "RemoveWatcher", &watcher).0, 200);
 
     let before = guest.descriptors();
-    let watching = Watching::start(&guest, &request);
+    let watching = WatchStream::start(&guest, &request);
     assert!(guest.descriptors() > before);
     drop(watching);
     eventually("its descriptors are closed", || guest.descriptors() <= before);

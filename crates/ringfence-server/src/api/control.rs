@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use jiff::Timestamp;
-use ringfence_proto::query::Query;
+use ringfence_proto::query::UrlQuery;
 use ringfence_service::exchange::RequestBody;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -366,8 +366,8 @@ pub(crate) fn with_next(mut page: Reply, next: Option<String>) -> Reply {
     page
 }
 
-pub(crate) fn query(request: &Request<RequestBody>) -> Result<Query, Refusal> {
-    Query::of(request.uri().query().unwrap_or_default())
+pub(crate) fn query(request: &Request<RequestBody>) -> Result<UrlQuery, Refusal> {
+    UrlQuery::parse(request.uri().query().unwrap_or_default())
         .map_err(|failure| Refusal::wrong(failure.message))
 }
 

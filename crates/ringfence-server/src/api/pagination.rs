@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::str::FromStr;
 
 use jiff::Timestamp;
-use ringfence_proto::query::{Query, unescaped};
+use ringfence_proto::query::{UrlQuery, percent_decode};
 
 use crate::api::reply::Refusal;
 use crate::lifecycle::expiry::SandboxState;
@@ -56,11 +56,11 @@ pub(crate) struct Page<T> {
 
 impl ListFilter {
     /// Parses the filter from the query of a request.
-    pub(crate) fn from_query(query: &Query) -> Result<ListFilter, Refusal> {
+    pub(crate) fn from_query(query: &UrlQuery) -> Result<ListFilter, Refusal> {
         let wrong = |name: &str| Refusal::wrong(format!("`{name}` cannot be read"));
         let metadata = match query.get("metadata") {
-            Some(text) => Query::of(text).map_err(|_| wrong("metadata"))?,
-            None => Query::default(),
+            Some(text) => UrlQuery::parse(text).map_err(|_| wrong("metadata"))?,
+            None => UrlQuery::default(),
         };
         let state = |name| {
             SandboxState::ALL
@@ -106,13 +106,14 @@ impl ListFilter {
 /// Returns a pair as given, and as it reads if it was encoded twice.
 fn readings((name, value): (&str, &str)) -> [(String, String); 2] {
     let given = (name.to_owned(), value.to_owned());
-    let encoded_twice = unescaped(name).zip(unescaped(value)).unwrap_or_else(|| given.clone());
+    let encoded_twice =
+        percent_decode(name).zip(percent_decode(value)).unwrap_or_else(|| given.clone());
     [given, encoded_twice]
 }
 
 impl PageRequest {
     /// Parses the page from the query of a request.
-    pub(crate) fn from_query(query: &Query) -> Result<PageRequest, Refusal> {
+    pub(crate) fn from_query(query: &UrlQuery) -> Result<PageRequest, Refusal> {
         let limit = parsed::<NonZeroUsize>(query, "limit")?.map_or(LONGEST, NonZeroUsize::get);
         Ok(PageRequest {
             order: match query.get("order") {
@@ -168,7 +169,7 @@ impl FromStr for ListPosition {
 }
 
 /// Parses a query parameter. A missing or empty parameter gives `None`.
-pub(crate) fn parsed<T: FromStr>(query: &Query, name: &str) -> Result<Option<T>, Refusal> {
+pub(crate) fn parsed<T: FromStr>(query: &UrlQuery, name: &str) -> Result<Option<T>, Refusal> {
     let given = query.get(name).filter(|text| !text.is_empty());
     given
         .map(|text| text.parse().map_err(|_| Refusal::wrong(format!("`{name}` cannot be read"))))
@@ -202,7 +203,7 @@ mod tests {
 
     #[track_caller]
     fn check(query: &str, expected: &[&str]) -> Option<String> {
-        let filter = ListFilter::from_query(&Query::of(query).unwrap()).unwrap();
+        let filter = ListFilter::from_query(&UrlQuery::parse(query).unwrap()).unwrap();
         let page = filter.page(
             (0..5).map(record).collect(),
             |record| record,
@@ -249,7 +250,7 @@ mod tests {
             "startedAfter=x",
             "metadata=%25",
         ] {
-            assert!(ListFilter::from_query(&Query::of(wrong).unwrap()).is_err(), "{wrong}");
+            assert!(ListFilter::from_query(&UrlQuery::parse(wrong).unwrap()).is_err(), "{wrong}");
         }
     }
 }

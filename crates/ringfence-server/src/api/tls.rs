@@ -10,7 +10,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, CidrSubnet, DnType,
     ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, KeyPair, KeyUsagePurpose, NameConstraints,
 };
-use ringfence_egress::pem;
+use ringfence_egress::encode_pem;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring::default_provider;
@@ -124,9 +124,9 @@ fn make() -> Result<MadeCertificate, rcgen::Error> {
     let key = KeyPair::generate()?;
     let server = params.signed_by(&key, &issuer)?;
     Ok(MadeCertificate {
-        authority: pem("CERTIFICATE", issuer.der()),
-        server: pem("CERTIFICATE", server.der()),
-        key: pem("PRIVATE KEY", &key.serialize_der()),
+        authority: encode_pem("CERTIFICATE", issuer.der()),
+        server: encode_pem("CERTIFICATE", server.der()),
+        key: encode_pem("PRIVATE KEY", &key.serialize_der()),
     })
 }
 

@@ -61,7 +61,7 @@ mod tests {
         let long = "x".repeat(1000);
         let stream: Vec<u8> = [json!("one"), json!(long), json!(""), json!("two")]
             .iter()
-            .flat_map(frame::message)
+            .flat_map(frame::encode_message)
             .collect();
         for size in [1, 2, 3, 5, 7, 64, 1003, 4096] {
             let (mut scanner, mut found) = (FrameScanner::new(16), Vec::new());

@@ -14,7 +14,7 @@ use ringfence::Fault;
 use ringfence::contexts::wire::{CreateRequest, ExecuteRequest, ExecutionLine, ListedContext};
 use ringfence::contexts::{Cell, CellEvent, ContextError, Contexts, DEFAULT_LANGUAGE};
 use ringfence_proto::header;
-use ringfence_proto::signature::agree;
+use ringfence_proto::signature::is_same_secret;
 use ringfence_service::exchange::RequestBody;
 use ringfence_service::telemetry::ExecSpan;
 
@@ -44,8 +44,10 @@ pub(crate) fn check_token(
     headers: &HeaderMap,
 ) -> Result<(), Refusal> {
     let may = match (text(headers, header::TOKEN), text(headers, header::TRAFFIC)) {
-        (Some(shown), _) => agree(shown, &record.token),
-        (None, Some(shown)) if path != "/execute" => agree(shown, &record.traffic_access_token()),
+        (Some(shown), _) => is_same_secret(shown, &record.token),
+        (None, Some(shown)) if path != "/execute" => {
+            is_same_secret(shown, &record.traffic_access_token())
+        }
         _ => false,
     };
     if may {

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::StatusCode;
 use hyper::body::Frame;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use ringfence::egress::{Event, Follower, LogEntry};
+use ringfence::egress::{EgressEvent, Follower, LogEntry};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
@@ -173,11 +173,11 @@ impl EventStream {
 fn denied(entry: LogEntry) -> Option<DenialEvent> {
     let at = entry.time;
     match entry.event {
-        Event::Denied(denial) => {
+        EgressEvent::Denied(denial) => {
             let reason = denial.reason.to_string();
             Some(DenialEvent { at, target: denial.target, reason, allow: denial.policy })
         }
-        Event::Omitted { denials } => {
+        EgressEvent::Omitted { denials } => {
             let reason = "counted and not kept".to_owned();
             Some(DenialEvent { at, target: format!("{denials} more"), reason, allow: None })
         }

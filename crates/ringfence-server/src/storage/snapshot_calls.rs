@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hyper::{Request, StatusCode};
 use ringfence::{Copied, CopyError, Fault};
-use ringfence_proto::query::unescaped;
+use ringfence_proto::query::percent_decode;
 use ringfence_service::exchange::RequestBody;
 use tokio::time::timeout;
 
@@ -95,7 +95,7 @@ impl OwnerCalls<'_> {
 
     /// Deletes a snapshot. E2B's API treats snapshots as templates.
     pub(crate) async fn delete_template(&self, escaped: &str) -> Result<Reply, Refusal> {
-        let which = unescaped(escaped)
+        let which = percent_decode(escaped)
             .ok_or_else(|| Refusal::wrong("the URL's path is not encoded text"))?;
         if let Some(kept) = self.server.snapshots.find(&self.owner, &which) {
             let (server, found) = (Arc::clone(self.server), Arc::clone(&kept));

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fs_err::os::unix::fs::OpenOptionsExt;
 use jiff::Timestamp;
-use ringfence_proto::signature::agree;
+use ringfence_proto::signature::is_same_secret;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -189,7 +189,10 @@ impl KeyFile {
 /// duration reveals nothing.
 pub(crate) fn shown<'a>(keys: &'a [Key], text: &str) -> Option<&'a Key> {
     let given = digest(text);
-    keys.iter().fold(None, |found, key| if agree(&given, &key.sha256) { Some(key) } else { found })
+    keys.iter().fold(
+        None,
+        |found, key| if is_same_secret(&given, &key.sha256) { Some(key) } else { found },
+    )
 }
 
 fn digest(text: &str) -> String {

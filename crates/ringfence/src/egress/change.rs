@@ -302,7 +302,10 @@ mod tests {
     use std::net::SocketAddr;
 
     use ringfence_core::{Backend, Policy};
-    use ringfence_egress::{Limits, Mode, Refusal, Resolver, Rules, Settings, Target, Via};
+    use ringfence_egress::{
+        ClientLimits, ConnectionRefusal, ProxyMode, ProxySettings, RequestKind, Resolver, Rules,
+        Target,
+    };
 
     use super::*;
 
@@ -312,11 +315,11 @@ mod tests {
         let (summary, policy_sha256, held) = (String::new(), policy.sha256(), BTreeMap::new());
         let plan = Plan { backend: Backend::Native, summary, policy, policy_sha256, held };
         let nobody: SocketAddr = ([127, 0, 0, 1], 9).into();
-        let settings = Settings {
-            mode: Mode::Enforce,
+        let settings = ProxySettings {
+            mode: ProxyMode::Enforce,
             upstream: None,
-            limits: Limits::default(),
-            resolver: Resolver::at(nobody).unwrap(),
+            limits: ClientLimits::default(),
+            resolver: Resolver::for_server(nobody).unwrap(),
             credentials: None,
         };
         let proxy = Proxy::new(Rules::default(), settings, |_| ());
@@ -333,8 +336,12 @@ mod tests {
         let host = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = host.local_addr().unwrap();
         let target = Target::from_address(address.ip(), address.port()).unwrap();
-        let is_denied =
-            async || matches!(proxy.connect(&target, Via::Connect).await, Err(Refusal::Denied(_)));
+        let is_denied = async || {
+            matches!(
+                proxy.connect(&target, RequestKind::Connect).await,
+                Err(ConnectionRefusal::Denied(_))
+            )
+        };
         assert!(is_denied().await);
         assert_eq!(changed(room.path()).unwrap(), None);
 
@@ -368,6 +375,9 @@ mod tests {
         let any = Network::only(["127.0.0.1:9".parse().unwrap()]);
         assert!(ask(room.path(), &line(&any)).await.unwrap().is_err());
         let target = Target::from_parts("127.0.0.1", 9).unwrap();
-        assert!(matches!(proxy.connect(&target, Via::Connect).await, Err(Refusal::Denied(_))));
+        assert!(matches!(
+            proxy.connect(&target, RequestKind::Connect).await,
+            Err(ConnectionRefusal::Denied(_))
+        ));
     }
 }

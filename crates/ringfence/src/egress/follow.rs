@@ -94,7 +94,7 @@ impl Follower {
 mod tests {
     use std::io::Write;
 
-    use ringfence_egress::{Denial, Event, Reason, Via};
+    use ringfence_egress::{Denial, DenialReason, EgressEvent, RequestKind};
 
     use super::*;
 
@@ -105,11 +105,11 @@ mod tests {
     fn line_of(sandbox: &str, target: &str) -> String {
         let denial = Denial {
             target: target.to_owned(),
-            reason: Reason::Unlisted,
-            via: Via::Connect,
+            reason: DenialReason::Unlisted,
+            via: RequestKind::Connect,
             policy: None,
         };
-        let event = Event::Denied(denial);
+        let event = EgressEvent::Denied(denial);
         let sandbox = Some(sandbox.to_owned());
         let entry = LogEntry {
             time: String::new(),
@@ -125,7 +125,7 @@ mod tests {
     fn check(follower: &mut Follower, expected: &[&str]) {
         let entries = follower.read_on().unwrap();
         let targets = entries.iter().map(|entry| match &entry.event {
-            Event::Denied(denial) => denial.target.as_str(),
+            EgressEvent::Denied(denial) => denial.target.as_str(),
             _ => "",
         });
         assert_eq!(targets.collect::<Vec<_>>(), expected);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ringfence_core::Plan;
 use ringfence_core::policy::Network;
 use ringfence_core::settings::Credential;
-use ringfence_egress::{Authority, Credentials};
+use ringfence_egress::{CertificateAuthority, Credentials};
 
 use super::secret::Secret;
 use crate::RunError;
@@ -37,7 +37,7 @@ const EXTRA_CERTIFICATES_VARIABLE: &str = "NODE_EXTRA_CA_CERTS";
 /// Credentials whose secrets were read. The secrets stay sealed until nothing is left to fork.
 pub(crate) struct LoadedCredentials {
     credentials: Vec<(Credential, Secret)>,
-    authority: Arc<Authority>,
+    authority: Arc<CertificateAuthority>,
     /// Certificates that the host trusts, in PEM.
     trusted: Vec<u8>,
 }
@@ -81,7 +81,7 @@ impl Core {
         let trusted = host
             .trusted_certificates()
             .map_err(failed("find the certificates that this host trusts"))?;
-        let authority = Authority::new().map_err(io::Error::other);
+        let authority = CertificateAuthority::new().map_err(io::Error::other);
         let authority =
             authority.map_err(failed("make the sandbox's own certificate authority"))?;
         let sealed = LoadedCredentials { credentials, authority: Arc::new(authority), trusted };
@@ -110,7 +110,7 @@ impl LoadedCredentials {
         if !bundle.ends_with(b"\n") {
             bundle.push(b'\n');
         }
-        bundle.extend_from_slice(self.authority.certificate().as_bytes());
+        bundle.extend_from_slice(self.authority.certificate_pem().as_bytes());
         bundle
     }
 
@@ -118,7 +118,7 @@ impl LoadedCredentials {
     pub(crate) fn files(&self) -> [(&'static str, Vec<u8>); 2] {
         [
             (BUNDLE_PATH, self.bundle()),
-            (OWN_CERTIFICATE_PATH, self.authority.certificate().into_bytes()),
+            (OWN_CERTIFICATE_PATH, self.authority.certificate_pem().into_bytes()),
         ]
     }
 

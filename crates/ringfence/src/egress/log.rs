@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 use fs_err::os::unix::fs::OpenOptionsExt;
 use jiff::Timestamp;
 use ringfence_core::result::Denial;
-use ringfence_egress::{Event, Reason};
+use ringfence_egress::{DenialReason, EgressEvent};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -54,7 +54,7 @@ pub struct LogEntry {
     /// Workspace of the sandbox.
     pub workspace: PathBuf,
     /// Event that the proxy reported.
-    pub event: Event,
+    pub event: EgressEvent,
     /// Position among all events of a sandbox that stays, from 1 on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u64>,
@@ -118,8 +118,9 @@ impl EgressLog {
     }
 
     /// Writes one event. If the write fails, the event was still acted on, and is in the result.
-    pub(crate) fn write(&self, event: &Event) {
-        if !self.observes && !matches!(event, Event::Denied(_) | Event::Omitted { .. }) {
+    pub(crate) fn write(&self, event: &EgressEvent) {
+        if !self.observes && !matches!(event, EgressEvent::Denied(_) | EgressEvent::Omitted { .. })
+        {
             return;
         }
         let entry = LogEntry {
@@ -171,18 +172,18 @@ fn spell_line(mut entry: LogEntry) -> Option<Vec<u8>> {
 }
 
 /// Shortens the text of a client in an event.
-fn shorten(event: &mut Event) {
+fn shorten(event: &mut EgressEvent) {
     let shorten = |text: &mut String| *text = text.chars().take(MAX_TEXT_CHARS).collect();
     match event {
-        Event::Denied(denial) => {
+        EgressEvent::Denied(denial) => {
             shorten(&mut denial.target);
             match &mut denial.reason {
-                Reason::Malformed { fault } => shorten(fault),
-                Reason::OtherName { name } => shorten(name),
+                DenialReason::Malformed { fault } => shorten(fault),
+                DenialReason::OtherName { name } => shorten(name),
                 _ => {}
             }
         }
-        Event::Allowed(passage) => shorten(&mut passage.target),
+        EgressEvent::Allowed(passage) => shorten(&mut passage.target),
         _ => {}
     }
 }
@@ -432,8 +433,8 @@ pub(crate) fn denials_since(log: &Path, start: u64, sandbox: &str) -> Vec<Denial
     let missing = (last - start).saturating_sub(entries.len() as u64);
     let mut omitted = 0;
     let mut denials = entries.into_iter().filter_map(|entry| match entry.event {
-        Event::Denied(denial) => Some(told(denial)),
-        Event::Omitted { denials } => {
+        EgressEvent::Denied(denial) => Some(told(denial)),
+        EgressEvent::Omitted { denials } => {
             omitted += denials;
             None
         }

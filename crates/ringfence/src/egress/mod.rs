@@ -24,7 +24,9 @@ use std::time::Duration;
 use ringfence_core::Clause;
 use ringfence_core::policy::{Egress, Network, Policy};
 use ringfence_core::result::Denial;
-use ringfence_egress::{Limits, Mode, Proxy, Resolver, Rules, Settings, Tunnel, Upstream};
+use ringfence_egress::{
+    ClientLimits, Proxy, ProxyMode, ProxySettings, Resolver, Rules, Tunnel, UpstreamProxies,
+};
 use ringfence_linux::gate::{Gate, GateKind, RESOLVER_ADDRESS, TUNNEL_PACKET_BYTES};
 use ringfence_linux::sys::process::raise_descriptor_limit;
 use ringfence_linux::{Launcher, control};
@@ -47,7 +49,7 @@ pub(crate) use log::{EgressLog, denials_since, hand_over, last_number, log_in};
 pub use log::{LogEntry, RecordedEvents, recorded};
 pub(crate) use remote::RemoteProxy;
 pub use remote::serve;
-pub use ringfence_egress::{Event, Passage, Reason, Via};
+pub use ringfence_egress::{DenialReason, EgressEvent, Passage, RequestKind};
 pub use secret::{SecretError, SecretFault};
 pub use suggest::suggest;
 pub(crate) use variables::{remote_variables, variables};
@@ -139,7 +141,7 @@ impl Core {
             context.sealed.as_ref().map(LoadedCredentials::open).transpose().map_err(failed)?;
         let settings =
             proxy_settings(egress, |name| host.text(name).map(str::to_owned)).map_err(failed)?;
-        let (rules, settings) = (rules(egress), Settings { credentials, ..settings });
+        let (rules, settings) = (rules(egress), ProxySettings { credentials, ..settings });
         let orders = self.orders(context).map_err(failed)?;
         // A process that forks for itself is ringfence's own, so its limit may be raised. The
         // sandbox has its own limit by now. Each connection takes two descriptors.
@@ -219,7 +221,7 @@ fn let_out(context: &Context) -> (&Network, &Egress) {
 }
 
 /// Function that takes the events of a proxy.
-type EventSink = Box<dyn Fn(Event) + Send + Sync>;
+type EventSink = Box<dyn Fn(EgressEvent) + Send + Sync>;
 
 impl GateHolder {
     /// Runs `work` on a thread of its own, and records the events that `work` reports. `work` must
@@ -236,8 +238,8 @@ impl GateHolder {
             log.write(&event);
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
             match event {
-                Event::Denied(denial) => kept.add(denial),
-                Event::Omitted { denials } => kept.more += denials,
+                EgressEvent::Denied(denial) => kept.add(denial),
+                EgressEvent::Omitted { denials } => kept.more += denials,
                 _ => {}
             }
         });
@@ -286,13 +288,13 @@ fn rules(egress: &Egress) -> Rules {
 fn proxy_settings(
     egress: &Egress,
     variable: impl Fn(&str) -> Option<String>,
-) -> io::Result<Settings> {
-    let upstream = Upstream::from_variables(variable).map_err(io::Error::other)?;
-    Ok(Settings {
-        mode: if egress.observe { Mode::Observe } else { Mode::Enforce },
+) -> io::Result<ProxySettings> {
+    let upstream = UpstreamProxies::from_variables(variable).map_err(io::Error::other)?;
+    Ok(ProxySettings {
+        mode: if egress.observe { ProxyMode::Observe } else { ProxyMode::Enforce },
         upstream,
-        limits: Limits::default(),
-        resolver: Resolver::system(),
+        limits: ClientLimits::default(),
+        resolver: Resolver::for_system(),
         credentials: None,
     })
 }
@@ -307,7 +309,7 @@ pub(crate) fn told(denial: ringfence_egress::Denial) -> Denial {
 async fn hold(awaited: GateSource, proxy: &Proxy) -> io::Result<()> {
     let gate = tokio::select! {
         gate = awaited.gate() => gate?,
-        () = proxy.drained() => None,
+        () = proxy.wait_until_drained() => None,
     };
     let Some(Gate { proxy: listener, tunnel: device }) = gate else {
         return Ok(()); // the set-up failed, as its watcher reports, or the gate is closed

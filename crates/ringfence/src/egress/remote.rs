@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ringfence_core::policy::Network;
-use ringfence_egress::{Event, Proxy, Upstream};
+use ringfence_egress::{EgressEvent, Proxy, UpstreamProxies};
 use ringfence_linux::sys::process::raise_descriptor_limit;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
@@ -58,7 +58,7 @@ pub(crate) struct RemoteProxy {
 impl RemoteProxy {
     /// Sends the proxy its orders, and waits until it listens.
     pub(super) async fn order(mut self, network: &Network, host: &Host) -> io::Result<UnixStream> {
-        let spellings = Upstream::VARIABLES
+        let spellings = UpstreamProxies::VARIABLES
             .into_iter()
             .flat_map(|name| [name.to_owned(), name.to_ascii_lowercase()]);
         let variables = spellings
@@ -79,7 +79,7 @@ impl RemoteProxy {
 }
 
 /// Reads the events of a proxy, until the proxy ends.
-pub(super) async fn follow(connection: UnixStream, hear: impl Fn(Event)) -> io::Result<()> {
+pub(super) async fn follow(connection: UnixStream, hear: impl Fn(EgressEvent)) -> io::Result<()> {
     let (reader, mut writer) = tokio::net::UnixStream::from_std(connection)?.into_split();
     let mut reader = tokio::io::BufReader::new(reader);
     loop {
@@ -106,7 +106,7 @@ pub fn serve(owner: &Path) -> io::Result<()> {
 
     let (teller, observes) = (Mutex::new(connection.try_clone()?), egress.observe);
     let proxy = Proxy::new(rules(egress), settings, move |event| {
-        if observes || matches!(event, Event::Denied(_) | Event::Omitted { .. }) {
+        if observes || matches!(event, EgressEvent::Denied(_) | EgressEvent::Omitted { .. }) {
             let teller = teller.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = tell(&teller, &event); // if the owner is gone, this process ends, too
         }
@@ -125,7 +125,7 @@ pub fn serve(owner: &Path) -> io::Result<()> {
 
 /// Sends an event to the owner, and waits until the owner has recorded it. The client hears of a
 /// denial only then, so that a caller that waits for the client finds the denial.
-fn tell(mut owner: &UnixStream, event: &Event) -> io::Result<()> {
+fn tell(mut owner: &UnixStream, event: &EgressEvent) -> io::Result<()> {
     owner.write_all(&line(event))?;
     owner.read_exact(&mut [0])
 }
@@ -169,7 +169,7 @@ mod tests {
         let host = Host::new(BTreeMap::new(), "/".into());
         let connection = remote.order(&Network::only([]), &host).await.unwrap();
 
-        let heard: Arc<Mutex<Vec<Event>>> = Arc::default();
+        let heard: Arc<Mutex<Vec<EgressEvent>>> = Arc::default();
         let kept = Arc::clone(&heard);
         let following =
             tokio::spawn(follow(connection, move |event| kept.lock().unwrap().push(event)));
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(&answer, b"HTTP/1.1 403");
         assert!(matches!(
             &heard.lock().unwrap()[..],
-            [Event::Denied(denial)] if denial.target == "example.com:443"
+            [EgressEvent::Denied(denial)] if denial.target == "example.com:443"
         ));
 
         following.abort();

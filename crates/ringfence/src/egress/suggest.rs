@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ringfence_core::policy::{Egress, HostRule, Network};
-use ringfence_egress::{Denial, Event, Reason, Target, Via};
+use ringfence_egress::{Denial, DenialReason, EgressEvent, RequestKind, Target};
 
 use super::LogEntry;
 
@@ -31,13 +31,18 @@ pub fn suggest(entries: &[LogEntry]) -> Network {
 
 /// Returns the rule that would allow the target of an event. A target that was denied because of
 /// its address, or by a rule of its own, must not become allowed this way.
-fn wanted(event: &Event) -> Option<HostRule> {
+fn wanted(event: &EgressEvent) -> Option<HostRule> {
     let target = match event {
-        Event::Denied(Denial { target, reason: Reason::Unlisted, via: Via::Dns, .. }) => {
+        EgressEvent::Denied(Denial {
+            target,
+            reason: DenialReason::Unlisted,
+            via: RequestKind::Dns,
+            ..
+        }) => {
             return target.parse().ok();
         }
-        Event::Allowed(passage) => &passage.target,
-        Event::Denied(denial) if denial.reason == Reason::Unlisted => &denial.target,
+        EgressEvent::Allowed(passage) => &passage.target,
+        EgressEvent::Denied(denial) if denial.reason == DenialReason::Unlisted => &denial.target,
         _ => return None,
     };
     Target::from_authority(target, None).ok().map(|target| target.rule())
@@ -49,20 +54,25 @@ mod tests {
 
     use super::*;
 
-    fn entry(event: Event) -> LogEntry {
+    fn entry(event: EgressEvent) -> LogEntry {
         LogEntry { time: String::new(), sandbox: None, workspace: "/w".into(), event, number: None }
     }
 
     fn allowed(target: &str) -> LogEntry {
         let target = target.to_owned();
-        entry(Event::Allowed(Passage { target, via: Via::Connect, address: None, listed: false }))
+        entry(EgressEvent::Allowed(Passage {
+            target,
+            via: RequestKind::Connect,
+            address: None,
+            listed: false,
+        }))
     }
 
-    fn denied(target: &str, reason: Reason) -> LogEntry {
-        entry(Event::Denied(Denial {
+    fn denied(target: &str, reason: DenialReason) -> LogEntry {
+        entry(EgressEvent::Denied(Denial {
             target: target.to_owned(),
             reason,
-            via: Via::Connect,
+            via: RequestKind::Connect,
             policy: None,
         }))
     }
@@ -88,16 +98,21 @@ mod tests {
 
     #[test]
     fn a_name_that_was_asked_for_without_a_port_is_suggested_for_the_web() {
-        let (target, reason) = ("a.org".to_owned(), Reason::Unlisted);
-        let asked = entry(Event::Denied(Denial { target, reason, via: Via::Dns, policy: None }));
+        let (target, reason) = ("a.org".to_owned(), DenialReason::Unlisted);
+        let asked = entry(EgressEvent::Denied(Denial {
+            target,
+            reason,
+            via: RequestKind::Dns,
+            policy: None,
+        }));
         check(&[asked, allowed("a.org:22")], &["a.org", "a.org:22"]);
     }
 
     #[test]
     fn rules_are_suggested_only_for_unlisted_targets() {
-        let malformed = Reason::Malformed { fault: "x".to_owned() };
+        let malformed = DenialReason::Malformed { fault: "x".to_owned() };
         check(
-            &[denied("a.org:22", Reason::Unlisted), denied("b.org:80", malformed)],
+            &[denied("a.org:22", DenialReason::Unlisted), denied("b.org:80", malformed)],
             &["a.org:22"],
         );
     }

@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use ringfence_core::result::RunUsage;
 use ringfence_proto::code::Code;
 use ringfence_proto::process::{
-    DataEvent, EndEvent, EventMessage, OneProcess, ProcessEvent, ProcessSelector, UsageReport,
+    DataEvent, EndEvent, EventMessage, ProcessEvent, ProcessRequest, ProcessSelector, UsageReport,
 };
 use tokio::runtime::Handle;
 use tokio::time::{timeout, timeout_at};
@@ -124,7 +124,7 @@ impl Execution {
         let begun = Instant::now();
         let name = pid.to_string();
         let what = What { verb: "reconnect to the command", of: &name };
-        let question = OneProcess { process: ProcessSelector::Pid(pid) };
+        let question = ProcessRequest { process: ProcessSelector::Pid(pid) };
         let transport = session.transport.clone();
         let messages =
             Messages::open(transport, what, "/process.Process/Connect", &question, None).await?;

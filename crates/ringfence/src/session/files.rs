@@ -8,7 +8,7 @@ use ringfence_proto::filesystem::{
     EntriesResponse, EntryInfo, EntryResponse, FilesystemEvent, ListDirRequest, MoveRequest,
     PathRequest, WatchMessage, WatchRequest,
 };
-use ringfence_proto::process::Empty;
+use ringfence_proto::process::EmptyMessage;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -137,7 +137,8 @@ impl Files<'_> {
     /// Removes a file, or a directory with all its contents.
     pub async fn remove(&self, path: &str) -> Result<(), SessionError> {
         let question = PathRequest { path: path.to_owned() };
-        let Empty {} = self.ask("remove", path, "/filesystem.Filesystem/Remove", &question).await?;
+        let EmptyMessage {} =
+            self.ask("remove", path, "/filesystem.Filesystem/Remove", &question).await?;
         Ok(())
     }
 

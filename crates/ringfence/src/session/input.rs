@@ -3,10 +3,10 @@
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 
-use ringfence_proto::bytes::Bytes;
+use ringfence_proto::bytes::Base64Bytes;
 use ringfence_proto::code::Code;
 use ringfence_proto::process::{
-    Empty, OneProcess, ProcessInput, ProcessSelector, Pty, PtySize, SendInputRequest,
+    EmptyMessage, ProcessInput, ProcessRequest, ProcessSelector, Pty, PtySize, SendInputRequest,
     SendSignalRequest, Signal, UpdateRequest,
 };
 use serde::Serialize;
@@ -35,7 +35,7 @@ impl ExecutionInput {
     /// waits as long as the command takes to read earlier input, unless the guest stops answering.
     pub async fn write(&self, bytes: &[u8]) -> Result<(), SessionError> {
         for piece in bytes.chunks(PIECE) {
-            let piece = Bytes(piece.to_vec());
+            let piece = Base64Bytes(piece.to_vec());
             if self.has_terminal().await? {
                 self.send(ProcessInput::Pty(piece)).await?;
             } else {
@@ -48,9 +48,9 @@ impl ExecutionInput {
     /// Ends the command's input. On a terminal, types Ctrl-D.
     pub async fn close(&self) -> Result<(), SessionError> {
         if self.has_terminal().await? {
-            return self.send(ProcessInput::Pty(Bytes(END_OF_INPUT.to_vec()))).await;
+            return self.send(ProcessInput::Pty(Base64Bytes(END_OF_INPUT.to_vec()))).await;
         }
-        let request = OneProcess { process: self.process() };
+        let request = ProcessRequest { process: self.process() };
         self.tell("end the input of the command", "/process.Process/CloseStdin", &request).await
     }
 
@@ -60,7 +60,7 @@ impl ExecutionInput {
         if let Some(known) = self.terminal.get() {
             return Ok(*known);
         }
-        let found = match self.send(ProcessInput::Pty(Bytes::default())).await {
+        let found = match self.send(ProcessInput::Pty(Base64Bytes::default())).await {
             Ok(()) => true,
             Err(SessionError::Refused {
                 code: Code::FailedPrecondition | Code::InvalidArgument,
@@ -77,7 +77,7 @@ impl ExecutionInput {
         let what = What { verb: "write to the command", of: &name };
         let transport = &self.session.transport;
         let mut sent = pin!(transport.patient_unary(what, "/process.Process/SendInput", &request));
-        let Empty {} = loop {
+        let EmptyMessage {} = loop {
             match timeout(transport.patience, sent.as_mut()).await {
                 Ok(answer) => break answer?,
                 // The command does not read its input. That is allowed, as long as the guest still
@@ -124,7 +124,7 @@ impl ExecutionInput {
         request: &impl Serialize,
     ) -> Result<(), SessionError> {
         let name = self.pid.to_string();
-        let Empty {} =
+        let EmptyMessage {} =
             self.session.transport.unary(What { verb, of: &name }, target, request).await?;
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hyper::{Method, header};
 use ringfence_proto::code::EndOfStream;
-use ringfence_proto::frame::{self, Decoder, Frame};
+use ringfence_proto::frame::{self, Frame, FrameDecoder};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -25,7 +25,7 @@ pub(super) struct Messages {
     transport: Arc<Transport>,
     /// Connection of the stream; `None` once the stream is over.
     exchange: Option<Exchange>,
-    decoder: Decoder,
+    decoder: FrameDecoder,
 }
 
 impl Messages {
@@ -47,10 +47,10 @@ impl Messages {
             request = request.header(ringfence_proto::header::TIMEOUT, time);
         }
         let request = request
-            .body(Outgoing::Whole(frame::message(question).into()))
+            .body(Outgoing::Whole(frame::encode_message(question).into()))
             .expect("the target and the headers are fixed text and digits");
         let exchange = transport.send(what, request).await?.into_body();
-        Ok(Messages { transport, exchange: Some(exchange), decoder: Decoder::default() })
+        Ok(Messages { transport, exchange: Some(exchange), decoder: FrameDecoder::default() })
     }
 
     /// Returns the next message, or `None` when the guest has ended the stream. Dropping the future

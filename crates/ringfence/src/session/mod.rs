@@ -31,7 +31,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hyper::Method;
-use ringfence_proto::process::{Empty, InitRequest, ListResponse, ListedProcess};
+use ringfence_proto::process::{EmptyMessage, InitRequest, ListResponse, ListedProcess};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
@@ -99,7 +99,7 @@ impl Session {
     pub async fn processes(&self) -> Result<Vec<ListedProcess>, SessionError> {
         let what = What { verb: "list the commands", of: "" };
         let answer: ListResponse =
-            self.transport.unary(what, "/process.Process/List", &Empty {}).await?;
+            self.transport.unary(what, "/process.Process/List", &EmptyMessage {}).await?;
         Ok(answer.processes)
     }
 
@@ -139,7 +139,7 @@ impl Session {
         variables: BTreeMap<String, String>,
     ) -> Result<(), SessionError> {
         let what = What { verb: "give the sandbox its variables", of: "" };
-        let _: Empty =
+        let _: EmptyMessage =
             self.transport.unary(what, "/init", &InitRequest { env_vars: variables }).await?;
         Ok(())
     }

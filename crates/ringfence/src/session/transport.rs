@@ -418,7 +418,7 @@ impl Transport {
             return Err(self.refusal(what, response).await);
         }
         let mut exchange = response.into_body();
-        let limit = ringfence_proto::LONGEST_MESSAGE;
+        let limit = ringfence_proto::MAX_MESSAGE_BYTES;
         let answer = exchange.whole(limit).await.map_err(|error| what.lost(error))?;
         let answer = answer
             .ok_or_else(|| SessionError::TooLong { what: what.to_string(), limit: limit as u64 })?;

@@ -7,16 +7,16 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::keeper::{Keeper, PATIENCE};
+use crate::keeper::{SandboxKeeper, WAIT_TIMEOUT};
 
 /// A client of a server that writes its HTTP requests by hand.
-pub(crate) struct Client {
+pub(crate) struct RawClient {
     address: String,
 }
 
-impl Client {
-    pub(crate) fn of(url: &str) -> Client {
-        Client { address: url.strip_prefix("http://").expect("it speaks no TLS").to_owned() }
+impl RawClient {
+    pub(crate) fn for_url(url: &str) -> RawClient {
+        RawClient { address: url.strip_prefix("http://").expect("it speaks no TLS").to_owned() }
     }
 
     /// Sends a request and returns the status and the body of the answer. HTTP/1.0 makes the end of
@@ -25,7 +25,7 @@ impl Client {
     pub(crate) fn ask(&self, line: &str, headers: &[(&str, &str)], body: &[u8]) -> (u16, Vec<u8>) {
         let address = &self.address;
         let mut stream = TcpStream::connect(address).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("it is not zero");
+        stream.set_read_timeout(Some(WAIT_TIMEOUT)).expect("it is not zero");
         let mut head =
             format!("{line} HTTP/1.0\r\nhost: {address}\r\ncontent-length: {}\r\n", body.len());
         for (name, value) in headers {
@@ -90,23 +90,23 @@ impl Client {
 }
 
 /// A client of `ringfence mcp` that speaks over standard streams.
-pub(crate) struct Tools {
+pub(crate) struct McpClient {
     process: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
     asked: u32,
 }
 
-impl Tools {
+impl McpClient {
     /// Starts `ringfence mcp` on the native backend with additional variables.
     #[track_caller]
-    pub(crate) fn of(keeper: &Keeper, variables: &[(&str, &str)]) -> Tools {
+    pub(crate) fn start(keeper: &SandboxKeeper, variables: &[(&str, &str)]) -> McpClient {
         let mut command = keeper.ringfence(&["mcp", "--backend", "native"]);
         command.envs(variables.iter().copied()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().expect("ringfence can be started");
         let input = process.stdin.take().expect("it was asked for");
         let output = BufReader::new(process.stdout.take().expect("it was asked for")).lines();
-        let mut tools = Tools { process, input, output, asked: 0 };
+        let mut tools = McpClient { process, input, output, asked: 0 };
         let info = json!({ "name": "test", "version": "1" });
         let params =
             json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": info });

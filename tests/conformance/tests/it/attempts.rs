@@ -1,16 +1,16 @@
 //! Every attempt of the corpus on every stage.
 
-use conformance::{Caller, Ring, Stage, certificate};
+use conformance::{BackendRing, Caller, TestStage, certificate};
 use ringfence::Clause;
 use ringfence::prove::{Verdict, corpus};
 use ringfence_test_ledger::require;
 
 /// Clause whose proof depends on the load of the host: without a limit, a whole processor may not
 /// be available.
-const DEPENDS_ON_LOAD: Clause = Clause::Cpus;
+const LOAD_DEPENDENT_CLAUSE: Clause = Clause::Cpus;
 
 #[track_caller]
-fn holds(stage: Stage, works_by: &str) {
+fn holds(stage: TestStage, works_by: &str) {
     let certificate = certificate(stage);
     assert!(certificate.summary.starts_with(works_by), "{}", certificate.summary);
     let made: usize = certificate.promises.values().map(|promise| promise.proofs.len()).sum();
@@ -30,7 +30,7 @@ fn holds(stage: Stage, works_by: &str) {
         .collect();
     assert!(broken.is_empty(), "on {stage:?}\n{}", broken.join("\n"));
     for (clause, promise) in &certificate.promises {
-        let is_proved = promise.verdict == Verdict::Held || *clause == DEPENDS_ON_LOAD;
+        let is_proved = promise.verdict == Verdict::Held || *clause == LOAD_DEPENDENT_CLAUSE;
         assert!(
             !promise.claimed.is_enforced() || is_proved,
             "{clause} is claimed on {stage:?}, and: {promise:#?}"
@@ -41,59 +41,59 @@ fn holds(stage: Stage, works_by: &str) {
 #[test]
 fn native_holds_against_every_attempt_made_as_root() {
     require!(root, binary, user_namespaces);
-    holds(Stage { ring: Ring::Native, caller: Caller::Root }, "namespaces");
+    holds(TestStage { ring: BackendRing::Native, caller: Caller::Root }, "namespaces");
 }
 
 #[test]
 fn native_holds_against_every_attempt_made_as_an_ordinary_user() {
     require!(binary, ordinary_user, ordinary_user_namespaces);
-    holds(Stage { ring: Ring::Native, caller: Caller::Ordinary }, "namespaces");
+    holds(TestStage { ring: BackendRing::Native, caller: Caller::Ordinary }, "namespaces");
 }
 
 #[test]
 fn native_without_user_namespaces_holds_what_it_claims_against_root() {
     require!(root, binary, user_namespaces, landlock);
-    holds(Stage { ring: Ring::NativeInPlace, caller: Caller::Root }, "Landlock");
+    holds(TestStage { ring: BackendRing::NativeInPlace, caller: Caller::Root }, "Landlock");
 }
 
 #[test]
 fn native_without_user_namespaces_holds_what_it_claims_against_an_ordinary_user() {
     require!(binary, ordinary_user, ordinary_user_namespaces, landlock);
-    holds(Stage { ring: Ring::NativeInPlace, caller: Caller::Ordinary }, "Landlock");
+    holds(TestStage { ring: BackendRing::NativeInPlace, caller: Caller::Ordinary }, "Landlock");
 }
 
 #[test]
 fn bubblewrap_holds_against_every_attempt_made_as_root() {
     require!(root, binary, user_namespaces, bwrap);
-    holds(Stage { ring: Ring::Bwrap, caller: Caller::Root }, "bubblewrap");
+    holds(TestStage { ring: BackendRing::Bwrap, caller: Caller::Root }, "bubblewrap");
 }
 
 #[test]
 fn bubblewrap_holds_against_every_attempt_made_as_an_ordinary_user() {
     require!(binary, ordinary_user, ordinary_user_namespaces, bwrap);
-    holds(Stage { ring: Ring::Bwrap, caller: Caller::Ordinary }, "bubblewrap");
+    holds(TestStage { ring: BackendRing::Bwrap, caller: Caller::Ordinary }, "bubblewrap");
 }
 
 #[test]
 fn docker_holds_against_every_attempt_made_as_root() {
     require!(root, binary, docker, test_image_dev);
-    holds(Stage { ring: Ring::Docker, caller: Caller::Root }, "Docker");
+    holds(TestStage { ring: BackendRing::Docker, caller: Caller::Root }, "Docker");
 }
 
 #[test]
 fn docker_holds_against_every_attempt_made_as_an_ordinary_user() {
     require!(root, binary, ordinary_user, docker, test_image_dev);
-    holds(Stage { ring: Ring::Docker, caller: Caller::Ordinary }, "Docker");
+    holds(TestStage { ring: BackendRing::Docker, caller: Caller::Ordinary }, "Docker");
 }
 
 #[test]
 fn podman_holds_against_every_attempt_made_as_root() {
     require!(root, binary, podman, test_image_dev);
-    holds(Stage { ring: Ring::Podman, caller: Caller::Root }, "Podman");
+    holds(TestStage { ring: BackendRing::Podman, caller: Caller::Root }, "Podman");
 }
 
 #[test]
 fn rootless_podman_holds_what_it_claims_against_an_ordinary_user() {
     require!(binary, ordinary_user, rootless_podman, test_image_dev);
-    holds(Stage { ring: Ring::RootlessPodman, caller: Caller::Ordinary }, "Podman");
+    holds(TestStage { ring: BackendRing::RootlessPodman, caller: Caller::Ordinary }, "Podman");
 }

@@ -15,7 +15,7 @@ use prost::Message as _;
 
 /// Behaviour of a collector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum CollectorBehaviour {
     Takes,
     /// The collector accepts connections and never answers.
     Silent,
@@ -25,12 +25,12 @@ pub(crate) enum Manner {
 #[derive(Debug)]
 pub(crate) struct Collector {
     pub(crate) url: String,
-    received: Arc<Mutex<Received>>,
+    received: Arc<Mutex<ReceivedTelemetry>>,
 }
 
 /// Requests that a collector received.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedTelemetry {
     pub(crate) connections: usize,
     /// Heads of all requests, joined.
     pub(crate) heads: String,
@@ -42,10 +42,10 @@ pub(crate) struct Received {
 }
 
 impl Collector {
-    pub(crate) fn new(manner: Manner) -> Collector {
+    pub(crate) fn new(manner: CollectorBehaviour) -> Collector {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a port");
         let url = format!("http://{}", listener.local_addr().expect("it listens"));
-        let received = Arc::new(Mutex::new(Received::default()));
+        let received = Arc::new(Mutex::new(ReceivedTelemetry::default()));
         let hearing = Arc::clone(&received);
         // The thread ends with the process of the test.
         std::thread::spawn(move || {
@@ -53,8 +53,8 @@ impl Collector {
             for stream in listener.incoming().flatten() {
                 hearing.lock().unwrap_or_else(PoisonError::into_inner).connections += 1;
                 match manner {
-                    Manner::Takes => hear(stream, &hearing),
-                    Manner::Silent => silent.push(stream),
+                    CollectorBehaviour::Takes => hear(stream, &hearing),
+                    CollectorBehaviour::Silent => silent.push(stream),
                 }
             }
         });
@@ -62,13 +62,13 @@ impl Collector {
     }
 
     /// Returns a copy of everything that was received so far.
-    pub(crate) fn received(&self) -> Received {
+    pub(crate) fn received(&self) -> ReceivedTelemetry {
         self.received.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 /// Reads and answers the only request of a connection.
-fn hear(stream: TcpStream, received: &Mutex<Received>) {
+fn hear(stream: TcpStream, received: &Mutex<ReceivedTelemetry>) {
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).is_ok_and(|length| length > 0)
@@ -89,7 +89,7 @@ fn hear(stream: TcpStream, received: &Mutex<Received>) {
     let _ = reader.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
 }
 
-impl Received {
+impl ReceivedTelemetry {
     fn take(&mut self, head: &str, body: &[u8]) {
         self.heads.push_str(head);
         self.bytes.extend_from_slice(body);

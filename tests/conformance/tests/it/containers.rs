@@ -5,18 +5,18 @@ use ringfence::Backend;
 use ringfence_test_ledger::engine::DEV_IMAGE;
 use ringfence_test_ledger::{e2b_python, require};
 
-use crate::keeper::Keeper;
+use crate::keeper::SandboxKeeper;
 use crate::mcp;
-use crate::served::{Served, expect_nothing_left, script};
+use crate::served::{RunningServer, expect_nothing_left, script};
 
 #[track_caller]
 fn check_template(backend: Backend) {
-    let keeper = Keeper::on(backend);
+    let keeper = SandboxKeeper::for_root(backend);
     let template = format!("backend = '{}'\nimage = '{DEV_IMAGE}'\n", backend.name());
     let settings = format!(
         "[templates.base]\n{template}[templates.code-interpreter-v1]\n{template}warm = 1\n"
     );
-    let server = Served::configured(&keeper, &settings);
+    let server = RunningServer::configured(&keeper, &settings);
     let mut package = script(e2b_python().expect("the test requires it"), "e2b_container.py");
     package.arg(keeper.server());
     server.drive(package);

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use ringfence::Backend;
 use ringfence_test_ledger::{e2b_python, require};
 
-use crate::asks::Client;
+use crate::asks::RawClient;
 use crate::interpreters::until;
-use crate::keeper::{Keeper, PATIENCE};
-use crate::served::{Served, expect_nothing_left, log_of, script};
+use crate::keeper::{SandboxKeeper, WAIT_TIMEOUT};
+use crate::served::{RunningServer, expect_nothing_left, log_of, script};
 
 /// Runs one action of the package's script.
 #[track_caller]
-fn act(server: &Served<'_>, words: &[&str]) {
+fn act(server: &RunningServer<'_>, words: &[&str]) {
     let mut package = script(e2b_python().expect("the test requires it"), "contexts_sdk.py");
     package.args(words);
     server.drive(package);
@@ -21,10 +21,10 @@ fn act(server: &Served<'_>, words: &[&str]) {
 
 /// Waits until a server that was asked to end has ended.
 #[track_caller]
-fn wait_for_end(keeper: &Keeper, mut server: Served<'_>) {
+fn wait_for_end(keeper: &SandboxKeeper, mut server: RunningServer<'_>) {
     let begun = Instant::now();
     while server.process.try_wait().expect("it is ours").is_none() {
-        assert!(begun.elapsed() < PATIENCE, "it does not end: {}", log_of(keeper));
+        assert!(begun.elapsed() < WAIT_TIMEOUT, "it does not end: {}", log_of(keeper));
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -34,13 +34,18 @@ fn wait_for_end(keeper: &Keeper, mut server: Served<'_>) {
 /// client.
 #[track_caller]
 fn check(waiting: usize, signals: &[&str]) {
-    let keeper = Keeper::on(Backend::Native);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
     let config = keeper.home().join("server.toml");
     fs_err::write(&config, format!("[templates.code-interpreter-v1]\nwarm = {waiting}\n"))
         .expect("the home is ours");
-    let serve = || Served::with(&keeper, &["--config", config.to_str().expect("it is text")]);
+    let serve = || {
+        RunningServer::start_with_flags(
+            &keeper,
+            &["--config", config.to_str().expect("it is text")],
+        )
+    };
     let mut server = serve();
-    let client = Client::of(&server.url);
+    let client = RawClient::for_url(&server.url);
     until("none waits", || {
         let (_, text) = client.ask("GET /metrics", &[("x-api-key", "e2b_0")], b"");
         String::from_utf8_lossy(&text).contains(&format!("ringfence_sandboxes_waiting {waiting}\n"))
@@ -65,22 +70,22 @@ fn check(waiting: usize, signals: &[&str]) {
 }
 
 #[test]
-fn contexts_outlive_their_server_however_it_ends() {
+fn contexts_outlive_a_killed_or_stopped_server() {
     require!(root, binary, user_namespaces, python3, e2b_python);
     check(0, &["SIGKILL", "SIGTERM"]);
 }
 
 #[test]
-fn a_context_that_waited_for_its_client_outlives_the_server_too() {
+fn a_prepared_context_outlives_its_server() {
     require!(root, binary, user_namespaces, python3, e2b_python);
     check(1, &["SIGKILL"]);
 }
 
 #[test]
-fn code_that_ends_its_interpreter_leaves_the_next_one_a_new_one() {
+fn code_that_ends_its_interpreter_gets_a_new_one_next_time() {
     require!(root, binary, user_namespaces, python3, e2b_python);
-    let keeper = Keeper::on(Backend::Native);
-    let server = Served::with(&keeper, &[]);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
+    let server = RunningServer::start_with_flags(&keeper, &[]);
     act(&server, &["outlive"]);
     server.end();
     expect_nothing_left(&keeper);

@@ -11,14 +11,14 @@ use serde_json::{Map, Value, json};
 
 /// The form in which an engine's API takes a seccomp profile.
 #[derive(Debug, Clone, Copy)]
-enum Takes {
+enum ProfileForm {
     Text,
     File,
 }
 
 /// The system-call filter of a container.
 #[derive(Debug, Clone, Copy)]
-enum Filter {
+enum SeccompFilter {
     Ours,
     EnginesOwn,
     None,
@@ -26,13 +26,13 @@ enum Filter {
 
 struct DevContainer {
     engine: Engine,
-    takes: Takes,
+    takes: ProfileForm,
     /// Directory that the container can write to, with a path that every engine can read.
     shared: tempfile::TempDir,
 }
 
 impl DevContainer {
-    fn on(variable: &str, takes: Takes) -> Self {
+    fn new(variable: &str, takes: ProfileForm) -> Self {
         let engine = Engine::named_by(variable).expect("the test requires it");
         let shared = tempfile::tempdir().expect("a temporary directory can be made");
         fs_err::set_permissions(shared.path(), PermissionsExt::from_mode(0o777))
@@ -45,7 +45,7 @@ impl DevContainer {
 
     /// Runs a command as the ordinary user of the container. Returns its exit code and its whole
     /// output.
-    fn run(&self, filter: Filter, command: &[&str]) -> (i64, String) {
+    fn run(&self, filter: SeccompFilter, command: &[&str]) -> (i64, String) {
         let report = ["sh", "-c", "exec > /shared/said 2>&1; exec \"$@\"", "sh"];
         let host_config = self.host_config(filter);
         let description = json!({
@@ -62,7 +62,7 @@ impl DevContainer {
     }
 
     /// Translates the `runArgs` of the command line to the API of the engine.
-    fn host_config(&self, filter: Filter) -> Value {
+    fn host_config(&self, filter: SeccompFilter) -> Value {
         let mut config = Map::from_iter([("NetworkMode".to_owned(), json!("none"))]);
         let mut security = Vec::new();
         for argument in run_arguments() {
@@ -73,11 +73,11 @@ impl DevContainer {
                 ("--security-opt", "systempaths=unconfined") => match self.takes {
                     // The command line of Docker translates this word to two empty lists; Podman's
                     // server accepts the word.
-                    Takes::Text => {
+                    ProfileForm::Text => {
                         config.insert("MaskedPaths".to_owned(), json!([]));
                         config.insert("ReadonlyPaths".to_owned(), json!([]));
                     }
-                    Takes::File => security.push("systempaths=unconfined".to_owned()),
+                    ProfileForm::File => security.push("systempaths=unconfined".to_owned()),
                 },
                 ("--security-opt", option) if option.starts_with("seccomp=") => {
                     assert_eq!(
@@ -104,13 +104,13 @@ impl DevContainer {
         Value::Object(config)
     }
 
-    fn seccomp(&self, filter: Filter) -> Option<String> {
+    fn seccomp(&self, filter: SeccompFilter) -> Option<String> {
         let file = self.shared.path().join("seccomp.json");
         match (filter, self.takes) {
-            (Filter::EnginesOwn, _) => None,
-            (Filter::None, _) => Some("seccomp=unconfined".to_owned()),
-            (Filter::Ours, Takes::File) => Some(format!("seccomp={}", file.display())),
-            (Filter::Ours, Takes::Text) => {
+            (SeccompFilter::EnginesOwn, _) => None,
+            (SeccompFilter::None, _) => Some("seccomp=unconfined".to_owned()),
+            (SeccompFilter::Ours, ProfileForm::File) => Some(format!("seccomp={}", file.display())),
+            (SeccompFilter::Ours, ProfileForm::Text) => {
                 Some(format!("seccomp={}", fs_err::read_to_string(file).expect("it was copied")))
             }
         }
@@ -172,43 +172,43 @@ const REFUSALS: [&str; 3] = [
 fn check(container: &DevContainer) {
     let run =
         |backend| [&["ringfence", "run", "--backend", backend], LOOK_OUTSIDE.as_slice()].concat();
-    let (status, said) = container.run(Filter::Ours, &run("local"));
+    let (status, said) = container.run(SeccompFilter::Ours, &run("local"));
     assert_eq!(
         (status, said.starts_with("started\n")),
         (0, true),
         "the control sees the file: {said}"
     );
     for backend in ["native", "bwrap"] {
-        let (status, said) = container.run(Filter::Ours, &run(backend));
+        let (status, said) = container.run(SeccompFilter::Ours, &run(backend));
         assert!(
             status != 0 && said.starts_with("started\n") && said.contains("No such file"),
             "{backend}: {said}"
         );
 
-        let (status, said) = container.run(Filter::EnginesOwn, &run(backend));
+        let (status, said) = container.run(SeccompFilter::EnginesOwn, &run(backend));
         let refused = REFUSALS.iter().any(|why| said.contains(why));
         assert!(status == 125 && refused, "{backend} without our profile: {status} {said}");
     }
     let forbidden = ["python3", "-c", FORBIDDEN];
-    let (_, unfiltered) = container.run(Filter::None, &forbidden);
+    let (_, unfiltered) = container.run(SeccompFilter::None, &forbidden);
     assert!(!unfiltered.lines().any(|errno| errno == "1"), "{unfiltered}");
-    assert_eq!(container.run(Filter::Ours, &forbidden), (0, "1\n1\n".to_owned()));
+    assert_eq!(container.run(SeccompFilter::Ours, &forbidden), (0, "1\n1\n".to_owned()));
 }
 
 #[test]
 fn sandboxes_work_in_the_dev_container_of_docker() {
     require!(binary, bwrap, docker, test_image_dev);
-    check(&DevContainer::on(DOCKER_VARIABLE, Takes::Text));
+    check(&DevContainer::new(DOCKER_VARIABLE, ProfileForm::Text));
 }
 
 #[test]
 fn sandboxes_work_in_the_dev_container_of_podman() {
     require!(binary, bwrap, podman, test_image_dev);
-    check(&DevContainer::on(PODMAN_VARIABLE, Takes::File));
+    check(&DevContainer::new(PODMAN_VARIABLE, ProfileForm::File));
 }
 
 #[test]
 fn sandboxes_work_in_the_dev_container_of_rootless_podman() {
     require!(binary, bwrap, rootless_podman, test_image_dev);
-    check(&DevContainer::on(ROOTLESS_PODMAN_VARIABLE, Takes::File));
+    check(&DevContainer::new(ROOTLESS_PODMAN_VARIABLE, ProfileForm::File));
 }

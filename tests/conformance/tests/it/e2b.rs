@@ -5,13 +5,13 @@ use std::process::Command;
 use ringfence::Backend;
 use ringfence_test_ledger::{e2b_python, require};
 
-use crate::keeper::Keeper;
+use crate::keeper::SandboxKeeper;
 use crate::served::script;
 
 #[test]
-fn the_e2b_package_finds_what_it_expects() {
+fn the_e2b_package_works_with_the_guest() {
     require!(root, binary, user_namespaces, python3, pseudo_terminals, e2b_python, cgroup_limits);
-    let keeper = Keeper::on(Backend::Native);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
     keeper.expect(&mut keeper.up("sdk"));
     // The package uses one fixed port, so it gets its own network namespace.
     let mut package = Command::new("unshare");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use conformance::{Caller, Place, Ring, Stage};
+use conformance::{BackendRing, Caller, CallerPlace, TestStage};
 use ringfence_test_ledger::engine::DEV_IMAGE;
 use ringfence_test_ledger::{binary, require};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,30 +14,30 @@ use serde_json::Value;
 
 /// The engines and their callers: root, an ordinary user on an engine of root, and an ordinary user
 /// on an engine of its own.
-const STAGES: [Stage; 5] = [
-    Stage { ring: Ring::Docker, caller: Caller::Root },
-    Stage { ring: Ring::Docker, caller: Caller::Ordinary },
-    Stage { ring: Ring::Podman, caller: Caller::Root },
-    Stage { ring: Ring::Podman, caller: Caller::Ordinary },
-    Stage { ring: Ring::RootlessPodman, caller: Caller::Ordinary },
+const STAGES: [TestStage; 5] = [
+    TestStage { ring: BackendRing::Docker, caller: Caller::Root },
+    TestStage { ring: BackendRing::Docker, caller: Caller::Ordinary },
+    TestStage { ring: BackendRing::Podman, caller: Caller::Root },
+    TestStage { ring: BackendRing::Podman, caller: Caller::Ordinary },
+    TestStage { ring: BackendRing::RootlessPodman, caller: Caller::Ordinary },
 ];
 /// Stages that contain each engine once.
-pub(crate) const ENGINES: [Stage; 3] = [STAGES[0], STAGES[2], STAGES[4]];
+pub(crate) const ENGINES: [TestStage; 3] = [STAGES[0], STAGES[2], STAGES[4]];
 /// Stages with the engines of root.
-const ROOTFUL: [Stage; 2] = [STAGES[0], STAGES[2]];
+const ROOTFUL: [TestStage; 2] = [STAGES[0], STAGES[2]];
 
 /// A sandbox that stays, with its own home for its state. A different home acts as a different
 /// user's ringfence.
-pub(crate) struct Kept<'a> {
-    pub(crate) stage: Stage,
-    pub(crate) place: &'a Place,
+pub(crate) struct EngineSandbox<'a> {
+    pub(crate) stage: TestStage,
+    pub(crate) place: &'a CallerPlace,
     pub(crate) home: PathBuf,
     pub(crate) name: String,
 }
 
-impl<'a> Kept<'a> {
+impl<'a> EngineSandbox<'a> {
     /// Creates the home and the name of a sandbox without starting it.
-    pub(crate) fn new(stage: Stage, place: &'a Place) -> Kept<'a> {
+    pub(crate) fn new(stage: TestStage, place: &'a CallerPlace) -> EngineSandbox<'a> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let home = place.path().join(format!("home-{number}"));
@@ -45,7 +45,7 @@ impl<'a> Kept<'a> {
         let owner = fs_err::metadata(place.path()).expect("it is there");
         std::os::unix::fs::chown(&home, Some(owner.uid()), Some(owner.gid()))
             .expect("it is given by root");
-        Kept { stage, place, home, name: format!("trap-{}-{number}", std::process::id()) }
+        EngineSandbox { stage, place, home, name: format!("trap-{}-{number}", std::process::id()) }
     }
 
     pub(crate) fn up(&self, flags: &[&str]) -> Output {
@@ -103,19 +103,19 @@ impl<'a> Kept<'a> {
     }
 }
 
-impl Drop for Kept<'_> {
+impl Drop for EngineSandbox<'_> {
     fn drop(&mut self) {
         self.ringfence(&["stop", &self.name]);
     }
 }
 
 /// Creates a place whose workspace is a subdirectory, so that there is room beside the workspace.
-pub(crate) fn place(stage: Stage) -> Place {
-    with_workspace(Place::of(stage.caller))
+pub(crate) fn place(stage: TestStage) -> CallerPlace {
+    with_workspace(CallerPlace::for_caller(stage.caller))
 }
 
 /// Creates a directory for the workspace in a place.
-pub(crate) fn with_workspace(place: Place) -> Place {
+pub(crate) fn with_workspace(place: CallerPlace) -> CallerPlace {
     let workspace = place.path().join("workspace");
     fs_err::create_dir(&workspace).expect("the place is ours");
     let owner = fs_err::metadata(place.path()).expect("it is there");
@@ -125,7 +125,7 @@ pub(crate) fn with_workspace(place: Place) -> Place {
 }
 
 /// Runs a command in a container with its own workspace.
-fn run(stage: Stage, place: &Place, flags: &[&str], words: &[&str]) -> Output {
+fn run(stage: TestStage, place: &CallerPlace, flags: &[&str], words: &[&str]) -> Output {
     let mut command = stage.ringfence("run", place);
     command.args(flags).arg("--").args(words).current_dir(place.path().join("workspace"));
     command.output().expect("ringfence can be started")
@@ -140,7 +140,7 @@ pub(crate) fn said(output: &Output) -> String {
 }
 
 #[track_caller]
-fn refused(stage: Stage, output: &Output, code: i32, words: &[&str]) {
+fn refused(stage: TestStage, output: &Output, code: i32, words: &[&str]) {
     let said = said(output);
     assert_eq!(output.status.code(), Some(code), "{stage:?}: {said}");
     for word in words {
@@ -151,7 +151,7 @@ fn refused(stage: Stage, output: &Output, code: i32, words: &[&str]) {
 /// Runs `engines.py` inside and returns its findings. The program looks for a service of the host
 /// on every address of the host.
 #[track_caller]
-fn look(stage: Stage, flags: &[&str]) -> Value {
+fn look(stage: TestStage, flags: &[&str]) -> Value {
     let service = std::net::TcpListener::bind("0.0.0.0:0").expect("a port can be had");
     let port = service.local_addr().expect("it is bound").port().to_string();
     let place = place(stage);
@@ -173,10 +173,10 @@ fn capabilities(seen: &Value) -> [&str; 5] {
 
 const NONE: &str = "0000000000000000";
 /// The capability set of CHOWN, DAC_OVERRIDE, SETGID, SETUID and NET_BIND_SERVICE.
-const OF_DEVELOPERS: &str = "00000000000004c3";
+const DEVELOPER_CAPABILITIES: &str = "00000000000004c3";
 
 #[test]
-fn an_agents_container_has_no_privilege_no_network_and_nothing_to_write_but_its_own() {
+fn an_agents_container_has_no_privileges_no_network_and_only_private_writes() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
     for stage in STAGES {
         let seen = look(stage, &[]);
@@ -201,7 +201,7 @@ fn an_agents_container_has_no_privilege_no_network_and_nothing_to_write_but_its_
 }
 
 #[test]
-fn the_same_image_without_ringfence_has_a_root_that_can_be_written() {
+fn the_same_image_without_ringfence_has_a_writable_root() {
     require!(root, docker, podman, rootless_podman, test_image_dev);
     for stage in ENGINES {
         let engine = stage.ring.engine().expect("the test requires it");
@@ -214,7 +214,7 @@ fn the_same_image_without_ringfence_has_a_root_that_can_be_written() {
 }
 
 #[test]
-fn a_network_is_there_when_it_is_open_and_is_not_the_hosts_own() {
+fn an_open_network_exists_and_is_not_the_hosts() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
     for stage in ENGINES {
         let seen = look(stage, &["--net", "open"]);
@@ -222,7 +222,7 @@ fn a_network_is_there_when_it_is_open_and_is_not_the_hosts_own() {
         assert!(gateway.is_string(), "{stage:?}: {seen}");
         // The network of a rootless engine leads out, but not to its own host.
         let expected =
-            if stage.ring == Ring::RootlessPodman { vec![] } else { vec![gateway.clone()] };
+            if stage.ring == BackendRing::RootlessPodman { vec![] } else { vec![gateway.clone()] };
         assert_eq!(*reached, Value::Array(expected), "{stage:?}: the host's loopback is its own");
     }
 }
@@ -231,10 +231,10 @@ fn a_network_is_there_when_it_is_open_and_is_not_the_hosts_own() {
 fn a_developers_container_has_exactly_the_capabilities_of_its_preset() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
     let seen = |stage| look(stage, &["--container", "--net", "closed"]);
-    let docker = seen(Stage { ring: Ring::Docker, caller: Caller::Root });
+    let docker = seen(TestStage { ring: BackendRing::Docker, caller: Caller::Root });
     assert_eq!(
         capabilities(&docker),
-        [NONE, NONE, NONE, OF_DEVELOPERS, NONE],
+        [NONE, NONE, NONE, DEVELOPER_CAPABILITIES, NONE],
         "none is held, and none can be gained"
     );
     assert_ne!(docker["su"], 0);
@@ -243,11 +243,15 @@ fn a_developers_container_has_exactly_the_capabilities_of_its_preset() {
         rustix::io::Errno::ACCESS.raw_os_error(),
         "the root is writable, and root's"
     );
-    let podman = seen(Stage { ring: Ring::Podman, caller: Caller::Root });
+    let podman = seen(TestStage { ring: BackendRing::Podman, caller: Caller::Root });
     assert_eq!(capabilities(&podman), [NONE; 5]);
-    let rootless = seen(Stage { ring: Ring::RootlessPodman, caller: Caller::Ordinary });
+    let rootless = seen(TestStage { ring: BackendRing::RootlessPodman, caller: Caller::Ordinary });
     let [_, permitted, effective, bounding, _] = capabilities(&rootless);
-    assert_eq!([permitted, effective, bounding], [OF_DEVELOPERS; 3], "over the container alone");
+    assert_eq!(
+        [permitted, effective, bounding],
+        [DEVELOPER_CAPABILITIES; 3],
+        "over the container alone"
+    );
 }
 
 #[test]
@@ -266,7 +270,7 @@ fn capabilities_beyond_the_known_few_are_refused_by_name() {
 }
 
 #[test]
-fn limits_are_the_kernels_or_the_run_is_refused() {
+fn limits_are_enforced_by_the_kernel_or_the_run_is_refused() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
     let flags =
         ["--memory", "96M", "--allow-weaker", "memory", "--cpus", "0.5", "--processes", "60"];
@@ -281,7 +285,7 @@ fn limits_are_the_kernels_or_the_run_is_refused() {
         // The guest's own processes do not count against the caller's limit.
         assert_eq!(seen["processes"], serde_json::json!(["63"]), "{stage:?}: {seen}");
     }
-    let stage = Stage { ring: Ring::RootlessPodman, caller: Caller::Ordinary };
+    let stage = TestStage { ring: BackendRing::RootlessPodman, caller: Caller::Ordinary };
     let place = place(stage);
     for (flag, value, clause) in [
         ("--memory", "96M", "memory"),
@@ -311,7 +315,7 @@ fn limits_are_the_kernels_or_the_run_is_refused() {
 }
 
 #[test]
-fn the_engines_own_socket_is_not_shown_inside_by_any_path() {
+fn the_engines_socket_is_visible_inside_by_no_path() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
     for stage in ENGINES {
         let place = place(stage);
@@ -340,11 +344,11 @@ fn the_engines_own_socket_is_not_shown_inside_by_any_path() {
 }
 
 #[test]
-fn variables_reach_commands_and_not_what_the_engine_tells() {
+fn variables_reach_commands_but_not_the_engines_description() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
     for stage in ENGINES {
         let place = place(stage);
-        let kept = Kept::new(stage, &place);
+        let kept = EngineSandbox::new(stage, &place);
         let up = kept.up(&["--env", "TOKEN=as-good-as-a-key"]);
         assert!(up.status.success(), "{stage:?}: {}", said(&up));
         assert_eq!(said(&kept.exec("printf %s \"$TOKEN\"")), "as-good-as-a-key", "{stage:?}");
@@ -385,12 +389,12 @@ fn files_made_in_the_workspace_belong_to_the_caller() {
 }
 
 #[test]
-fn a_container_is_reused_replaced_or_refused_by_what_it_is() {
+fn a_container_is_reused_replaced_or_refused_by_its_configuration() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
     for stage in ENGINES {
         let place = place(stage);
-        let kept = Kept::new(stage, &place);
-        let id = |kept: &Kept<'_>| kept.inspect()["Id"].clone();
+        let kept = EngineSandbox::new(stage, &place);
+        let id = |kept: &EngineSandbox<'_>| kept.inspect()["Id"].clone();
         let up = |flags: &[&str]| {
             let output = kept.up(flags);
             assert!(output.status.success(), "{stage:?}: {}", said(&output));
@@ -409,7 +413,7 @@ fn a_container_is_reused_replaced_or_refused_by_what_it_is() {
         let second = up(&["--tmp", "1M", "--replace"]);
         assert_ne!(second, first);
 
-        let mut other = Kept::new(stage, &place);
+        let mut other = EngineSandbox::new(stage, &place);
         other.name = kept.name.clone();
         let taken = other.up(&[]);
         refused(
@@ -427,12 +431,12 @@ fn a_container_is_reused_replaced_or_refused_by_what_it_is() {
 }
 
 #[test]
-fn an_image_an_engine_or_the_right_to_use_it_that_is_missing_is_named() {
+fn a_missing_image_engine_or_permission_is_named() {
     require!(root, binary, ordinary_user, docker, podman, test_image_dev);
     for stage in ROOTFUL {
         let place = place(stage);
-        let backend = if stage.ring == Ring::Docker { "docker" } else { "podman" };
-        let run = |stage: Stage, address: &str, image: &str| {
+        let backend = if stage.ring == BackendRing::Docker { "docker" } else { "podman" };
+        let run = |stage: TestStage, address: &str, image: &str| {
             let mut command = stage.command(binary(), &place);
             command.args([
                 "run",
@@ -468,8 +472,8 @@ fn an_image_an_engine_or_the_right_to_use_it_that_is_missing_is_named() {
             &["socket at `", "none.sock", "hint: "],
         );
     }
-    for ring in [Ring::Docker, Ring::Podman] {
-        let stage = Stage { ring, caller: Caller::Ordinary };
+    for ring in [BackendRing::Docker, BackendRing::Podman] {
+        let stage = TestStage { ring, caller: Caller::Ordinary };
         let place = place(stage);
         let address = ring.engine().expect("the test requires it").address();
         let mut command = stage.ringfence("run", &place);
@@ -480,11 +484,11 @@ fn an_image_an_engine_or_the_right_to_use_it_that_is_missing_is_named() {
 }
 
 #[test]
-fn nothing_of_the_room_can_be_written_inside() {
+fn no_file_of_the_sandbox_directory_is_writable_inside() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
     for stage in ENGINES {
         let place = place(stage);
-        let kept = Kept::new(stage, &place);
+        let kept = EngineSandbox::new(stage, &place);
         let up = kept.up(&[]);
         assert!(up.status.success(), "{stage:?}: {}", said(&up));
         assert_eq!(
@@ -502,7 +506,7 @@ fn nothing_of_the_room_can_be_written_inside() {
 }
 
 #[test]
-fn a_link_that_was_planted_in_the_workspace_does_not_show_what_it_points_at() {
+fn a_link_planted_in_the_workspace_does_not_reveal_its_target() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
     for stage in ENGINES {
         let place = place(stage);

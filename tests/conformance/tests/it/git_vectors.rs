@@ -26,63 +26,70 @@ mod writes;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use conformance::{Caller, Ring, Stage};
+use conformance::{BackendRing, Caller, TestStage};
 use ringfence_test_ledger::require;
 
 use self::scopes::{CONFIGURATIONS, HOOK_DIRECTORIES, SPELLINGS, SPELT};
 use self::settings::{
     FSMONITOR, HOOKS, MAIN, MORE, OF_CLONES, PACK_OBJECTS_HOOK, PRE_COMMIT, SUBMODULE_UPDATE,
 };
-use self::site::Templates;
-use self::vector::{MARKER, PLAIN, Payload, Scope, Setting, TRICKS, Vector, compose};
+use self::site::RepositoryTemplates;
+use self::vector::{FilePayload, GitScope, GitSetting, GitVector, MARKER, PLAIN, TRICKS, compose};
 
 /// Environment variable that selects the vectors to run.
 const FILTER_VARIABLE: &str = "RINGFENCE_GIT_VECTORS";
 /// Least number of vectors that the tests run by default.
-const LEAST_VECTORS: usize = 500;
+const MIN_VECTORS: usize = 500;
 /// Approximate number of vectors on the slower backends.
-const SAMPLE: usize = 60;
+const SAMPLED_VECTORS: usize = 60;
 const THREADS: usize = 4;
 
 /// Returns every vector, whether or not a filter is set.
-fn all_vectors() -> Vec<Vector> {
+fn all_vectors() -> Vec<GitVector> {
     let mut vectors = Vec::new();
     for scope in &CONFIGURATIONS {
-        let add =
-            |setting: &Setting| compose(scope, setting, Payload::Added(setting.config), &PLAIN);
+        let add = |setting: &GitSetting| {
+            compose(scope, setting, FilePayload::Added(setting.config), &PLAIN)
+        };
         vectors.push(add(&FSMONITOR));
-        vectors.extend(MAIN.iter().map(add).map(|vector| Vector { share: 2, ..vector }));
+        vectors.extend(MAIN.iter().map(add).map(|vector| GitVector { share: 2, ..vector }));
         if ["config", "include-nested", "submodule-nine-parts"].contains(&scope.name) {
             let share = if scope.name == "config" { 1 } else { 4 };
-            vectors.extend(MORE.iter().map(add).map(|vector| Vector { share, ..vector }));
+            vectors.extend(MORE.iter().map(add).map(|vector| GitVector { share, ..vector }));
         }
         if ["global-include", "global-xdg-include", "system-include"].contains(&scope.name) {
             vectors.push(add(&PACK_OBJECTS_HOOK));
-            let superproject = Scope { template: "uninitialised", ..*scope };
+            let superproject = GitScope { template: "uninitialised", ..*scope };
             let clones = OF_CLONES.iter();
             vectors.extend(clones.map(|setting| {
-                compose(&superproject, setting, Payload::Added(setting.config), &PLAIN)
+                compose(&superproject, setting, FilePayload::Added(setting.config), &PLAIN)
             }));
         }
         let tricks = TRICKS.iter().filter(|trick| trick.fits(scope));
         vectors.extend(
-            tricks.map(|trick| compose(scope, &FSMONITOR, Payload::Added(FSMONITOR.config), trick)),
+            tricks.map(|trick| {
+                compose(scope, &FSMONITOR, FilePayload::Added(FSMONITOR.config), trick)
+            }),
         );
     }
     for (spelling, script) in SPELLINGS {
         let prepare = format!("mkdir w/conf; : > w/conf/inc\n{script}").leak();
         let name = format!("include-{spelling}").leak();
-        let scope = Scope { name, prepare, ..SPELT };
-        vectors.push(compose(&scope, &FSMONITOR, Payload::Added(FSMONITOR.config), &PLAIN));
+        let scope = GitScope { name, prepare, ..SPELT };
+        vectors.push(compose(&scope, &FSMONITOR, FilePayload::Added(FSMONITOR.config), &PLAIN));
     }
-    let superproject =
-        Scope { name: "superproject", template: "super-sub", file: ".git/config", ..Scope::PLAIN };
-    let payload = Payload::Added(SUBMODULE_UPDATE.config);
+    let superproject = GitScope {
+        name: "superproject",
+        template: "super-sub",
+        file: ".git/config",
+        ..GitScope::PLAIN
+    };
+    let payload = FilePayload::Added(SUBMODULE_UPDATE.config);
     vectors.push(compose(&superproject, &SUBMODULE_UPDATE, payload, &PLAIN));
     for directory in &HOOK_DIRECTORIES {
-        let in_directory = |hook: &Setting| {
+        let in_directory = |hook: &GitSetting| {
             let file: &'static str = format!("{}/{}", directory.file, hook.name).leak();
-            Scope {
+            GitScope {
                 file,
                 file_exists: directory.file_exists && hook.name == PRE_COMMIT.name,
                 ..*directory
@@ -92,14 +99,13 @@ fn all_vectors() -> Vec<Vector> {
         let tricks =
             [PLAIN].into_iter().chain(TRICKS.into_iter().filter(|trick| trick.fits(&scope)));
         vectors.extend(
-            tricks.map(|trick| compose(&scope, &PRE_COMMIT, Payload::Whole(MARKER), &trick)),
+            tricks.map(|trick| compose(&scope, &PRE_COMMIT, FilePayload::Whole(MARKER), &trick)),
         );
         if ["hooks", "hooks-path-global", "hooks-of-submodule"].contains(&directory.name) {
             let hooks = HOOKS.iter();
-            vectors
-                .extend(hooks.map(|hook| {
-                    compose(&in_directory(hook), hook, Payload::Whole(MARKER), &PLAIN)
-                }));
+            vectors.extend(hooks.map(|hook| {
+                compose(&in_directory(hook), hook, FilePayload::Whole(MARKER), &PLAIN)
+            }));
         }
     }
     vectors.extend(checkouts::vectors());
@@ -113,28 +119,28 @@ fn all_vectors() -> Vec<Vector> {
 
 /// Returns the vectors that the variable selects, or a share of each kind if the variable is not
 /// set.
-fn chosen_vectors() -> Vec<Vector> {
+fn chosen_vectors() -> Vec<GitVector> {
     let vectors = all_vectors();
     match std::env::var(FILTER_VARIABLE).as_deref() {
         Ok("all") => vectors,
         Ok(filter) => vectors.into_iter().filter(|vector| vector.id.contains(filter)).collect(),
         Err(_) => {
-            let is_chosen = |vector: &Vector| vector.hash().is_multiple_of(vector.share);
+            let is_chosen = |vector: &GitVector| vector.hash().is_multiple_of(vector.share);
             vectors.into_iter().filter(is_chosen).collect()
         }
     }
 }
 
-/// Returns every nth vector, so that about [`SAMPLE`] are left.
-fn sampled_vectors() -> Vec<Vector> {
+/// Returns every nth vector, so that about [`SAMPLED_VECTORS`] are left.
+fn sampled_vectors() -> Vec<GitVector> {
     let vectors = chosen_vectors();
-    let step = (vectors.len() / SAMPLE).max(1);
+    let step = (vectors.len() / SAMPLED_VECTORS).max(1);
     vectors.into_iter().step_by(step).collect()
 }
 
 /// Judges vectors in parallel, and fails with a line for each vector that is broken.
 #[track_caller]
-fn check_each(vectors: &[Vector], judge: impl Fn(&Vector) -> Result<(), String> + Sync) {
+fn check_each(vectors: &[GitVector], judge: impl Fn(&GitVector) -> Result<(), String> + Sync) {
     let next = AtomicUsize::new(0);
     let failures = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -162,8 +168,8 @@ fn check_each(vectors: &[Vector], judge: impl Fn(&Vector) -> Result<(), String> 
 /// Runs vectors in a sandbox. Afterwards git on the host must not run the marker, unless the run
 /// reported its file.
 #[track_caller]
-fn check_held(stage: Stage, vectors: &[Vector]) {
-    let templates = Templates::build(stage);
+fn check_held(stage: TestStage, vectors: &[GitVector]) {
+    let templates = RepositoryTemplates::build(stage);
     check_each(vectors, |vector| {
         let site = templates.copy_for(vector);
         let mut planted = Vec::new();
@@ -186,10 +192,10 @@ fn check_held(stage: Stage, vectors: &[Vector]) {
 }
 
 #[test]
-fn there_are_enough_vectors_and_each_has_a_name_of_its_own() {
+fn git_vectors_are_numerous_and_have_unique_names() {
     let chosen = chosen_vectors().len();
     let is_restricted = std::env::var_os(FILTER_VARIABLE).is_some();
-    assert!(chosen >= LEAST_VECTORS || is_restricted, "the tests run {chosen} vectors");
+    assert!(chosen >= MIN_VECTORS || is_restricted, "the tests run {chosen} vectors");
     let mut names: Vec<String> = all_vectors().into_iter().map(|vector| vector.id).collect();
     let count = names.len();
     names.sort();
@@ -198,10 +204,10 @@ fn there_are_enough_vectors_and_each_has_a_name_of_its_own() {
 }
 
 #[test]
-fn every_vector_has_git_run_its_marker_where_there_is_no_sandbox() {
+fn every_git_vector_runs_its_marker_without_a_sandbox() {
     require!(ordinary_user, git);
-    let stage = Stage { ring: Ring::Local, caller: Caller::Ordinary };
-    let templates = Templates::build(stage);
+    let stage = TestStage { ring: BackendRing::Local, caller: Caller::Ordinary };
+    let templates = RepositoryTemplates::build(stage);
     check_each(&chosen_vectors(), |vector| {
         let site = templates.copy_for(vector);
         let mut words = String::new();
@@ -225,35 +231,38 @@ fn every_vector_has_git_run_its_marker_where_there_is_no_sandbox() {
 #[test]
 fn git_runs_nothing_unreported_after_native_runs_of_root() {
     require!(root, binary, user_namespaces, git);
-    check_held(Stage { ring: Ring::Native, caller: Caller::Root }, &chosen_vectors());
+    check_held(TestStage { ring: BackendRing::Native, caller: Caller::Root }, &chosen_vectors());
 }
 
 #[test]
 fn git_runs_nothing_unreported_after_native_runs_of_an_ordinary_user() {
     require!(binary, ordinary_user, ordinary_user_namespaces, git);
-    check_held(Stage { ring: Ring::Native, caller: Caller::Ordinary }, &chosen_vectors());
+    check_held(
+        TestStage { ring: BackendRing::Native, caller: Caller::Ordinary },
+        &chosen_vectors(),
+    );
 }
 
 #[test]
 fn git_runs_nothing_unreported_after_runs_in_bubblewrap() {
     require!(root, binary, user_namespaces, bwrap, git);
-    check_held(Stage { ring: Ring::Bwrap, caller: Caller::Root }, &sampled_vectors());
+    check_held(TestStage { ring: BackendRing::Bwrap, caller: Caller::Root }, &sampled_vectors());
 }
 
 #[test]
 fn git_runs_nothing_unreported_after_runs_in_docker() {
     require!(root, binary, docker, test_image_dev, git);
-    check_held(Stage { ring: Ring::Docker, caller: Caller::Root }, &sampled_vectors());
+    check_held(TestStage { ring: BackendRing::Docker, caller: Caller::Root }, &sampled_vectors());
 }
 
 #[test]
-fn a_run_without_json_warns_of_what_it_reports() {
+fn a_run_without_json_warns_about_each_reported_file() {
     require!(root, binary, user_namespaces, git);
-    let stage = Stage { ring: Ring::Native, caller: Caller::Root };
+    let stage = TestStage { ring: BackendRing::Native, caller: Caller::Root };
     let name = "config-worktree-absent/fsmonitor/plain";
     let vector =
         all_vectors().into_iter().find(|vector| vector.id == name).expect("it is one of them");
-    let site = Templates::build(stage).copy_for(&vector);
+    let site = RepositoryTemplates::build(stage).copy_for(&vector);
     let words = site.warnings_of_run(&vector.runs[0], &vector);
     assert!(words.contains("`.git/config.worktree`"), "{words}");
 }

@@ -5,26 +5,28 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use conformance::{Caller, Place, Ring, Stage};
+use conformance::{BackendRing, Caller, CallerPlace, TestStage};
 use ringfence_test_ledger::require;
 
 /// The rings that make their mounts themselves.
-const RINGS: [Ring; 2] = [Ring::Native, Ring::Bwrap];
+const RINGS: [BackendRing; 2] = [BackendRing::Native, BackendRing::Bwrap];
 
 /// A user with a home, a project in the home, and the files that ringfence and other programs keep
 /// there.
-struct Household {
-    stage: Stage,
-    place: Place,
+struct UserHousehold {
+    stage: TestStage,
+    place: CallerPlace,
 }
 
-impl Household {
-    fn of(stage: Stage) -> Household {
-        let household = Household { stage, place: Place::of(stage.caller) };
+impl UserHousehold {
+    fn new(stage: TestStage) -> UserHousehold {
+        let household = UserHousehold { stage, place: CallerPlace::for_caller(stage.caller) };
         household.shell(
-            "mkdir -p project/sub .config/ringfence .config/other .local/state/ringfence/sandboxes .local/share \
+            "mkdir -p project/sub .config/ringfence .config/other \
+             .local/state/ringfence/sandboxes .local/share \
              .cache/ringfence .ssh bin dotfiles &&
-             echo 'limits.time = \"1m\"' > .config/ringfence/config.toml && echo SECRET > .ssh/key &&
+             echo 'limits.time = \"1m\"' > .config/ringfence/config.toml && echo SECRET > \
+             .ssh/key &&
              echo SECRET > project/sub/key",
         );
         household
@@ -93,15 +95,16 @@ impl Household {
 }
 
 /// Returns a household for every caller of native and bwrap.
-fn households() -> impl Iterator<Item = Household> {
-    RINGS.into_iter().flat_map(Stage::all_on).map(Household::of)
+fn households() -> impl Iterator<Item = UserHousehold> {
+    RINGS.into_iter().flat_map(TestStage::all_on).map(UserHousehold::new)
 }
 
 #[test]
-fn a_settings_file_that_an_earlier_run_planted_takes_nothing_away() {
+fn a_settings_file_planted_by_an_earlier_run_weakens_no_policy() {
     require!(root, binary, user_namespaces, ordinary_user, bwrap);
     for home in households() {
-        let look = "cat sub/key 2>/dev/null || cat key 2>/dev/null || cat /usr/key 2>/dev/null || echo hidden";
+        let look = "cat sub/key 2>/dev/null || cat key 2>/dev/null || cat /usr/key 2>/dev/null || \
+                    echo hidden";
         home.expect(&[], look, "SECRET\n");
         home.expect(&["--hide", "sub/key"], look, "hidden\n");
         home.shell("ln -s sub project/link");
@@ -132,7 +135,7 @@ fn a_settings_file_that_an_earlier_run_planted_takes_nothing_away() {
 }
 
 #[test]
-fn no_sandbox_is_given_ringfences_own_files() {
+fn no_grant_includes_ringfences_own_files() {
     require!(root, binary, user_namespaces, ordinary_user, bwrap);
     for home in households() {
         home.shell("ln -s .config link && ln -s ringfence .config/inner");
@@ -178,13 +181,16 @@ fn no_sandbox_is_given_ringfences_own_files() {
 }
 
 #[test]
-fn ringfences_own_files_are_known_under_every_name() {
+fn ringfences_own_files_are_recognised_under_every_path() {
     require!(root, binary, user_namespaces, ordinary_user, bwrap);
     let settings = "where ringfence's own settings are";
     for home in households() {
         // The settings are a link into a repository of dotfiles.
         home.expect(&["--workspace", "~/dotfiles"], "echo 1 > x && cat x", "1\n");
-        home.shell("mv .config/ringfence/config.toml dotfiles/r.toml && ln -s ~/x ~/y 2>/dev/null; ln -s \"$PWD/dotfiles/r.toml\" .config/ringfence/config.toml");
+        home.shell(
+            "mv .config/ringfence/config.toml dotfiles/r.toml && ln -s ~/x ~/y \
+                    2>/dev/null; ln -s \"$PWD/dotfiles/r.toml\" .config/ringfence/config.toml",
+        );
         home.refuse(&["--workspace", "~/dotfiles"], settings);
         home.refuse(&["--write", "~/dotfiles"], settings);
         home.refuse(&["--write", "~/dotfiles/r.toml"], settings);
@@ -243,10 +249,10 @@ fn ringfences_own_files_are_known_under_every_name() {
 }
 
 #[test]
-fn a_bind_mount_of_ringfences_own_files_is_no_way_to_them() {
+fn a_bind_mount_gives_no_access_to_ringfences_own_files() {
     require!(root, binary, user_namespaces, bwrap);
     for ring in RINGS {
-        let home = Household::of(Stage { ring, caller: Caller::Root });
+        let home = UserHousehold::new(TestStage { ring, caller: Caller::Root });
         home.shell("mkdir project/bound mounted");
         let run = |mounts: &str, flags: &[&str]| {
             let ringfence = home.prepare(flags);
@@ -289,7 +295,7 @@ fn a_bind_mount_of_ringfences_own_files_is_no_way_to_them() {
 fn sandboxes_in_a_system_directory_are_hidden_from_each_other() {
     require!(root, binary, user_namespaces, bwrap);
     for ring in RINGS {
-        let home = Household::of(Stage { ring, caller: Caller::Root });
+        let home = UserHousehold::new(TestStage { ring, caller: Caller::Root });
         let state = tempfile::TempDir::new_in("/opt").expect("root may make it");
         fs_err::create_dir_all(state.path().join("ringfence/sandboxes/other")).expect("it is ours");
         let secret = state.path().join("ringfence/sandboxes/other/socket");
@@ -324,7 +330,7 @@ fn sandboxes_in_a_system_directory_are_hidden_from_each_other() {
 }
 
 #[test]
-fn directories_that_everybody_writes_to_are_no_workspaces() {
+fn world_writable_directories_are_refused_as_workspaces() {
     require!(root, binary, user_namespaces, ordinary_user, bwrap);
     for home in households() {
         home.shell("ln -s /tmp shared");
@@ -344,7 +350,7 @@ fn directories_that_everybody_writes_to_are_no_workspaces() {
 }
 
 #[test]
-fn an_engines_socket_is_given_to_no_sandbox() {
+fn no_grant_includes_an_engines_socket() {
     require!(root, binary, user_namespaces, ordinary_user, bwrap);
     for home in households() {
         home.shell("mkdir -p run/inner");
@@ -394,11 +400,14 @@ fn an_engines_socket_is_given_to_no_sandbox() {
 }
 
 #[test]
-fn path_shows_no_more_of_the_home_than_its_directories() {
+fn the_search_path_shows_only_its_own_directories_of_the_home() {
     require!(root, binary, user_namespaces, ordinary_user, bwrap);
     for home in households() {
-        home.shell("ln -s . bin/home && printf '#!/bin/sh\\necho a tool\\n' > bin/tool && chmod +x bin/tool");
-        let run = |home: &Household, path: &str| {
+        home.shell(
+            "ln -s . bin/home && printf '#!/bin/sh\\necho a tool\\n' > bin/tool && chmod \
+                    +x bin/tool",
+        );
+        let run = |home: &UserHousehold, path: &str| {
             let directory = home.path("");
             let path =
                 path.replace('~', directory.to_str().expect("it is text").trim_end_matches('/'));
@@ -426,8 +435,10 @@ fn path_shows_no_more_of_the_home_than_its_directories() {
         ] {
             assert_eq!(run(&home, path), "project\n", "{path}");
         }
-        let local =
-            Household { stage: Stage { ring: Ring::Local, ..home.stage }, place: home.place };
+        let local = UserHousehold {
+            stage: TestStage { ring: BackendRing::Local, ..home.stage },
+            place: home.place,
+        };
         assert!(
             run(&local, "~/bin/..").starts_with("SECRET\n"),
             "without isolation the key can be read"
@@ -445,7 +456,7 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_link_that_was_planted_in_place_of_a_parent_leads_no_grant_out() {
+fn a_link_planted_as_a_parent_redirects_no_grant() {
     require!(root, binary, user_namespaces, ordinary_user, bwrap);
     for home in households() {
         home.shell("mkdir -p project/a/b && echo mine > project/a/b/file && ln -s a project/inner");
@@ -491,17 +502,19 @@ fn a_link_that_was_planted_in_place_of_a_parent_leads_no_grant_out() {
 }
 
 #[test]
-fn a_link_that_takes_a_parents_place_during_the_start_leads_nothing_out() {
+fn a_link_that_replaces_a_parent_during_the_start_redirects_no_grant() {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     use std::sync::atomic::{AtomicBool, Ordering};
     require!(root, binary, user_namespaces, ordinary_user, bwrap);
     const STARTS: usize = 10;
     for home in households() {
         home.shell(
-            "mkdir -p project/a/b/tree victim/tree && echo mine > project/a/b/file && echo VICTIM > victim/file",
+            "mkdir -p project/a/b/tree victim/tree && echo mine > project/a/b/file && echo VICTIM \
+             > victim/file",
         );
         let use_both = "cat a/b/file swap/file; for place in a/b swap; do
-            echo gone > $place/file; echo x > $place/planted; echo x > $place/tree/planted; done; :";
+            echo gone > $place/file; echo x > $place/planted; echo x > $place/tree/planted; done; \
+            :";
         // As a control, the same path is granted without a link in its place.
         home.expect(
             &["--read", "a/b/file", "--write", "a/b/tree"],

@@ -15,29 +15,29 @@ use ringfence::Backend;
 use ringfence_test_ledger::require;
 use serde_json::Value;
 
-use crate::keeper::{Keeper, PATIENCE};
-use crate::served::{Served, expect_nothing_left};
+use crate::keeper::{SandboxKeeper, WAIT_TIMEOUT};
+use crate::served::{RunningServer, expect_nothing_left};
 
 /// Any key, which is valid at a server without keys.
-const ANY: &str = "e2b_0";
+const ANY_KEY: &str = "e2b_0";
 
 /// A client of a server, with its key.
-struct Client<'a> {
-    server: &'a Served<'a>,
+struct KeyClient<'a> {
+    server: &'a RunningServer<'a>,
     key: String,
 }
 
 /// A sandbox that a client created.
-struct Made {
+struct CreatedSandbox {
     id: String,
     token: String,
 }
 
-impl Client<'_> {
+impl KeyClient<'_> {
     fn connect(&self) -> TcpStream {
         let address = self.server.url.trim_start_matches("http://");
         let stream = TcpStream::connect(address).expect("the server listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("it is a socket");
+        stream.set_read_timeout(Some(WAIT_TIMEOUT)).expect("it is a socket");
         stream
     }
 
@@ -65,7 +65,8 @@ impl Client<'_> {
     fn request_with(&self, line: &str, headers: &str, body: &str) -> (u16, String) {
         let length = body.len();
         let head = format!(
-            "{line} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n"
+            "{line} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: \
+             {length}\r\n{headers}\r\n"
         );
         let answer = self.send(format!("{head}{body}").as_bytes());
         let (head, body) =
@@ -86,17 +87,17 @@ impl Client<'_> {
     }
 
     #[track_caller]
-    fn make(&self) -> Made {
+    fn make(&self) -> CreatedSandbox {
         let answer =
             self.check("POST /v2/sandboxes", r#"{"templateID": "base", "timeout": 300}"#, 201);
         self.server.note_sandboxes();
         let made: Value = serde_json::from_str(&answer).expect("it is JSON");
         let text = |name: &str| made[name].as_str().expect("it is text").to_owned();
-        Made { id: text("sandboxID"), token: text("envdAccessToken") }
+        CreatedSandbox { id: text("sandboxID"), token: text("envdAccessToken") }
     }
 
     /// Sends a request to the guest of a sandbox, with the sandbox's token.
-    fn guest(&self, made: &Made, line: &str, body: &str) -> (u16, String) {
+    fn guest(&self, made: &CreatedSandbox, line: &str, body: &str) -> (u16, String) {
         let headers = format!("E2b-Sandbox-Id: {}\r\nX-Access-Token: {}\r\n", made.id, made.token);
         self.request_with(
             line,
@@ -121,40 +122,42 @@ fn status(head: &str) -> u16 {
 }
 
 /// Runs `act` against a server of root that has no keys.
-fn against(act: impl FnOnce(&Client<'_>, &Keeper)) {
-    against_server_of(&Keeper::on(Backend::Native), act);
+fn against(act: impl FnOnce(&KeyClient<'_>, &SandboxKeeper)) {
+    against_server_of(&SandboxKeeper::for_root(Backend::Native), act);
 }
 
 /// Runs `act` against a server of root and against a server of an ordinary user.
-fn against_each(act: impl Fn(&Client<'_>, &Keeper)) {
-    for keeper in Keeper::each_on(Backend::Native) {
+fn against_each(act: impl Fn(&KeyClient<'_>, &SandboxKeeper)) {
+    for keeper in SandboxKeeper::for_each_user(Backend::Native) {
         against_server_of(&keeper, &act);
     }
 }
 
-fn against_server_of(keeper: &Keeper, act: impl FnOnce(&Client<'_>, &Keeper)) {
-    let server = Served::by(keeper);
-    act(&Client { server: &server, key: ANY.to_owned() }, keeper);
+fn against_server_of(keeper: &SandboxKeeper, act: impl FnOnce(&KeyClient<'_>, &SandboxKeeper)) {
+    let server = RunningServer::start(keeper);
+    act(&KeyClient { server: &server, key: ANY_KEY.to_owned() }, keeper);
     server.end();
     expect_nothing_left(keeper);
 }
 
 #[test]
-fn what_is_too_large_or_makes_no_sense_is_refused_and_what_is_just_right_is_answered() {
+fn oversized_and_malformed_requests_are_refused_and_valid_ones_answered() {
     require!(root, binary, user_namespaces);
     against(|client, _| {
         let made = client.make();
         let head = |length: usize| {
             let filler = "x".repeat(length);
             let text = format!(
-                "GET /sandboxes HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nX-API-KEY: {ANY}\r\n"
+                "GET /sandboxes HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nX-API-KEY: \
+                 {ANY_KEY}\r\n"
             );
             status(&client.send(format!("{text}X-Filler: {filler}\r\n\r\n").as_bytes()))
         };
         assert_eq!((head(30_000), head(100_000)), (200, 431));
         let hosts = |lines: &str| {
             let text = format!(
-                "GET /sandboxes HTTP/1.1\r\n{lines}Connection: close\r\nX-API-KEY: {ANY}\r\n\r\n"
+                "GET /sandboxes HTTP/1.1\r\n{lines}Connection: close\r\nX-API-KEY: \
+                 {ANY_KEY}\r\n\r\n"
             );
             status(&client.send(text.as_bytes()))
         };
@@ -224,17 +227,17 @@ fn what_is_too_large_or_makes_no_sense_is_refused_and_what_is_just_right_is_answ
 }
 
 #[test]
-fn a_wrong_key_and_another_tenants_sandbox_open_nothing_on_any_route() {
+fn no_route_accepts_a_wrong_key_or_another_tenants_sandbox() {
     require!(root, binary, user_namespaces);
-    let keeper = Keeper::on(Backend::Native);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
     let key = |name: &str| {
         keeper.expect(&mut keeper.ringfence(&["keys", "create", name])).trim_end().to_owned()
     };
     let (one, other) = (key("one"), key("other"));
-    let server = Served::by(&keeper);
-    let owner = Client { server: &server, key: one };
-    let stranger = Client { server: &server, key: other };
-    let nobody = Client { server: &server, key: format!("e2b_{}", "0".repeat(40)) };
+    let server = RunningServer::start(&keeper);
+    let owner = KeyClient { server: &server, key: one };
+    let stranger = KeyClient { server: &server, key: other };
+    let nobody = KeyClient { server: &server, key: format!("e2b_{}", "0".repeat(40)) };
     let made = owner.make();
     let stay = r#"{"timeout": 60}"#;
     for (line, body, expected) in [
@@ -269,7 +272,7 @@ fn a_wrong_key_and_another_tenants_sandbox_open_nothing_on_any_route() {
 }
 
 #[test]
-fn a_guest_listens_to_its_own_token_alone() {
+fn a_guest_accepts_only_its_own_token() {
     require!(root, binary, user_namespaces);
     against(|client, _| {
         let (made, other) = (client.make(), client.make());
@@ -304,7 +307,7 @@ fn a_guest_listens_to_its_own_token_alone() {
 }
 
 #[test]
-fn no_path_leads_out_of_a_sandbox() {
+fn no_request_path_leads_out_of_a_sandbox() {
     require!(root, binary, user_namespaces);
     against(|client, keeper| {
         let secret = keeper.home().join("secret");
@@ -371,11 +374,12 @@ fn no_path_leads_out_of_a_sandbox() {
 }
 
 #[test]
-fn requests_that_are_two_or_none_are_answered_for_what_they_are() {
+fn smuggled_and_malformed_requests_are_answered_as_sent() {
     require!(root, binary, user_namespaces);
     against(|client, _| {
         let made = client.make();
-        let list = format!("GET /sandboxes HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-KEY: {ANY}\r\n");
+        let list =
+            format!("GET /sandboxes HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-KEY: {ANY_KEY}\r\n");
         let plain = format!("{list}\r\n");
         let last = format!("{list}Connection: close\r\n\r\n");
         let all = |answer: String| -> Vec<u16> {

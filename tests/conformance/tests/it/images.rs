@@ -6,9 +6,9 @@ use std::process::Output;
 use ringfence_test_ledger::engine::{DEV_IMAGE, TINY_IMAGE};
 use ringfence_test_ledger::require;
 
-use crate::scene::{DOCKER, Engine, PODMAN, Scene, expect_success, said};
+use crate::scene::{DOCKER, Engine, EngineScene, PODMAN, expect_success, said};
 
-impl Scene {
+impl EngineScene {
     /// Runs `ringfence image build` with the text of a Containerfile.
     fn build(&self, tag: &str, text: &str) -> Output {
         let file: &Path = &self.path("Containerfile");
@@ -21,7 +21,7 @@ impl Scene {
 
 #[track_caller]
 fn an_image_is_built(engine: Engine) {
-    let scene = Scene::new(engine, "image");
+    let scene = EngineScene::new(engine, "image");
     let tag = format!("localhost/ringfence-test-built-{}:latest", std::process::id());
     let output =
         scene.build(&tag, &format!("FROM {TINY_IMAGE}\nRUN echo said while building\nUSER dev\n"));
@@ -41,13 +41,13 @@ fn an_image_is_built(engine: Engine) {
 }
 
 #[test]
-fn an_image_is_built_by_docker_and_a_failing_step_is_told() {
+fn an_image_is_built_by_docker_and_a_failing_step_is_reported() {
     require!(binary, docker);
     an_image_is_built(DOCKER);
 }
 
 #[test]
-fn an_image_is_built_by_podman_and_a_failing_step_is_told() {
+fn an_image_is_built_by_podman_and_a_failing_step_is_reported() {
     require!(binary, podman);
     an_image_is_built(PODMAN);
 }
@@ -56,11 +56,12 @@ fn an_image_is_built_by_podman_and_a_failing_step_is_told() {
 /// downloaded.
 #[track_caller]
 fn the_default_image_is_built(engine: Engine) {
-    let scene = Scene::new(engine, "default");
+    let scene = EngineScene::new(engine, "default");
     let (base, tag) =
         ("localhost/ringfence-test-base:latest", "localhost/ringfence-test-default:latest");
     let debian = format!(
-        "FROM {DEV_IMAGE}\nUSER root\nRUN userdel --remove dev; rm -r /etc/apt/sources.list*; ! id dev\n"
+        "FROM {DEV_IMAGE}\nUSER root\nRUN userdel --remove dev; rm -r /etc/apt/sources.list*; ! \
+         id dev\n"
     );
     let output = scene.build(base, &debian);
     assert!(output.status.success(), "{}", said(&output));
@@ -73,7 +74,8 @@ fn the_default_image_is_built(engine: Engine) {
     let output = scene.build(tag, &containerfile.replace(usual, &own));
     assert!(output.status.success(), "{}", said(&output));
     scene.start(tag, &["--net", "closed"]);
-    let look = "id -un; pwd; echo $LANG; ls /etc/ssh | grep -c ssh_host; find /usr -perm /6000; git --version >&2";
+    let look = "id -un; pwd; echo $LANG; ls /etc/ssh | grep -c ssh_host; find /usr -perm /6000; \
+                git --version >&2";
     let seen =
         expect_success(&mut scene.ringfence(&["exec", &scene.name, "--", "zsh", "-c", look]));
     assert_eq!(

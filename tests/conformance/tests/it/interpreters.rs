@@ -7,23 +7,23 @@ use ringfence::Backend;
 use ringfence_test_ledger::require;
 use serde_json::{Value, json};
 
-use crate::asks::{Client, Tools};
-use crate::keeper::{Keeper, PATIENCE};
-use crate::served::{Served, expect_nothing_left, log_of};
+use crate::asks::{McpClient, RawClient};
+use crate::keeper::{SandboxKeeper, WAIT_TIMEOUT};
+use crate::served::{RunningServer, expect_nothing_left, log_of};
 
 /// Waits until a condition is true.
 #[track_caller]
 pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < PATIENCE, "{what}");
+        assert!(begun.elapsed() < WAIT_TIMEOUT, "{what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 /// Returns the number of code interpreters in the keeper's sandboxes. Their arguments identify
 /// them.
-fn interpreters(keeper: &Keeper) -> usize {
+fn interpreters(keeper: &SandboxKeeper) -> usize {
     let home = format!("HOME={}", keeper.home().display());
     let processes = fs_err::read_dir("/proc").expect("it is mounted").flatten();
     let is_one = |place: std::path::PathBuf| {
@@ -37,22 +37,23 @@ fn interpreters(keeper: &Keeper) -> usize {
 /// Gives an interpreter time to start waiting. The next call does not use an interpreter that is
 /// not waiting yet.
 #[track_caller]
-fn come_to_wait(keeper: &Keeper) {
+fn come_to_wait(keeper: &SandboxKeeper) {
     until("none is started", || interpreters(keeper) == 1);
     // Nothing outside shows that the interpreter waits.
     std::thread::sleep(Duration::from_millis(300));
 }
 
 #[test]
-fn code_of_an_mcp_client_finds_an_interpreter_waiting_unless_something_else_was_run() {
+fn mcp_code_uses_a_prepared_interpreter_unless_a_command_ran_before() {
     require!(binary, user_namespaces, python3);
-    let keeper = Keeper::on(Backend::Native);
-    let mut client = Tools::of(&keeper, &[("RINGFENCE_PRELOAD", "csv")]);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
+    let mut client = McpClient::start(&keeper, &[("RINGFENCE_PRELOAD", "csv")]);
     client.call("run_command", json!({ "command": "echo kept > /tmp/note" }), json!({}));
     assert_eq!(interpreters(&keeper), 0, "one waits although no code was run");
     // A preloaded module shows that the code ran in an interpreter that had waited.
-    let code = "import os, sys; print(open('/tmp/note').read(), os.listdir('.'), 'csv' in sys.modules); open('x', 'w')";
-    let has_waited = |client: &mut Tools| {
+    let code = "import os, sys; print(open('/tmp/note').read(), os.listdir('.'), 'csv' in \
+                sys.modules); open('x', 'w')";
+    let has_waited = |client: &mut McpClient| {
         let answer = client.call("run_python_code", json!({ "code": code }), json!({}));
         assert!(answer.contains("kept\\n [] "), "{answer}");
         answer.contains("[] True\\n")
@@ -60,7 +61,7 @@ fn code_of_an_mcp_client_finds_an_interpreter_waiting_unless_something_else_was_
     assert!(!has_waited(&mut client));
     let begun = Instant::now();
     while !has_waited(&mut client) {
-        assert!(begun.elapsed() < PATIENCE, "none waits");
+        assert!(begun.elapsed() < WAIT_TIMEOUT, "none waits");
         come_to_wait(&keeper);
     }
     client.call("run_command", json!({ "command": "true" }), json!({}));
@@ -72,10 +73,10 @@ fn code_of_an_mcp_client_finds_an_interpreter_waiting_unless_something_else_was_
 }
 
 #[test]
-fn code_of_an_mcp_client_finds_the_module_that_was_written_while_an_interpreter_waited() {
+fn mcp_code_imports_a_module_written_after_its_interpreter_started() {
     require!(binary, user_namespaces, python3);
-    let keeper = Keeper::on(Backend::Native);
-    let mut client = Tools::of(&keeper, &[]);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
+    let mut client = McpClient::start(&keeper, &[]);
     let code = |code: &str| json!({ "code": code });
     let answer = client.call(
         "run_python_code",
@@ -106,18 +107,18 @@ fn code_of_an_mcp_client_finds_the_module_that_was_written_while_an_interpreter_
 }
 
 #[test]
-fn a_sandbox_that_waits_for_code_has_python_started() {
+fn a_pooled_sandbox_for_code_has_python_started() {
     require!(root, binary, user_namespaces, python3);
-    let keeper = Keeper::on(Backend::Native);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
     let config = keeper.home().join("server.toml");
     let text = "[templates.base]\nwarm = 1\n[templates.code-interpreter-v1]\nwarm = 1\n";
     fs_err::write(&config, text).expect("the home is ours");
-    let server = Served::told(
+    let server = RunningServer::told(
         &keeper,
         &["--config", config.to_str().expect("it is text")],
         &[("RINGFENCE_PRELOAD", "csv")],
     );
-    let client = Client::of(&server.url);
+    let client = RawClient::for_url(&server.url);
     let waiting = || {
         let (_, text) = client.ask("GET /metrics", &[("x-api-key", "e2b_0")], b"");
         String::from_utf8_lossy(&text).contains("ringfence_sandboxes_waiting 2\n")

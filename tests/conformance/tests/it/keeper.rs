@@ -14,18 +14,18 @@ use ringfence_test_ledger::engine::{DOCKER_VARIABLE, Engine, PODMAN_VARIABLE, TI
 use ringfence_test_ledger::{User, binary};
 use tempfile::TempDir;
 
-use crate::remains::{self, Process};
+use crate::remains::{self, HostProcess};
 
 /// Time limit for each wait on a busy host.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Interval between two checks of a condition.
-const MOMENT: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Variable that every process in a keeper's sandbox inherits.
 const MARK: &str = "RINGFENCE_TEST_KEEPER";
 
 /// A user who keeps sandboxes on one backend.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct SandboxKeeper {
     pub(crate) backend: Backend,
     /// Ordinary user who starts everything, or `None` for root.
     user: Option<User>,
@@ -37,33 +37,33 @@ pub(crate) struct Keeper {
 
 /// Result of a command that has ended.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct CommandOutcome {
     pub(crate) code: Option<i32>,
     /// Everything that the command printed.
     pub(crate) said: String,
 }
 
-impl Outcome {
+impl CommandOutcome {
     pub(crate) fn is_good(&self) -> bool {
         self.code == Some(0)
     }
 }
 
-impl Keeper {
+impl SandboxKeeper {
     /// Creates a keeper that is root.
-    pub(crate) fn on(backend: Backend) -> Keeper {
-        Keeper::started_as(None, backend)
+    pub(crate) fn for_root(backend: Backend) -> SandboxKeeper {
+        SandboxKeeper::for_user(None, backend)
     }
 
     /// Creates two keepers, one that is root and one that is an ordinary user.
-    pub(crate) fn each_on(backend: Backend) -> [Keeper; 2] {
+    pub(crate) fn for_each_user(backend: Backend) -> [SandboxKeeper; 2] {
         let user = User::for_tests().expect("the test requires one");
-        [None, Some(user)].map(|user| Keeper::started_as(user, backend))
+        [None, Some(user)].map(|user| SandboxKeeper::for_user(user, backend))
     }
 
-    fn started_as(user: Option<User>, backend: Backend) -> Keeper {
+    fn for_user(user: Option<User>, backend: Backend) -> SandboxKeeper {
         let home = TempDir::new_in("/var/tmp").expect("a temporary directory can be made");
-        let keeper = Keeper { backend, user, home, makers: Mutex::default() };
+        let keeper = SandboxKeeper { backend, user, home, makers: Mutex::default() };
         fs_err::create_dir(keeper.workspace()).expect("the home is ours");
         // A copy of the program identifies processes that were never told of the home. Another
         // process makes the copy: if this process opened the file for writing, children that are
@@ -177,7 +177,7 @@ impl Keeper {
 
     /// Runs a command of the keeper to its end.
     #[track_caller]
-    pub(crate) fn run(&self, command: &mut Command) -> Outcome {
+    pub(crate) fn run(&self, command: &mut Command) -> CommandOutcome {
         // The output goes to a file, because a process that is left behind would keep a pipe open.
         let said = tempfile::NamedTempFile::new().expect("a temporary file can be made");
         let append = || {
@@ -192,14 +192,14 @@ impl Keeper {
                 break status;
             }
             self.note_children_of(child.id());
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > WAIT_TIMEOUT {
                 let _ = child.kill(); // the process may end at this very moment
                 let said = fs_err::read_to_string(said.path()).unwrap_or_default();
                 panic!("waited in vain for {command:?}: {said} {:#?}", self.processes());
             }
-            std::thread::sleep(MOMENT);
+            std::thread::sleep(POLL_INTERVAL);
         };
-        Outcome {
+        CommandOutcome {
             code: status.code(),
             said: fs_err::read_to_string(said.path()).unwrap_or_default(),
         }
@@ -224,13 +224,13 @@ impl Keeper {
     }
 
     /// Returns the keeper's processes without the calling process.
-    pub(crate) fn processes(&self) -> Vec<Process> {
+    pub(crate) fn processes(&self) -> Vec<HostProcess> {
         remains::processes(self.home())
     }
 
     /// Returns everything on the host that exists because of the keeper's sandboxes.
     pub(crate) fn remains(&self) -> Vec<String> {
-        let mut found: Vec<String> = self.processes().iter().map(Process::to_string).collect();
+        let mut found: Vec<String> = self.processes().iter().map(HostProcess::to_string).collect();
         found.extend(remains::mounts(self.home()));
         let makers = self.makers.lock().unwrap_or_else(PoisonError::into_inner).clone();
         found.extend(remains::private_directories(&makers));
@@ -257,13 +257,13 @@ impl Keeper {
             if remains.is_empty() {
                 return;
             }
-            assert!(begun.elapsed() < PATIENCE, "{} left these: {remains:#?}", self.backend);
-            std::thread::sleep(MOMENT);
+            assert!(begun.elapsed() < WAIT_TIMEOUT, "{} left these: {remains:#?}", self.backend);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }
 
-impl Drop for Keeper {
+impl Drop for SandboxKeeper {
     /// Cleans up after a failed test, which must leave nothing behind, either.
     fn drop(&mut self) {
         if std::thread::panicking() {

@@ -8,15 +8,15 @@ use ringfence_test_ledger::require;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::keeper::{Keeper, PATIENCE};
-use crate::remains::Process;
-use crate::soak::{Extent, Random};
+use crate::keeper::{SandboxKeeper, WAIT_TIMEOUT};
+use crate::remains::HostProcess;
+use crate::soak::{RandomNumbers, SoakExtent};
 
 const NAME: &str = "victim";
 
 /// The command that ringfence runs when it is killed.
 #[derive(Debug, Clone, Copy)]
-enum Act {
+enum InterruptedCommand {
     Up,
     Exec,
     Stop,
@@ -24,7 +24,7 @@ enum Act {
 
 /// The process that is killed.
 #[derive(Debug, Clone, Copy)]
-enum Victim {
+enum KilledProcess {
     /// The command that the user typed.
     Foreground,
     /// The process that keeps the sandbox, if there is one.
@@ -38,27 +38,27 @@ const STARTS: u32 = 10;
 
 /// The command that is run after the kill.
 #[derive(Debug, Clone, Copy)]
-enum Next {
+enum NextCommand {
     Up,
     Ps,
     Stop,
 }
 
-impl Act {
-    fn command(self, keeper: &Keeper) -> Command {
+impl InterruptedCommand {
+    fn command(self, keeper: &SandboxKeeper) -> Command {
         match self {
-            Act::Up => keeper.up(NAME),
-            Act::Exec => {
+            InterruptedCommand::Up => keeper.up(NAME),
+            InterruptedCommand::Exec => {
                 keeper.ringfence(&["exec", NAME, "--", "sh", "-c", "sleep 300 & sleep 0.02"])
             }
-            Act::Stop => keeper.ringfence(&["stop", NAME]),
+            InterruptedCommand::Stop => keeper.ringfence(&["stop", NAME]),
         }
     }
 }
 
 /// Returns the usual time of an act plus a margin. Kills happen within this time and a little
 /// later.
-fn usual_time(keeper: &Keeper, act: Act) -> Duration {
+fn usual_time(keeper: &SandboxKeeper, act: InterruptedCommand) -> Duration {
     let begun = Instant::now();
     keeper.expect(&mut act.command(keeper));
     begun.elapsed() + Duration::from_millis(10)
@@ -67,9 +67,9 @@ fn usual_time(keeper: &Keeper, act: Act) -> Duration {
 /// Kills the monitors of all sandboxes and waits for their end, because a monitor that has not
 /// ended cannot be told from a busy one. Without a pid namespace, the first process of a sandbox
 /// looks like a monitor, and is killed, too.
-fn kill_monitors(keeper: &Keeper) {
-    let is_monitor = |process: &Process| process.words.contains(&"--monitor".to_owned());
-    let monitors: Vec<Process> = keeper.processes().into_iter().filter(is_monitor).collect();
+fn kill_monitors(keeper: &SandboxKeeper) {
+    let is_monitor = |process: &HostProcess| process.words.contains(&"--monitor".to_owned());
+    let monitors: Vec<HostProcess> = keeper.processes().into_iter().filter(is_monitor).collect();
     for monitor in monitors {
         let id =
             i32::try_from(monitor.id).ok().and_then(Pid::from_raw).expect("it was found in /proc");
@@ -79,7 +79,7 @@ fn kill_monitors(keeper: &Keeper) {
         // A process is a zombie as soon as its first thread has ended, but its locks are held until
         // the last thread has ended.
         let mut ended = [PollFd::new(&process, PollFlags::IN)];
-        let patience = PATIENCE.try_into().expect("it is not that long");
+        let patience = WAIT_TIMEOUT.try_into().expect("it is not that long");
         assert_eq!(poll(&mut ended, Some(&patience)), Ok(1), "a killed process ends");
     }
 }
@@ -88,13 +88,18 @@ fn kill_monitors(keeper: &Keeper) {
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(begun.elapsed() < WAIT_TIMEOUT, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 /// Starts an act, and kills the victim after `moment`.
-fn interrupt(keeper: &Keeper, act: Act, victim: Victim, moment: Duration) {
+fn interrupt(
+    keeper: &SandboxKeeper,
+    act: InterruptedCommand,
+    victim: KilledProcess,
+    moment: Duration,
+) {
     let mut command = act.command(keeper);
     let mut foreground = command
         .stdout(Stdio::null())
@@ -103,29 +108,29 @@ fn interrupt(keeper: &Keeper, act: Act, victim: Victim, moment: Duration) {
         .expect("ringfence can be started");
     std::thread::sleep(moment);
     keeper.note_children_of(foreground.id());
-    if matches!(victim, Victim::Foreground | Victim::Both) {
+    if matches!(victim, KilledProcess::Foreground | KilledProcess::Both) {
         foreground.kill().expect("it is ours");
     }
-    if matches!(victim, Victim::Monitor | Victim::Both) {
+    if matches!(victim, KilledProcess::Monitor | KilledProcess::Both) {
         kill_monitors(keeper);
     }
     wait_until("the command has ended", || foreground.try_wait().expect("it is ours").is_some());
 }
 
 #[track_caller]
-fn recover(keeper: &Keeper, next: Next, round: &str) {
+fn recover(keeper: &SandboxKeeper, next: NextCommand, round: &str) {
     match next {
-        Next::Up => {
+        NextCommand::Up => {
             let up = keeper.run(&mut keeper.up(NAME));
             assert!(up.is_good(), "{round}: {up:?}");
             let exec = keeper.run(&mut keeper.ringfence(&["exec", NAME, "--", "true"]));
             assert!(exec.is_good(), "{round}: {exec:?} after {up:?}");
         }
-        Next::Ps => {
+        NextCommand::Ps => {
             let ps = keeper.run(&mut keeper.ringfence(&["ps"]));
             assert!(ps.is_good() && !ps.said.contains("silent"), "{round}: {ps:?}");
         }
-        Next::Stop => {
+        NextCommand::Stop => {
             let stop = keeper.run(&mut keeper.ringfence(&["stop", NAME]));
             let was_gone = stop.said.contains("there is no sandbox");
             assert!(stop.is_good() || was_gone, "{round}: {stop:?}");
@@ -135,21 +140,23 @@ fn recover(keeper: &Keeper, next: Next, round: &str) {
 
 #[track_caller]
 fn check(backend: Backend) {
-    let keeper = Keeper::on(backend);
-    let mut random = Random::seeded();
-    let acts = [Act::Up, Act::Exec, Act::Stop];
+    let keeper = SandboxKeeper::for_root(backend);
+    let mut random = RandomNumbers::seeded();
+    let acts = [InterruptedCommand::Up, InterruptedCommand::Exec, InterruptedCommand::Stop];
     let usual = acts.map(|act| usual_time(&keeper, act));
-    for round in 0..Extent::chosen().kills(backend) {
+    for round in 0..SoakExtent::chosen().kills(backend) {
         let index = random.below(acts.len());
         let (act, usual) = (acts[index], usual[index]);
-        let victim = [Victim::Foreground, Victim::Monitor, Victim::Both][random.below(3)];
-        let next = [Next::Up, Next::Ps, Next::Stop][random.below(3)];
+        let victim = [KilledProcess::Foreground, KilledProcess::Monitor, KilledProcess::Both]
+            [random.below(3)];
+        let next = [NextCommand::Up, NextCommand::Ps, NextCommand::Stop][random.below(3)];
         let moment = usual.mul_f64(random.fraction() * 1.2);
         let round = format!(
-            "{backend}, seed {}, round {round}: {victim:?} killed in {act:?} after {moment:?}, then {next:?}",
+            "{backend}, seed {}, round {round}: {victim:?} killed in {act:?} after {moment:?}, \
+             then {next:?}",
             random.seed
         );
-        if !matches!(act, Act::Up) {
+        if !matches!(act, InterruptedCommand::Up) {
             let up = keeper.run(&mut keeper.up(NAME));
             assert!(up.is_good(), "before {round}: {up:?}");
         }
@@ -165,7 +172,7 @@ fn check(backend: Backend) {
         if left.is_empty() {
             break;
         }
-        assert!(begun.elapsed() < PATIENCE, "these never end: {left:#?}");
+        assert!(begun.elapsed() < WAIT_TIMEOUT, "these never end: {left:#?}");
         std::thread::sleep(Duration::from_millis(100));
     }
     // The next start sweeps what else the kills left. The kernel may take a moment to release a
@@ -187,7 +194,7 @@ fn check(backend: Backend) {
 #[track_caller]
 fn check_two_starts(backend: Backend) {
     // The name differs from that of the other tests, which use the same engine at the same time.
-    let keeper = Keeper::on(backend);
+    let keeper = SandboxKeeper::for_root(backend);
     for pause in [50, 300].map(Duration::from_millis) {
         keeper.expect(&mut keeper.up("twice"));
         kill_monitors(&keeper);

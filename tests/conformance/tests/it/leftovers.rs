@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use conformance::{Caller, Place, Ring, Stage};
+use conformance::{BackendRing, Caller, CallerPlace, TestStage};
 use ringfence_test_ledger::require;
 
 /// Time limit for the kernel on a busy host.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Returns a number of seconds that no other process on the host sleeps for, to identify processes
 /// of a test.
@@ -32,7 +32,7 @@ fn processes_with(word: &str) -> Vec<String> {
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(begun.elapsed() < WAIT_TIMEOUT, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -64,9 +64,9 @@ fn mounts_of_the_host() -> usize {
 }
 
 #[track_caller]
-fn nothing_is_left_after_a_kill(ring: Ring, digit: u32) {
-    let stage = Stage { ring, caller: Caller::Root };
-    let place = Place::of(stage.caller);
+fn nothing_is_left_after_a_kill(ring: BackendRing, digit: u32) {
+    let stage = TestStage { ring, caller: Caller::Root };
+    let place = CallerPlace::for_caller(stage.caller);
     let (mark, mounts) = (mark(digit), mounts_of_the_host());
     let mut command = stage.ringfence("run", &place);
     let script = format!("sleep {mark} & setsid sh -c 'sleep {mark} & wait' & wait");
@@ -98,21 +98,22 @@ fn nothing_is_left_after_a_kill(ring: Ring, digit: u32) {
 #[test]
 fn a_killed_ringfence_leaves_nothing_on_native() {
     require!(root, binary, user_namespaces, cgroup_limits);
-    nothing_is_left_after_a_kill(Ring::Native, 1);
+    nothing_is_left_after_a_kill(BackendRing::Native, 1);
 }
 
 #[test]
 fn a_killed_ringfence_leaves_nothing_on_bubblewrap() {
     require!(root, binary, user_namespaces, cgroup_limits, bwrap);
-    nothing_is_left_after_a_kill(Ring::Bwrap, 2);
+    nothing_is_left_after_a_kill(BackendRing::Bwrap, 2);
 }
 
 #[test]
 fn a_run_that_ends_leaves_no_process_control_group_or_mount() {
     require!(root, binary, user_namespaces, cgroup_limits);
-    let place = Place::of(Caller::Root);
+    let place = CallerPlace::for_caller(Caller::Root);
     let (mark, mounts) = (mark(3), mounts_of_the_host());
-    let mut command = Stage { ring: Ring::Native, caller: Caller::Root }.ringfence("run", &place);
+    let mut command =
+        TestStage { ring: BackendRing::Native, caller: Caller::Root }.ringfence("run", &place);
     let mut ringfence = command
         .args([
             "--memory",
@@ -138,8 +139,9 @@ fn a_command_that_kills_its_process_group_does_not_hit_ringfence() {
     let plain = Command::new("sh").args(script).process_group(0).status().unwrap();
     assert_eq!(plain.signal(), Some(9), "without ringfence the caller's group is hit");
 
-    let place = Place::of(Caller::Root);
-    let mut command = Stage { ring: Ring::Native, caller: Caller::Root }.ringfence("run", &place);
+    let place = CallerPlace::for_caller(Caller::Root);
+    let mut command =
+        TestStage { ring: BackendRing::Native, caller: Caller::Root }.ringfence("run", &place);
     let status = command.args(["--", "sh"]).args(script).process_group(0).status().unwrap();
     assert_eq!((status.code(), status.signal()), (Some(128 + 9), None));
 }

@@ -11,21 +11,21 @@ use ringfence::Backend;
 use ringfence_test_ledger::client::{CallError, Client, Sandbox};
 use ringfence_test_ledger::require;
 
-use crate::keeper::{Keeper, PATIENCE};
+use crate::keeper::{SandboxKeeper, WAIT_TIMEOUT};
 use crate::remains;
-use crate::served::{Served, expect_nothing_left};
-use crate::soak::Extent;
+use crate::served::{RunningServer, expect_nothing_left};
+use crate::soak::SoakExtent;
 
 /// Lifetime of a sandbox in seconds, longer than the test.
-const STAY: u64 = 3600;
+const SANDBOX_SECONDS: u64 = 3600;
 /// Memory in KiB that a server may keep at the end, because allocators keep some.
-const SLACK: u64 = 32 << 10;
+const MEMORY_SLACK_KIB: u64 = 32 << 10;
 /// Number of calls after which a client reads the list and creates a sandbox of its own.
-const LOOK: usize = 25;
+const CALLS_PER_LISTING: usize = 25;
 
 /// The amount of load.
 #[derive(Debug, Clone, Copy)]
-struct Load {
+struct LoadSize {
     sandboxes: usize,
     clients: usize,
     /// Duration without restarts.
@@ -34,15 +34,15 @@ struct Load {
     around: Duration,
 }
 
-impl Load {
-    fn chosen() -> Load {
+impl LoadSize {
+    fn chosen() -> LoadSize {
         let seconds = Duration::from_secs;
-        match Extent::chosen() {
-            Extent::Full => {
-                Load { sandboxes: 200, clients: 64, calm: seconds(300), around: seconds(20) }
+        match SoakExtent::chosen() {
+            SoakExtent::Full => {
+                LoadSize { sandboxes: 200, clients: 64, calm: seconds(300), around: seconds(20) }
             }
-            Extent::Usual => {
-                Load { sandboxes: 24, clients: 8, calm: seconds(6), around: seconds(1) }
+            SoakExtent::Usual => {
+                LoadSize { sandboxes: 24, clients: 8, calm: seconds(6), around: seconds(1) }
             }
         }
     }
@@ -50,21 +50,21 @@ impl Load {
 
 /// The current URL of the server.
 #[derive(Debug)]
-struct Address {
+struct ServerAddress {
     url: Mutex<String>,
     changed: Condvar,
 }
 
-impl Address {
-    fn of(server: &Served<'_>) -> Address {
-        Address { url: Mutex::new(server.url.clone()), changed: Condvar::new() }
+impl ServerAddress {
+    fn new(server: &RunningServer<'_>) -> ServerAddress {
+        ServerAddress { url: Mutex::new(server.url.clone()), changed: Condvar::new() }
     }
 
     fn now(&self) -> String {
         self.url.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn change_to(&self, server: &Served<'_>) {
+    fn change_to(&self, server: &RunningServer<'_>) {
         self.url.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&server.url);
         self.changed.notify_all();
     }
@@ -72,7 +72,7 @@ impl Address {
     /// Waits until the URL differs from `gone`, which means that another server has started.
     fn other_than(&self, gone: &str) -> String {
         let url = self.url.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.changed.wait_timeout_while(url, PATIENCE, |url| url == gone);
+        let waited = self.changed.wait_timeout_while(url, WAIT_TIMEOUT, |url| url == gone);
         let (url, result) = waited.unwrap_or_else(PoisonError::into_inner);
         assert!(!result.timed_out(), "no server took the place of {gone}");
         url.clone()
@@ -81,7 +81,7 @@ impl Address {
 
 /// The conditions under which clients work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mood {
+enum ClientConditions {
     /// Every call must work.
     Calm,
     /// A call may fail, and is then repeated at the next server.
@@ -90,17 +90,17 @@ enum Mood {
 
 /// Measurements of clients.
 #[derive(Debug, Default)]
-struct Met {
+struct ClientMeasurements {
     commands: Vec<Duration>,
     starts: Vec<Duration>,
     /// Number of calls that failed.
     broken: usize,
 }
 
-impl Met {
+impl ClientMeasurements {
     /// Adds up the measurements of several clients.
-    fn of(all: impl IntoIterator<Item = Met>) -> Met {
-        all.into_iter().fold(Met::default(), |mut sum, one| {
+    fn sum_of(all: impl IntoIterator<Item = ClientMeasurements>) -> ClientMeasurements {
+        all.into_iter().fold(ClientMeasurements::default(), |mut sum, one| {
             sum.commands.extend(one.commands);
             sum.starts.extend(one.starts);
             sum.broken += one.broken;
@@ -110,23 +110,23 @@ impl Met {
 }
 
 /// One client and its measurements.
-struct Worker<'a> {
-    address: &'a Address,
+struct LoadClient<'a> {
+    address: &'a ServerAddress,
     url: String,
     client: Client,
-    met: Met,
+    met: ClientMeasurements,
 }
 
-impl<'a> Worker<'a> {
-    fn at(address: &'a Address) -> Worker<'a> {
+impl<'a> LoadClient<'a> {
+    fn new(address: &'a ServerAddress) -> LoadClient<'a> {
         let url = address.now();
-        Worker { address, client: Client::of(&url), url, met: Met::default() }
+        LoadClient { address, client: Client::of(&url), url, met: ClientMeasurements::default() }
     }
 
     /// Starts a sandbox with a file that contains its own name.
     fn start(&mut self) -> Result<Sandbox, CallError> {
         let begun = Instant::now();
-        let sandbox = self.client.create("base", STAY)?;
+        let sandbox = self.client.create("base", SANDBOX_SECONDS)?;
         self.met.starts.push(begun.elapsed());
         self.client.write(&sandbox, "name", format!("{}\n", sandbox.id).as_bytes())?;
         Ok(sandbox)
@@ -149,17 +149,17 @@ impl<'a> Worker<'a> {
         all: &[Sandbox],
         sandbox: &Sandbox,
         round: usize,
-        mood: Mood,
+        mood: ClientConditions,
     ) -> Result<(), CallError> {
         self.command(sandbox, round)?;
-        if round % LOOK == LOOK - 1 {
+        if round % CALLS_PER_LISTING == CALLS_PER_LISTING - 1 {
             let listed = self.client.list()?;
             assert!(
                 all.iter().all(|one| listed.contains(&one.id)),
                 "a sandbox is lost: {listed:?}"
             );
             assert_eq!(self.client.read(sandbox, "name")?, format!("{}\n", sandbox.id).as_bytes());
-            if mood == Mood::Calm {
+            if mood == ClientConditions::Calm {
                 let own = self.start()?;
                 self.command(&own, round)?;
                 self.client.kill(&own.id)?;
@@ -169,12 +169,18 @@ impl<'a> Worker<'a> {
     }
 
     /// Works until `until`, on each sandbox in turn, beginning with `first`.
-    fn work(mut self, all: &[Sandbox], first: usize, until: Instant, mood: Mood) -> Met {
+    fn work(
+        mut self,
+        all: &[Sandbox],
+        first: usize,
+        until: Instant,
+        mood: ClientConditions,
+    ) -> ClientMeasurements {
         let mut round = 0;
         while Instant::now() < until {
             match self.act(all, &all[(first + round * 7) % all.len()], round, mood) {
                 Ok(()) => round += 1,
-                Err(CallError::Broken(_)) if mood == Mood::Restarts => {
+                Err(CallError::Broken(_)) if mood == ClientConditions::Restarts => {
                     self.met.broken += 1;
                     self.url = self.address.other_than(&self.url);
                     self.client = Client::of(&self.url);
@@ -205,11 +211,11 @@ fn at_once<T: Send, R>(
 }
 
 /// Starts all sandboxes and returns them with the time that each start took.
-fn start_all(address: &Address, load: Load) -> (Vec<Sandbox>, Met) {
+fn start_all(address: &ServerAddress, load: LoadSize) -> (Vec<Sandbox>, ClientMeasurements) {
     let (started, ()) = at_once(
         load.clients,
         |number| {
-            let mut worker = Worker::at(address);
+            let mut worker = LoadClient::new(address);
             let own = (number..load.sandboxes).step_by(load.clients);
             let own: Vec<Sandbox> =
                 own.map(|_| worker.start().expect("a sandbox can be started")).collect();
@@ -218,18 +224,18 @@ fn start_all(address: &Address, load: Load) -> (Vec<Sandbox>, Met) {
         || (),
     );
     let (all, met): (Vec<_>, Vec<_>) = started.into_iter().unzip();
-    (all.concat(), Met::of(met))
+    (all.concat(), ClientMeasurements::sum_of(met))
 }
 
 /// Ends the server on request and kills the next one. Each time, starts another server in its
 /// place.
 fn restart<'a>(
-    keeper: &Keeper,
-    serve: impl Fn() -> Served<'a>,
-    mut server: Served<'a>,
-    there: &Address,
-    load: Load,
-) -> Served<'a> {
+    keeper: &SandboxKeeper,
+    serve: impl Fn() -> RunningServer<'a>,
+    mut server: RunningServer<'a>,
+    there: &ServerAddress,
+    load: LoadSize,
+) -> RunningServer<'a> {
     for is_asked in [true, false] {
         pass(keeper, &server, load.around);
         if is_asked {
@@ -244,7 +250,7 @@ fn restart<'a>(
 }
 
 /// Waits for a time, and meanwhile notes the processes that a server starts.
-fn pass(keeper: &Keeper, server: &Served<'_>, time: Duration) {
+fn pass(keeper: &SandboxKeeper, server: &RunningServer<'_>, time: Duration) {
     let begun = Instant::now();
     while begun.elapsed() < time {
         keeper.note_children_of(server.id());
@@ -260,16 +266,16 @@ fn percentile(times: &mut [Duration], percentage: usize) -> Duration {
 }
 
 /// Returns the number of descriptors of a server and its memory in KiB.
-fn held_by(server: &Served<'_>) -> (usize, u64) {
+fn held_by(server: &RunningServer<'_>) -> (usize, u64) {
     let name = server.id().to_string();
     (remains::descriptors(&name), remains::memory(&name))
 }
 
 #[test]
-fn a_server_bears_many_clients_and_its_own_restarts() {
+fn a_server_survives_many_clients_and_restarts() {
     require!(root, binary, user_namespaces, cgroup_limits);
-    let load = Load::chosen();
-    let keeper = Keeper::on(Backend::Native);
+    let load = LoadSize::chosen();
+    let keeper = SandboxKeeper::for_root(Backend::Native);
     let config = keeper.home().join("server.toml");
     fs_err::write(&config, "[templates.base]\npolicy = \"base.toml\"\n").expect("the home is ours");
     fs_err::write(
@@ -277,13 +283,18 @@ fn a_server_bears_many_clients_and_its_own_restarts() {
         "allow_weaker = [\"memory\"]\n[limits]\nmemory = \"256M\"\n",
     )
     .expect("the home is ours");
-    let serve = || Served::with(&keeper, &["--config", config.to_str().expect("it is text")]);
+    let serve = || {
+        RunningServer::start_with_flags(
+            &keeper,
+            &["--config", config.to_str().expect("it is text")],
+        )
+    };
 
     let server = serve();
-    let address = Address::of(&server);
+    let address = ServerAddress::new(&server);
     // Use everything once before counting, so that resources that are created once and kept do not
     // count.
-    let mut worker = Worker::at(&address);
+    let mut worker = LoadClient::new(&address);
     let first = worker.start().expect("a sandbox can be started");
     worker.command(&first, 1).expect("it is up");
     keeper.note_children_of(server.id());
@@ -293,19 +304,21 @@ fn a_server_bears_many_clients_and_its_own_restarts() {
 
     let (all, mut started) = start_all(&address, load);
     keeper.note_children_of(server.id());
-    let work =
-        |number, time, mood| Worker::at(&address).work(&all, number, Instant::now() + time, mood);
+    let work = |number, time, mood| {
+        LoadClient::new(&address).work(&all, number, Instant::now() + time, mood)
+    };
     let (restarts, server) = at_once(
         load.clients,
-        |number| work(number, load.around * 4, Mood::Restarts),
+        |number| work(number, load.around * 4, ClientConditions::Restarts),
         || restart(&keeper, serve, server, &address, load),
     );
     let (calm, ()) = at_once(
         load.clients,
-        |number| work(number, load.calm, Mood::Calm),
+        |number| work(number, load.calm, ClientConditions::Calm),
         || pass(&keeper, &server, load.calm),
     );
-    let (restarts, mut calm) = (Met::of(restarts), Met::of(calm));
+    let (restarts, mut calm) =
+        (ClientMeasurements::sum_of(restarts), ClientMeasurements::sum_of(calm));
     let busy = held_by(&server);
 
     at_once(
@@ -321,11 +334,11 @@ fn a_server_bears_many_clients_and_its_own_restarts() {
     let begun = Instant::now();
     let after = loop {
         let now = held_by(&server);
-        if now.0 <= before.0 && now.1 < before.1 + SLACK {
+        if now.0 <= before.0 && now.1 < before.1 + MEMORY_SLACK_KIB {
             break now;
         }
         assert!(
-            begun.elapsed() < PATIENCE,
+            begun.elapsed() < WAIT_TIMEOUT,
             "descriptors and memory are {now:?}, and were {before:?}"
         );
         std::thread::sleep(Duration::from_millis(20));
@@ -335,10 +348,12 @@ fn a_server_bears_many_clients_and_its_own_restarts() {
     fs_err::remove_file(keeper.home().join("base.toml")).expect("it is ours");
     expect_nothing_left(&keeper);
 
-    let Load { sandboxes, clients, .. } = load;
+    let LoadSize { sandboxes, clients, .. } = load;
     let figures = format!(
-        "load: {sandboxes} sandboxes, {clients} clients: {} commands, {:.0} a second, p50 {:.1?}, p99 {:.1?}; starts at \
-         first p50 {:.1?}, p99 {:.1?}, then {} with p50 {:.1?}; {} calls broken off by two restarts; descriptors and \
+        "load: {sandboxes} sandboxes, {clients} clients: {} commands, {:.0} a second, p50 {:.1?}, \
+         p99 {:.1?}; starts at \
+         first p50 {:.1?}, p99 {:.1?}, then {} with p50 {:.1?}; {} calls broken off by two \
+         restarts; descriptors and \
          KiB of the server: {before:?}, then {busy:?}, then {after:?}\n",
         calm.commands.len(),
         calm.commands.len() as f64 / load.calm.as_secs_f64(),

@@ -4,15 +4,15 @@
 
 use std::process::Output;
 
-use conformance::{Caller, Place, Ring, Stage};
+use conformance::{BackendRing, Caller, CallerPlace, TestStage};
 use ringfence_test_ledger::{binary, require};
 
 /// The backends that enforce `hide` and `protect` and start in milliseconds. Every case is tried on
 /// them.
-const FAST_RINGS: [Ring; 2] = [Ring::Native, Ring::Bwrap];
+const FAST_RINGS: [BackendRing; 2] = [BackendRing::Native, BackendRing::Bwrap];
 
 /// A way to prevent the search, and the rule that must hold nevertheless.
-struct Blinding {
+struct BlockedSearch {
     /// Script of the caller on the host.
     files: &'static str,
     /// Script of an earlier run, which has no rule.
@@ -23,22 +23,22 @@ struct Blinding {
     attack: &'static str,
 }
 
-fn stages(rings: &[Ring]) -> impl Iterator<Item = Stage> {
-    rings.iter().copied().flat_map(Stage::all_on)
+fn stages(rings: &[BackendRing]) -> impl Iterator<Item = TestStage> {
+    rings.iter().copied().flat_map(TestStage::all_on)
 }
 
-fn run(stage: Stage, place: &Place, rule: &[&str], script: &str) -> Output {
+fn run(stage: TestStage, place: &CallerPlace, rule: &[&str], script: &str) -> Output {
     let mut command = stage.ringfence("run", place);
     command.args(rule).args(["--", "sh", "-c", script]).output().expect("ringfence can be started")
 }
 
-fn prepare(stage: Stage, place: &Place, files: &str) {
+fn prepare(stage: TestStage, place: &CallerPlace, files: &str) {
     let made = stage.command("sh", place).args(["-ec", files]).output().expect("sh can be started");
     assert!(made.status.success(), "{made:?}");
 }
 
 /// Returns the content of a file as the caller finds it at the end, whatever modes the runs left.
-fn content(stage: Stage, place: &Place, file: &str) -> String {
+fn content(stage: TestStage, place: &CallerPlace, file: &str) -> String {
     let script = format!("find . -type d -exec chmod u+rwx {{}} + ; cat {file}");
     let read =
         stage.command("sh", place).args(["-c", &script]).output().expect("sh can be started");
@@ -46,10 +46,10 @@ fn content(stage: Stage, place: &Place, file: &str) -> String {
 }
 
 #[track_caller]
-fn check_hidden(rings: &[Ring], blinding: &Blinding) {
+fn check_hidden(rings: &[BackendRing], blinding: &BlockedSearch) {
     for stage in stages(rings) {
         for (rule, is_hidden) in [(&[][..], false), (&blinding.rule[..], true)] {
-            let place = Place::of(stage.caller);
+            let place = CallerPlace::for_caller(stage.caller);
             prepare(stage, &place, blinding.files);
             run(stage, &place, &[], blinding.earlier);
             let output = run(stage, &place, rule, blinding.attack);
@@ -66,10 +66,10 @@ fn check_hidden(rings: &[Ring], blinding: &Blinding) {
 }
 
 #[track_caller]
-fn check_protected(rings: &[Ring], blinding: &Blinding, file: &str) {
+fn check_protected(rings: &[BackendRing], blinding: &BlockedSearch, file: &str) {
     for stage in stages(rings) {
         for (rule, is_protected) in [(&[][..], false), (&blinding.rule[..], true)] {
-            let place = Place::of(stage.caller);
+            let place = CallerPlace::for_caller(stage.caller);
             prepare(stage, &place, blinding.files);
             run(stage, &place, &[], blinding.earlier);
             let output = run(stage, &place, rule, blinding.attack);
@@ -98,7 +98,7 @@ fn a_directory_that_cannot_be_searched_stays_hidden_as_a_whole() {
         for pattern in ["conf/deep/.env", "**/.env", "conf/*/.env"] {
             check_hidden(
                 &FAST_RINGS,
-                &Blinding { files, earlier, rule: ["--hide", pattern], attack: OPEN_AND_READ },
+                &BlockedSearch { files, earlier, rule: ["--hide", pattern], attack: OPEN_AND_READ },
             );
         }
     }
@@ -110,15 +110,19 @@ fn a_directory_that_cannot_be_searched_stays_protected() {
     let files = "mkdir -p conf/deep; echo good > conf/deep/file";
     for earlier in ["chmod 000 conf", "chmod 444 conf/deep", "chmod 111 conf/deep"] {
         for pattern in ["conf/deep/file", "**/file"] {
-            let blinding =
-                Blinding { files, earlier, rule: ["--protect", pattern], attack: OPEN_AND_WRITE };
+            let blinding = BlockedSearch {
+                files,
+                earlier,
+                rule: ["--protect", pattern],
+                attack: OPEN_AND_WRITE,
+            };
             check_protected(&FAST_RINGS, &blinding, "conf/deep/file");
         }
     }
 }
 
 #[test]
-fn rules_hold_for_what_symbolic_links_lead_to() {
+fn rules_apply_to_the_targets_of_symbolic_links() {
     require!(root, ordinary_user, binary, user_namespaces, bwrap);
     let linked = "mkdir -p real/deep; echo SECRET > real/deep/x.env; echo good > real/deep/file";
     for (earlier, pattern) in [
@@ -133,14 +137,15 @@ fn rules_hold_for_what_symbolic_links_lead_to() {
         let attack = "cat real/deep/x.env; true";
         check_hidden(
             &FAST_RINGS,
-            &Blinding { files: linked, earlier, rule: ["--hide", pattern], attack },
+            &BlockedSearch { files: linked, earlier, rule: ["--hide", pattern], attack },
         );
     }
     for (earlier, pattern) in
         [("ln -s real conf", "conf/deep/f*"), ("ln -s real/deep inner", "**/inner/file")]
     {
         let attack = "echo EVIL > real/deep/file; true";
-        let blinding = Blinding { files: linked, earlier, rule: ["--protect", pattern], attack };
+        let blinding =
+            BlockedSearch { files: linked, earlier, rule: ["--protect", pattern], attack };
         check_protected(&FAST_RINGS, &blinding, "real/deep/file");
     }
 }
@@ -153,7 +158,7 @@ fn patterns_cover_names_by_their_characters() {
         let files = "echo SECRET > keyé";
         check_hidden(
             &FAST_RINGS,
-            &Blinding { files, earlier: ":", rule, attack: "cat key*; true" },
+            &BlockedSearch { files, earlier: ":", rule, attack: "cat key*; true" },
         );
     }
 }
@@ -174,21 +179,22 @@ fn patterns_cover_every_name_that_they_list() {
         let [read, write]: [&'static str; 2] = [read.leak(), write.leak()];
         check_hidden(
             &FAST_RINGS,
-            &Blinding { files, earlier: ":", rule: ["--hide", pattern], attack: read },
+            &BlockedSearch { files, earlier: ":", rule: ["--hide", pattern], attack: read },
         );
         let blinding =
-            Blinding { files, earlier: ":", rule: ["--protect", pattern], attack: write };
+            BlockedSearch { files, earlier: ":", rule: ["--protect", pattern], attack: write };
         check_protected(&FAST_RINGS, &blinding, &format!("'{file}'"));
     }
 }
 
 #[test]
-fn a_pattern_that_would_guard_less_than_it_says_is_refused() {
+fn a_pattern_that_cannot_cover_all_its_names_is_refused() {
     require!(root, binary, user_namespaces);
-    let stage = Stage { ring: Ring::Native, caller: Caller::Root };
+    let stage = TestStage { ring: BackendRing::Native, caller: Caller::Root };
     for pattern in ["sec[/]key", "{a,**}/key", "sec/{key,}"] {
         for rule in ["--hide", "--protect"] {
-            let output = run(stage, &Place::of(stage.caller), &[rule, pattern], "echo ran");
+            let output =
+                run(stage, &CallerPlace::for_caller(stage.caller), &[rule, pattern], "echo ran");
             assert!(!output.status.success() && output.stdout.is_empty(), "{pattern}: {output:?}");
             assert!(
                 String::from_utf8_lossy(&output.stderr).contains(&format!("`{pattern}`")),
@@ -199,7 +205,7 @@ fn a_pattern_that_would_guard_less_than_it_says_is_refused() {
 }
 
 #[test]
-fn rules_hold_for_what_bind_mounts_show_elsewhere() {
+fn rules_apply_to_bind_mounts_of_guarded_files() {
     require!(root, binary, user_namespaces, bwrap);
     for stage in stages(&FAST_RINGS).filter(|stage| stage.caller == Caller::Root) {
         for (mount, shown, other) in [
@@ -214,7 +220,7 @@ fn rules_hold_for_what_bind_mounts_show_elsewhere() {
                 for (pattern, is_guarded) in
                     [("none", false), ("a/key", true), ("a/k*", true), ("a", true)]
                 {
-                    let place = Place::of(stage.caller);
+                    let place = CallerPlace::for_caller(stage.caller);
                     prepare(
                         stage,
                         &place,
@@ -249,10 +255,10 @@ fn rules_hold_for_what_bind_mounts_show_elsewhere() {
 }
 
 #[test]
-fn links_in_a_circle_end_a_search_and_lead_nowhere_else() {
+fn circular_links_end_a_search() {
     require!(root, binary, user_namespaces);
-    let stage = Stage { ring: Ring::Native, caller: Caller::Root };
-    let place = Place::of(stage.caller);
+    let stage = TestStage { ring: BackendRing::Native, caller: Caller::Root };
+    let place = CallerPlace::for_caller(stage.caller);
     let files =
         "for n in $(seq 12); do mkdir d$n; for m in $(seq 12); do ln -s ../d$m d$n/l$m; done; done
         ln -s / all; ln -s . here; ln -s .. up; mkdir s; echo SECRET > s/.env; echo free > s/free";
@@ -269,7 +275,7 @@ fn links_in_a_circle_end_a_search_and_lead_nowhere_else() {
 }
 
 #[test]
-fn what_a_run_closes_behind_itself_is_reported() {
+fn directories_that_a_run_makes_unreadable_are_reported() {
     require!(root, ordinary_user, binary, user_namespaces, bwrap, git);
     for stage in stages(&FAST_RINGS).filter(|stage| stage.caller == Caller::Ordinary) {
         for (files, script, expected) in [
@@ -286,7 +292,7 @@ fn what_a_run_closes_behind_itself_is_reported() {
                 "\".git/config.worktree\"",
             ),
         ] {
-            let place = Place::of(stage.caller);
+            let place = CallerPlace::for_caller(stage.caller);
             prepare(stage, &place, files);
             let output = run(stage, &place, &["--json"], script);
             let said = String::from_utf8_lossy(&output.stdout);
@@ -308,7 +314,7 @@ fn records_cannot_be_removed_behind_a_closed_directory() {
     let attack =
         "chmod -R u+rwx artifacts; rm -r artifacts/executions; ls artifacts/executions; true";
     for stage in stages(&FAST_RINGS) {
-        let place = Place::of(stage.caller);
+        let place = CallerPlace::for_caller(stage.caller);
         let mut kept = stage.ringfence("run", &place);
         kept.args(["--", "false"]).output().expect("ringfence can be started");
         run(stage, &place, &[], "chmod 000 artifacts");
@@ -325,7 +331,7 @@ fn rules_hold_for_hard_links_outside_the_workspace() {
     for stage in stages(&FAST_RINGS) {
         for (flag, is_hidden) in [("--protect", false), ("--hide", true)] {
             for shown in ["--read", "--write"] {
-                let place = Place::of(stage.caller);
+                let place = CallerPlace::for_caller(stage.caller);
                 prepare(stage, &place, "mkdir w r; echo SECRET > w/.env; ln w/.env r/x");
                 let words = ["run", flag, ".env", shown, "../r", "--", "cat", "../r/x"];
                 let said = ringfence_in(stage, &place, "w", &words);
@@ -333,7 +339,7 @@ fn rules_hold_for_hard_links_outside_the_workspace() {
             }
         }
         for (rule, is_protected) in [("other", false), ("file", true)] {
-            let place = Place::of(stage.caller);
+            let place = CallerPlace::for_caller(stage.caller);
             prepare(stage, &place, "mkdir w r; echo good > w/file; ln w/file r/x");
             let words = [
                 "run",
@@ -354,7 +360,7 @@ fn rules_hold_for_hard_links_outside_the_workspace() {
 }
 
 /// Runs `ringfence` in a directory of a place, and returns its output.
-fn ringfence_in(stage: Stage, place: &Place, directory: &str, words: &[&str]) -> String {
+fn ringfence_in(stage: TestStage, place: &CallerPlace, directory: &str, words: &[&str]) -> String {
     let mut command = stage.ringfence(words[0], place);
     command.args(&words[1..]).current_dir(place.path().join(directory));
     let output = command.output().expect("ringfence can be started");
@@ -373,7 +379,7 @@ fn records_cannot_be_removed_by_runs_in_other_directories() {
             ("proj/src", &["--write", ".."]),
         ];
         for (directory, flags) in attacks {
-            let place = Place::of(stage.caller);
+            let place = CallerPlace::for_caller(stage.caller);
             prepare(stage, &place, "mkdir -p proj/src");
             for _ in 0..2 {
                 ringfence_in(stage, &place, "proj", &["run", "--", "false"]);
@@ -395,21 +401,21 @@ fn records_cannot_be_removed_by_runs_in_other_directories() {
 #[test]
 fn rules_hold_in_containers_behind_closed_directories_and_links() {
     require!(root, ordinary_user, binary, docker);
-    let closed = Blinding {
+    let closed = BlockedSearch {
         files: "mkdir -p conf/deep; echo SECRET > conf/deep/.env; echo good > conf/deep/file",
         earlier: "chmod 000 conf",
         rule: ["--hide", "**/.env"],
         attack: OPEN_AND_READ,
     };
-    check_hidden(&[Ring::Docker], &closed);
+    check_hidden(&[BackendRing::Docker], &closed);
     let closed =
-        Blinding { rule: ["--protect", "conf/deep/file"], attack: OPEN_AND_WRITE, ..closed };
-    check_protected(&[Ring::Docker], &closed, "conf/deep/file");
-    let linked = Blinding {
+        BlockedSearch { rule: ["--protect", "conf/deep/file"], attack: OPEN_AND_WRITE, ..closed };
+    check_protected(&[BackendRing::Docker], &closed, "conf/deep/file");
+    let linked = BlockedSearch {
         files: "mkdir -p real/deep; echo SECRET > real/deep/x.env",
         earlier: "ln -s real conf",
         rule: ["--hide", "conf/deep/*.env"],
         attack: "cat real/deep/x.env; true",
     };
-    check_hidden(&[Ring::Docker], &linked);
+    check_hidden(&[BackendRing::Docker], &linked);
 }

@@ -8,17 +8,17 @@ use ringfence_test_ledger::engine::DEV_IMAGE;
 use ringfence_test_ledger::{mcp_python, require};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::keeper::Keeper;
+use crate::keeper::SandboxKeeper;
 
 /// Creates a keeper whose probes are cached before clients start.
-fn keeper(backend: Backend) -> Keeper {
-    let keeper = Keeper::on(backend);
+fn keeper(backend: Backend) -> SandboxKeeper {
+    let keeper = SandboxKeeper::for_root(backend);
     keeper.expect(&mut keeper.ringfence(&["doctor"])); // caches the probes
     keeper
 }
 
 /// Returns a client that runs one of the functions in `mcp_client.py`.
-fn client(keeper: &Keeper, what: &str, flags: &[&str]) -> Command {
+fn client(keeper: &SandboxKeeper, what: &str, flags: &[&str]) -> Command {
     let (mark, home) = keeper.mark();
     let mut client = Command::new(mcp_python().expect("the test requires it"));
     client
@@ -57,7 +57,7 @@ pub(crate) fn check_container(backend: Backend) {
 /// Removes the workspace, which clients fill, and the log of denials, which stays. Everything else
 /// must be gone.
 #[track_caller]
-fn leave(keeper: &Keeper) {
+fn leave(keeper: &SandboxKeeper) {
     // The log may not exist.
     let _ = fs_err::remove_file(keeper.home().join(".local/state/ringfence/egress.jsonl"));
     fs_err::remove_dir_all(keeper.workspace()).expect("it is ours");
@@ -65,31 +65,31 @@ fn leave(keeper: &Keeper) {
 }
 
 #[test]
-fn a_client_on_our_streams_uses_every_tool() {
+fn an_mcp_client_on_standard_streams_uses_every_tool() {
     require!(binary, user_namespaces, python3, mcp_python, cgroup_limits);
     check("on_streams");
 }
 
 #[test]
-fn a_host_that_no_rule_allows_is_denied_and_the_model_hears_which_rule_would() {
+fn mcp_names_the_rule_that_would_allow_a_denied_host() {
     require!(binary, user_namespaces, python3, mcp_python, cgroup_limits);
     check("denied");
 }
 
 #[test]
-fn clients_at_an_address_use_every_tool_each_in_a_sandbox_of_its_own() {
+fn mcp_clients_over_http_use_every_tool_each_in_its_own_sandbox() {
     require!(binary, user_namespaces, python3, mcp_python, cgroup_limits);
     check("at_an_address");
 }
 
 #[test]
-fn what_does_not_belong_at_the_address_is_refused() {
+fn mcp_over_http_refuses_requests_that_are_not_mcp() {
     require!(binary, user_namespaces, python3, mcp_python, cgroup_limits);
     check("hostile");
 }
 
 #[test]
-fn a_sandbox_that_is_up_is_used_and_left_as_it_was() {
+fn mcp_uses_a_running_sandbox_and_leaves_it_running() {
     require!(binary, user_namespaces, python3, mcp_python, cgroup_limits);
     let keeper = keeper(Backend::Native);
     keeper.expect(&mut keeper.up("kept"));
@@ -99,7 +99,7 @@ fn a_sandbox_that_is_up_is_used_and_left_as_it_was() {
 }
 
 #[test]
-fn what_cannot_be_a_workspace_is_refused_before_a_client_is_let_in() {
+fn mcp_refuses_an_invalid_workspace_before_it_accepts_clients() {
     require!(binary, user_namespaces, cgroup_limits);
     let keeper = keeper(Backend::Native);
     let serve = |workspace: &str| {
@@ -133,7 +133,7 @@ fn what_cannot_be_a_workspace_is_refused_before_a_client_is_let_in() {
 /// Starts a client that starts everything it can, kills the process that `victim` returns, and
 /// checks that nothing is left.
 #[track_caller]
-fn check_killed(victim: impl FnOnce(&Keeper, &Child) -> u32) {
+fn check_killed(victim: impl FnOnce(&SandboxKeeper, &Child) -> u32) {
     let keeper = keeper(Backend::Native);
     let mut child = client(&keeper, "left_alone", &["--backend", "native"])
         .stdout(Stdio::piped())
@@ -156,13 +156,13 @@ fn check_killed(victim: impl FnOnce(&Keeper, &Child) -> u32) {
 }
 
 #[test]
-fn a_client_that_is_killed_leaves_nothing() {
+fn a_killed_mcp_client_leaves_no_sandbox() {
     require!(binary, user_namespaces, python3, mcp_python, cgroup_limits);
     check_killed(|_, child| child.id());
 }
 
 #[test]
-fn a_server_that_is_killed_leaves_nothing() {
+fn a_killed_mcp_server_leaves_no_sandbox() {
     require!(binary, user_namespaces, python3, mcp_python, cgroup_limits);
     check_killed(|keeper, _| {
         let is_server = |words: &[String]| words.get(1).is_some_and(|word| word == "mcp");

@@ -5,25 +5,26 @@ use std::path::Path;
 use ringfence::Backend;
 use ringfence_test_ledger::{e2b_python, playwright_python, require};
 
-use crate::keeper::Keeper;
-use crate::served::{Served, expect_nothing_left, log_of, script};
+use crate::keeper::SandboxKeeper;
+use crate::served::{RunningServer, expect_nothing_left, log_of, script};
 
 /// Template whose sandboxes may reach one host and no other.
 const CONFIG: &str = "[templates.allowing]\npolicy = 'allowing.toml'\n";
-const POLICY: &str = "allow_weaker = ['memory']\n[network]\nmode = 'allow'\nallow = ['allowed.example']\n[limits]\nmemory = '512M'\n";
+const POLICY: &str = "allow_weaker = ['memory']\n[network]\nmode = 'allow'\nallow = \
+                      ['allowed.example']\n[limits]\nmemory = '512M'\n";
 
 /// Starts a server with that template.
 #[track_caller]
-fn served(keeper: &Keeper) -> Served<'_> {
+fn served(keeper: &SandboxKeeper) -> RunningServer<'_> {
     let config = keeper.home().join("server.toml");
     fs_err::write(&config, CONFIG).expect("the home is ours");
     fs_err::write(keeper.home().join("allowing.toml"), POLICY).expect("the home is ours");
-    Served::with(keeper, &["--config", config.to_str().expect("it is text")])
+    RunningServer::start_with_flags(keeper, &["--config", config.to_str().expect("it is text")])
 }
 
 /// Runs one act of `page.py` on the page, in a browser of its own.
 #[track_caller]
-fn browse(keeper: &Keeper, server: &Served<'_>, act: &str, more: &[&str]) {
+fn browse(keeper: &SandboxKeeper, server: &RunningServer<'_>, act: &str, more: &[&str]) {
     let mut command = script(playwright_python().expect("the test requires it"), "page.py");
     command
         .args([&server.url, act])
@@ -42,7 +43,7 @@ fn browse(keeper: &Keeper, server: &Served<'_>, act: &str, more: &[&str]) {
 }
 
 #[track_caller]
-fn leave(keeper: &Keeper, server: Served<'_>) {
+fn leave(keeper: &SandboxKeeper, server: RunningServer<'_>) {
     server.end();
     for name in ["server.toml", "allowing.toml", ".local/state/ringfence/egress.jsonl"] {
         // The log exists only if something was denied.
@@ -53,14 +54,14 @@ fn leave(keeper: &Keeper, server: Served<'_>) {
 
 #[track_caller]
 fn check(act: &str) {
-    let keeper = Keeper::on(Backend::Native);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
     let server = served(&keeper);
     browse(&keeper, &server, act, &[]);
     leave(&keeper, server);
 }
 
 #[test]
-fn a_sandbox_lives_on_the_page_with_its_charts_promises_policy_and_terminal() {
+fn the_page_shows_charts_promises_policy_and_terminal_of_a_sandbox() {
     require!(
         root,
         binary,
@@ -90,13 +91,13 @@ fn a_sandbox_is_paused_and_resumed_on_the_page() {
 }
 
 #[test]
-fn files_are_brought_and_fetched_on_the_page_and_hostile_names_are_text() {
+fn the_page_transfers_files_and_shows_hostile_names_as_text() {
     require!(root, binary, user_namespaces, cgroup_limits, e2b_python, playwright_python, chromium);
     check("files");
 }
 
 #[test]
-fn what_is_run_and_denied_shows_on_the_page_as_it_happens() {
+fn the_page_shows_commands_and_denials_as_they_happen() {
     require!(
         root,
         binary,
@@ -112,7 +113,7 @@ fn what_is_run_and_denied_shows_on_the_page_as_it_happens() {
 }
 
 #[test]
-fn a_command_is_shown_as_it_was_started_however_it_is_dressed_up() {
+fn the_page_shows_a_disguised_command_as_it_was_started() {
     require!(root, binary, user_namespaces, cgroup_limits, e2b_python, playwright_python, chromium);
     check("deceived");
 }
@@ -139,9 +140,9 @@ fn the_page_is_used_with_a_keyboard_alone() {
 }
 
 #[test]
-fn a_key_lets_in_and_shows_its_own_sandboxes_alone() {
+fn the_page_shows_only_the_sandboxes_of_its_key() {
     require!(root, binary, user_namespaces, cgroup_limits, e2b_python, playwright_python, chromium);
-    let keeper = Keeper::on(Backend::Native);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
     let create = |name: &str| {
         keeper.expect(&mut keeper.ringfence(&["keys", "create", name])).trim_end().to_owned()
     };
@@ -160,7 +161,7 @@ fn a_key_lets_in_and_shows_its_own_sandboxes_alone() {
 
 /// With `RINGFENCE_BLESS=1`, the test takes longer and saves screenshots for the documentation.
 #[test]
-fn the_page_is_drawn_in_the_dark_and_in_the_light() {
+fn the_page_has_a_dark_and_a_light_theme() {
     require!(
         root,
         binary,

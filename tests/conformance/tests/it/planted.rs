@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Output;
 
-use conformance::{Caller, Place, Ring, Stage};
+use conformance::{BackendRing, Caller, CallerPlace, TestStage};
 use ringfence_test_ledger::{binary, require};
 use serde_json::{Value, json};
 
@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 /// a program.
 const ELSEWHERE: &str = "\
 mkdir -p elsewhere/objects elsewhere/refs && echo ref: refs/heads/main > elsewhere/HEAD &&
-printf '[core]\\n\\trepositoryformatversion = 0\\n\\tfsmonitor = \"touch stolen; false\"\\n' > elsewhere/config";
+printf '[core]\\n\\trepositoryformatversion = 0\\n\\tfsmonitor = \"touch stolen; false\"\\n' > \
+elsewhere/config";
 
 fn git(directory: &Path, arguments: &[&str]) -> Output {
     let mut git = std::process::Command::new("git");
@@ -27,8 +28,8 @@ fn must_git(directory: &Path, arguments: &[&str]) {
 }
 
 /// Runs a script in `workspace` and returns the result.
-fn run(ring: Ring, place: &Place, workspace: &Path, script: &str) -> Value {
-    let mut command = Stage { ring, caller: Caller::Root }.ringfence("run", place);
+fn run(ring: BackendRing, place: &CallerPlace, workspace: &Path, script: &str) -> Value {
+    let mut command = TestStage { ring, caller: Caller::Root }.ringfence("run", place);
     command
         .args(["--json", "--workspace"])
         .arg(workspace)
@@ -41,9 +42,10 @@ fn run(ring: Ring, place: &Place, workspace: &Path, script: &str) -> Value {
 /// Runs a script that plants something, and checks that git on the host follows it.
 #[track_caller]
 fn check(prepare: impl Fn(&Path), script: &str, expected: &[&str]) {
-    let place = Place::of(Caller::Root);
+    let place = CallerPlace::for_caller(Caller::Root);
     prepare(place.path());
-    let result = run(Ring::Native, &place, place.path(), &format!("{ELSEWHERE} && {script}"));
+    let result =
+        run(BackendRing::Native, &place, place.path(), &format!("{ELSEWHERE} && {script}"));
     assert_eq!(
         (&result["ok"], &result["meta"]["planted"]),
         (&true.into(), &json!(expected)),
@@ -68,7 +70,7 @@ fn a_redirection_of_git_to_other_hooks_and_settings_is_reported() {
 }
 
 #[test]
-fn a_git_file_that_names_a_repository_of_the_attackers_is_reported() {
+fn a_git_file_that_names_the_attackers_repository_is_reported() {
     require!(root, binary, user_namespaces, git);
     let reported = [".git", "elsewhere"];
     check(|_| {}, "echo 'gitdir: elsewhere' > .git", &reported);
@@ -88,10 +90,10 @@ fn a_workspace_that_becomes_a_bare_repository_is_reported() {
 }
 
 #[test]
-fn git_works_in_a_worktree_that_cannot_have_git_on_the_host_run_anything() {
+fn git_works_in_a_worktree_without_running_planted_programs_on_the_host() {
     require!(root, binary, user_namespaces, git, bwrap);
-    for ring in [Ring::Native, Ring::Bwrap] {
-        let place = Place::of(Caller::Root);
+    for ring in [BackendRing::Native, BackendRing::Bwrap] {
+        let place = CallerPlace::for_caller(Caller::Root);
         let [main, tree] = ["main", "tree"].map(|name| place.path().join(name));
         fs_err::create_dir(&main).unwrap();
         must_git(&main, &["init", "-q"]);
@@ -99,7 +101,8 @@ fn git_works_in_a_worktree_that_cannot_have_git_on_the_host_run_anything() {
         must_git(&main, &["worktree", "add", "-q", "../tree"]);
 
         let work = "echo 1 > file && git add file && git status --short && git log --format=%s &&
-            git -c user.name=demo -c user.email=demo@example.org commit -q -m two && git checkout -q -b other";
+            git -c user.name=demo -c user.email=demo@example.org commit -q -m two && git checkout \
+            -q -b other";
         let result = run(ring, &place, &tree, work);
         assert_eq!(
             (&result["ok"], &result["stdout"]),
@@ -114,7 +117,8 @@ fn git_works_in_a_worktree_that_cannot_have_git_on_the_host_run_anything() {
             "cd {} || exit; for file in commondir gitdir; do
                 echo x > worktrees/tree/$file; rm -f worktrees/tree/$file; mv x worktrees/tree/$file
             done
-            mv worktrees away; mv worktrees/tree worktrees/away; echo x > config; echo x > hooks/pre-commit",
+            mv worktrees away; mv worktrees/tree worktrees/away; echo x > config; echo x > \
+            hooks/pre-commit",
             repository.display()
         );
         run(ring, &place, &tree, &attack);
@@ -150,11 +154,12 @@ fn await_file(path: &Path) {
 }
 
 #[test]
-fn a_run_that_is_killed_from_outside_reports_what_it_planted() {
+fn a_run_killed_from_outside_reports_its_planted_files() {
     require!(root, binary, user_namespaces, git);
-    let place = Place::of(Caller::Root);
+    let place = CallerPlace::for_caller(Caller::Root);
     must_git(place.path(), &["init", "-q"]);
-    let mut command = Stage { ring: Ring::Native, caller: Caller::Root }.ringfence("run", &place);
+    let mut command =
+        TestStage { ring: BackendRing::Native, caller: Caller::Root }.ringfence("run", &place);
     let script = planting("touch planted && exec sleep 600");
     command.args(["--", "sh", "-c", &script]).stderr(std::process::Stdio::piped());
     let run = command.spawn().expect("ringfence can be started");
@@ -169,17 +174,18 @@ fn a_run_that_is_killed_from_outside_reports_what_it_planted() {
     let output = run.wait_with_output().unwrap();
     let words = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(125), "{words}");
-    let expected = "error: the run made, changed or removed `.git/commondir`, `elsewhere`, and failed: \
+    let expected = "error: the run made, changed or removed `.git/commondir`, `elsewhere`, and \
+                    failed: \
                     the sandbox was killed from outside";
     assert!(words.contains(expected), "{words}");
 }
 
 #[test]
-fn stopping_a_sandbox_reports_what_its_processes_planted_in_the_background() {
+fn stopping_a_sandbox_reports_files_planted_in_the_background() {
     require!(root, binary, user_namespaces, git);
-    let place = Place::of(Caller::Root);
+    let place = CallerPlace::for_caller(Caller::Root);
     must_git(place.path(), &["init", "-q"]);
-    let stage = Stage { ring: Ring::Native, caller: Caller::Root };
+    let stage = TestStage { ring: BackendRing::Native, caller: Caller::Root };
     let ringfence = |words: &[&str]| {
         let output =
             stage.command(binary(), &place).args(words).output().expect("ringfence can be started");

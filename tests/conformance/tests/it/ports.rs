@@ -8,7 +8,7 @@ use std::time::Duration;
 use ringfence_test_ledger::engine::DEV_IMAGE;
 use ringfence_test_ledger::require;
 
-use crate::scene::{DOCKER, Engine, PATIENCE, PODMAN, Scene, expect_success};
+use crate::scene::{DOCKER, Engine, EngineScene, PODMAN, WAIT_TIMEOUT, expect_success};
 
 /// Program that prints its port, and sends a text to every client.
 const SERVER: &str = "
@@ -36,7 +36,7 @@ fn begin(command: &mut Command) -> (Child, String) {
 /// Connects to an address and returns what the server sends.
 fn hear(address: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("somebody listens there");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a time can be set");
+    stream.set_read_timeout(Some(WAIT_TIMEOUT)).expect("a time can be set");
     let mut heard = String::new();
     stream.read_to_string(&mut heard).expect("it ends in time");
     heard
@@ -54,7 +54,7 @@ fn leads_inside(address: &str) -> bool {
 
 #[track_caller]
 fn a_port_is_forwarded(engine: Engine) {
-    let scene = Scene::new(engine, "forwarded");
+    let scene = EngineScene::new(engine, "forwarded");
     scene.start(DEV_IMAGE, &["--net", "closed"]);
     let exec = ["exec", &scene.name, "--", "python3", "-c", SERVER];
     let (mut server, inside) = begin(&mut scene.ringfence(&exec));
@@ -81,13 +81,13 @@ fn a_port_is_forwarded(engine: Engine) {
 }
 
 #[test]
-fn a_port_inside_a_closed_docker_container_is_forwarded_as_long_as_it_is_there() {
+fn a_port_of_a_closed_docker_container_is_forwarded_while_it_is_open() {
     require!(binary, docker, test_image_dev);
     a_port_is_forwarded(DOCKER);
 }
 
 #[test]
-fn a_port_inside_a_closed_podman_container_is_forwarded_as_long_as_it_is_there() {
+fn a_port_of_a_closed_podman_container_is_forwarded_while_it_is_open() {
     require!(binary, podman, test_image_dev);
     a_port_is_forwarded(PODMAN);
 }

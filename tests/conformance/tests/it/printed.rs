@@ -7,13 +7,15 @@ use std::process::Command;
 use ringfence::Backend;
 use ringfence_test_ledger::require;
 
-use crate::keeper::Keeper;
+use crate::keeper::SandboxKeeper;
 
 /// Name with terminal control: it sets the title, clears the screen, overwrites the line, and
 /// reverses text.
-const HOSTILE: &str = "o\u{1b}]0;owned\u{7}\u{1b}[2J\r\u{8}\u{7f}\u{9b}31m\u{9d}0;x\u{9c}\u{202e}\u{2066}\u{200f}\u{2028}e";
+const HOSTILE: &str = "o\u{1b}]0;owned\u{7}\u{1b}[2J\r\u{8}\u{7f}\u{9b}31m\
+    \u{9d}0;x\u{9c}\u{202e}\u{2066}\u{200f}\u{2028}e";
 /// The same name, escaped for TOML.
-const IN_TOML: &str = "o\\u001b]0;owned\\u0007\\u001b[2J\\r\\b\\u007f\\u009b31m\\u009d0;x\\u009c\\u202e\\u2066\\u200f\\u2028e";
+const IN_TOML: &str = "o\\u001b]0;owned\\u0007\\u001b[2J\\r\\b\\u007f\\u009b31m\
+    \\u009d0;x\\u009c\\u202e\\u2066\\u200f\\u2028e";
 
 /// Returns true if a character controls a terminal or changes how text is read. The list is
 /// independent of ringfence's own.
@@ -29,12 +31,12 @@ fn steers(character: char) -> bool {
 }
 
 /// The wrong outputs of commands.
-struct Checked<'a> {
-    keeper: &'a Keeper,
+struct OutputCheck<'a> {
+    keeper: &'a SandboxKeeper,
     wrong: Vec<String>,
 }
 
-impl Checked<'_> {
+impl OutputCheck<'_> {
     /// Runs a command that must report the hostile text, without its control characters.
     fn check(&mut self, command: &mut Command) {
         let outcome = self.keeper.run(command);
@@ -53,16 +55,18 @@ impl Checked<'_> {
 }
 
 #[test]
-fn names_and_values_of_strangers_do_not_steer_the_terminal() {
+fn untrusted_names_and_values_do_not_control_the_terminal() {
     require!(root, ordinary_user, binary, user_namespaces, ordinary_user_namespaces, bwrap);
-    for keeper in [Backend::Native, Backend::Bwrap].into_iter().flat_map(Keeper::each_on) {
+    for keeper in
+        [Backend::Native, Backend::Bwrap].into_iter().flat_map(SandboxKeeper::for_each_user)
+    {
         check_all_printed(&keeper);
     }
 }
 
 #[track_caller]
-fn check_all_printed(keeper: &Keeper) {
-    let mut checked = Checked { keeper, wrong: Vec::new() };
+fn check_all_printed(keeper: &SandboxKeeper) {
+    let mut checked = OutputCheck { keeper, wrong: Vec::new() };
     let workspace = keeper.workspace();
     let project = workspace.join("ringfence.toml");
     let run = |more: &[&str]| {
@@ -74,7 +78,8 @@ fn check_all_printed(keeper: &Keeper) {
     // Use values of a project's settings.
     for text in [
         format!(
-            "[filesystem]\nhide = [\"{IN_TOML}\"]\nprotect = [\".git/config\", \".git/hooks\", \"{IN_TOML}\"]\n"
+            "[filesystem]\nhide = [\"{IN_TOML}\"]\nprotect = \
+             [\".git/config\", \".git/hooks\", \"{IN_TOML}\"]\n"
         ),
         format!("[env]\nset = {{ \"{IN_TOML}\" = \"x\" }}\n[filesystem]\nhide = [\"{IN_TOML}\"]\n"),
     ] {

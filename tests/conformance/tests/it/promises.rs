@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use conformance::document::{Certificates, completed, contradictions, split_kernels, write};
-use conformance::{Ring, Stage, certificate};
+use conformance::{BackendRing, TestStage, certificate};
 use ringfence_test_ledger::require;
 
 use crate::egress::documented;
 
 #[test]
-fn the_documented_promises_are_those_that_were_found_here() {
+fn the_documented_promises_match_the_results_of_this_host() {
     require!(
         root,
         binary,
@@ -22,8 +22,9 @@ fn the_documented_promises_are_those_that_were_found_here() {
     );
     require!(python3, own_network);
     // A ring that is not available is not tested and contradicts nothing.
-    let given: Vec<Ring> = Ring::DOCUMENTED.into_iter().filter(|ring| ring.is_given()).collect();
-    let stages = given.iter().copied().flat_map(Stage::all_on);
+    let given: Vec<BackendRing> =
+        BackendRing::DOCUMENTED.into_iter().filter(|ring| ring.is_given()).collect();
+    let stages = given.iter().copied().flat_map(TestStage::all_on);
     let certificates: Certificates = stages.map(|stage| (stage, certificate(stage))).collect();
     let found = write(&certificates, &documented(&given));
 

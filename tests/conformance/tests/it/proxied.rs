@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use ringfence_test_ledger::require;
 use serde_json::{Value, json};
 
-use crate::engines::{ENGINES, Kept, place, said};
+use crate::engines::{ENGINES, EngineSandbox, place, said};
 
 /// A server with one page, on every address of the host.
-struct Server {
+struct PageServer {
     address: IpAddr,
     port: u16,
 }
 
-impl Server {
-    fn start() -> Server {
+impl PageServer {
+    fn start() -> PageServer {
         let listener = TcpListener::bind("0.0.0.0:0").expect("a port can be had");
         let port = listener.local_addr().expect("it is bound").port();
         std::thread::spawn(move || {
@@ -31,33 +31,33 @@ impl Server {
         // Find the address from which the host would connect. A connected UDP socket sends nothing.
         let probe = UdpSocket::bind("0.0.0.0:0").expect("a port can be had");
         probe.connect("203.0.113.1:9").expect("the tests' place has a way out that leads nowhere");
-        Server { address: probe.local_addr().expect("it is bound").ip(), port }
+        PageServer { address: probe.local_addr().expect("it is bound").ip(), port }
     }
 }
 
 /// Returns the resources that the engine has for a sandbox.
-fn made(kept: &Kept<'_>) -> Vec<String> {
+fn made(kept: &EngineSandbox<'_>) -> Vec<String> {
     let engine = kept.stage.ring.engine().expect("the test requires it");
     engine.labelled(&format!("dev.ringfence.name={}", kept.name)).expect("the engine answers")
 }
 
 /// Starts a sandbox in its own network that allows `rule`.
 #[track_caller]
-fn up(kept: &Kept<'_>, rule: &str) {
+fn up(kept: &EngineSandbox<'_>, rule: &str) {
     let output = kept.up(&["--proxy", "--allow", rule]);
     assert!(output.status.success(), "{:?}: {}", kept.stage, said(&output));
     assert_eq!(made(kept).len(), 3, "{:?}: a sandbox, a proxy and a network", kept.stage);
 }
 
 #[test]
-fn the_proxy_is_the_only_way_out_of_its_network_and_goes_with_the_sandbox() {
+fn the_proxy_is_the_only_exit_and_ends_with_the_sandbox() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
-    let (server, other) = (Server::start(), Server::start());
+    let (server, other) = (PageServer::start(), PageServer::start());
     let (host, allowed, denied) =
         (server.address.to_string(), server.port.to_string(), other.port.to_string());
     for stage in ENGINES {
         let place = place(stage);
-        let kept = Kept::new(stage, &place);
+        let kept = EngineSandbox::new(stage, &place);
         up(&kept, &format!("{host}:{allowed}"));
         let script = include_str!("proxied.py");
         let words =
@@ -68,7 +68,8 @@ fn the_proxy_is_the_only_way_out_of_its_network_and_goes_with_the_sandbox() {
         let seen: Value = serde_json::from_str(result["stdout"].as_str().expect("it is text"))
             .unwrap_or_else(|error| panic!("{stage:?}: {error}: {result}"));
         let expected = json!({
-            "allowed": 200, "denied": 403, "own": 200, "connected": [], "resolved": [], "addresses of IPv6": [],
+            "allowed": 200, "denied": 403, "own": 200,
+            "connected": [], "resolved": [], "addresses of IPv6": [],
         });
         assert_eq!(seen, expected, "{stage:?}");
         let denials = result["meta"]["denials"].as_array().expect("it is a list");
@@ -88,15 +89,15 @@ fn the_proxy_is_the_only_way_out_of_its_network_and_goes_with_the_sandbox() {
 }
 
 #[test]
-fn a_proxy_and_its_network_are_swept_when_their_owner_was_killed() {
+fn a_proxy_and_its_network_are_swept_after_their_owner_is_killed() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
     for stage in ENGINES {
         let place = place(stage);
-        let kept = Kept::new(stage, &place);
+        let kept = EngineSandbox::new(stage, &place);
         up(&kept, "example.com");
         kept.kill_owner();
         assert!(!made(&kept).is_empty(), "{stage:?}: nobody was left to remove it");
-        let next = Kept {
+        let next = EngineSandbox {
             name: format!("{}-next", kept.name),
             home: kept.home.clone(),
             stage,
@@ -114,11 +115,11 @@ fn a_proxy_and_its_network_are_swept_when_their_owner_was_killed() {
 }
 
 #[test]
-fn a_proxy_beside_a_container_is_refused_where_it_has_no_use() {
+fn a_proxy_for_a_container_is_refused_where_it_is_useless() {
     require!(root, binary, docker, test_image_dev);
     let stage = ENGINES[0];
     let place = place(stage);
-    let kept = Kept::new(stage, &place);
+    let kept = EngineSandbox::new(stage, &place);
     for (flags, words) in [
         (
             &["--proxy", "--net", "open"][..],

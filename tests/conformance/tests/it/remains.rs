@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 
 /// A process of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Process {
+pub(crate) struct HostProcess {
     pub(crate) id: u32,
     pub(crate) parent: u32,
     pub(crate) is_zombie: bool,
     pub(crate) words: Vec<String>,
 }
 
-impl Process {
-    fn read(id: u32) -> Option<Process> {
+impl HostProcess {
+    fn read(id: u32) -> Option<HostProcess> {
         let stat = fs_err::read_to_string(format!("/proc/{id}/stat")).ok()?;
         // The name in parentheses may contain any character: proc_pid_stat(5).
         let mut fields = stat.rsplit_once(") ")?.1.split(' ');
@@ -23,7 +23,7 @@ impl Process {
         let words = fs_err::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
         let words =
             String::from_utf8_lossy(&words).split_terminator('\0').map(str::to_owned).collect();
-        Some(Process { id, parent, is_zombie: state == "Z", words })
+        Some(HostProcess { id, parent, is_zombie: state == "Z", words })
     }
 
     /// Returns true if the program, the arguments or the environment of the process name a
@@ -60,7 +60,7 @@ impl Process {
     }
 }
 
-impl fmt::Display for Process {
+impl fmt::Display for HostProcess {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             formatter,
@@ -91,12 +91,12 @@ pub(crate) fn memory(process: &str) -> u64 {
 
 /// Returns the processes that name a directory, and their zombie children, without the calling
 /// process.
-pub(crate) fn processes(directory: &Path) -> Vec<Process> {
+pub(crate) fn processes(directory: &Path) -> Vec<HostProcess> {
     let entries = fs_err::read_dir("/proc").expect("/proc can be listed").flatten();
     let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let all: Vec<Process> =
-        ids.filter(|id| *id != std::process::id()).filter_map(Process::read).collect();
-    let named: Vec<&Process> = all.iter().filter(|process| process.names(directory)).collect();
+    let all: Vec<HostProcess> =
+        ids.filter(|id| *id != std::process::id()).filter_map(HostProcess::read).collect();
+    let named: Vec<&HostProcess> = all.iter().filter(|process| process.names(directory)).collect();
     let ids: BTreeSet<u32> = named.iter().map(|process| process.id).collect();
     let dead = all.iter().filter(|process| process.is_zombie && ids.contains(&process.parent));
     named.iter().copied().chain(dead).cloned().collect()

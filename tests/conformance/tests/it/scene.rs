@@ -12,7 +12,7 @@ use ringfence_test_ledger::{User, binary};
 use tempfile::TempDir;
 
 /// Time limit for each wait on a busy host.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 /// The engines of the tests, and the user who works with each.
 pub(crate) const DOCKER: Engine = Engine {
     backend: "docker",
@@ -42,7 +42,7 @@ pub(crate) struct Engine {
     caller: Caller,
 }
 
-pub(crate) struct Scene {
+pub(crate) struct EngineScene {
     pub(crate) engine: Engine,
     pub(crate) name: String,
     home: TempDir,
@@ -51,8 +51,8 @@ pub(crate) struct Scene {
     agent: Option<Child>,
 }
 
-impl Scene {
-    pub(crate) fn new(engine: Engine, name: &str) -> Scene {
+impl EngineScene {
+    pub(crate) fn new(engine: Engine, name: &str) -> EngineScene {
         let user = match engine.caller {
             Caller::Root => None,
             Caller::Ordinary => Some(User::for_tests().expect("the test requires one")),
@@ -63,12 +63,12 @@ impl Scene {
             directory
         };
         let name = format!("{name}-{}-{}", engine.backend, std::process::id());
-        Scene { engine, name, home: directory(), workspace: directory(), user, agent: None }
+        EngineScene { engine, name, home: directory(), workspace: directory(), user, agent: None }
     }
 
     /// Creates a scene with an SSH key, which an ssh-agent holds.
-    pub(crate) fn with_key(engine: Engine, name: &str) -> Scene {
-        let mut scene = Scene::new(engine, name);
+    pub(crate) fn with_key(engine: Engine, name: &str) -> EngineScene {
+        let mut scene = EngineScene::new(engine, name);
         for directory in [".ssh", ".ssh/config.d"] {
             fs_err::create_dir(scene.path(directory)).expect("the home is ours");
             give(&scene.path(directory), scene.user.as_ref());
@@ -92,8 +92,8 @@ impl Scene {
     }
 
     /// Creates a scene with a key and a development container that is up.
-    pub(crate) fn up(engine: Engine, name: &str, flags: &[&str]) -> Scene {
-        let scene = Scene::with_key(engine, name);
+    pub(crate) fn up(engine: Engine, name: &str, flags: &[&str]) -> EngineScene {
+        let scene = EngineScene::with_key(engine, name);
         scene.start(DEV_IMAGE, flags);
         scene
     }
@@ -138,7 +138,7 @@ impl Scene {
     }
 }
 
-impl Drop for Scene {
+impl Drop for EngineScene {
     fn drop(&mut self) {
         let _ = self.ringfence(&["stop", &self.name]).output(); // the sandbox may not have come up
         if let Some(agent) = &mut self.agent {
@@ -160,7 +160,7 @@ fn give(path: &Path, user: Option<&User>) {
 pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(begun.elapsed() < WAIT_TIMEOUT, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

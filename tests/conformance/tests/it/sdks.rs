@@ -6,13 +6,13 @@ use std::process::Command;
 use ringfence::Backend;
 use ringfence_test_ledger::{e2b_javascript, frameworks_python, openai_agents_python, require};
 
-use crate::keeper::Keeper;
-use crate::served::{Served, expect_nothing_left, script};
+use crate::keeper::SandboxKeeper;
+use crate::served::{RunningServer, expect_nothing_left, script};
 
 #[track_caller]
 fn check(script: Command) {
-    let keeper = Keeper::on(Backend::Native);
-    let server = Served::by(&keeper);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
+    let server = RunningServer::start(&keeper);
     server.drive(script);
     server.end();
     expect_nothing_left(&keeper);

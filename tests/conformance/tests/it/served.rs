@@ -10,53 +10,53 @@ use ringfence::Backend;
 use ringfence_test_ledger::{e2b_javascript, e2b_python, require};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::asks::Client;
+use crate::asks::RawClient;
 use crate::interpreters::until;
-use crate::keeper::{Keeper, PATIENCE};
+use crate::keeper::{SandboxKeeper, WAIT_TIMEOUT};
 
 /// A running server of a keeper.
-pub(crate) struct Served<'a> {
-    keeper: &'a Keeper,
+pub(crate) struct RunningServer<'a> {
+    keeper: &'a SandboxKeeper,
     pub(crate) process: Child,
     pub(crate) url: String,
 }
 
-impl<'a> Served<'a> {
+impl<'a> RunningServer<'a> {
     /// Starts a server on a free port.
     #[track_caller]
-    pub(crate) fn by(keeper: &'a Keeper) -> Served<'a> {
-        Served::with(keeper, &[])
+    pub(crate) fn start(keeper: &'a SandboxKeeper) -> RunningServer<'a> {
+        RunningServer::start_with_flags(keeper, &[])
     }
 
     /// Starts a server with additional flags.
     #[track_caller]
-    pub(crate) fn with(keeper: &'a Keeper, flags: &[&str]) -> Served<'a> {
-        Served::told(keeper, flags, &[])
+    pub(crate) fn start_with_flags(keeper: &'a SandboxKeeper, flags: &[&str]) -> RunningServer<'a> {
+        RunningServer::told(keeper, flags, &[])
     }
 
     /// Starts a server with settings, which are written to a file in the workspace.
     #[track_caller]
-    pub(crate) fn configured(keeper: &'a Keeper, settings: &str) -> Served<'a> {
+    pub(crate) fn configured(keeper: &'a SandboxKeeper, settings: &str) -> RunningServer<'a> {
         let config = keeper.workspace().join("server.toml");
         fs_err::write(&config, settings).expect("the workspace is ours");
-        Served::with(keeper, &["--config", config.to_str().expect("it is text")])
+        RunningServer::start_with_flags(keeper, &["--config", config.to_str().expect("it is text")])
     }
 
     /// Starts a server with additional flags and variables.
     #[track_caller]
     pub(crate) fn told(
-        keeper: &'a Keeper,
+        keeper: &'a SandboxKeeper,
         flags: &[&str],
         variables: &[(&str, &str)],
-    ) -> Served<'a> {
+    ) -> RunningServer<'a> {
         let mut command = keeper.ringfence(&["serve", "--listen", "127.0.0.1:0"]);
         command.args(flags).envs(variables.iter().copied());
-        Served::run(keeper, command)
+        RunningServer::run(keeper, command)
     }
 
     /// Starts a server with a prepared command.
     #[track_caller]
-    pub(crate) fn run(keeper: &'a Keeper, mut command: Command) -> Served<'a> {
+    pub(crate) fn run(keeper: &'a SandboxKeeper, mut command: Command) -> RunningServer<'a> {
         let log = fs_err::OpenOptions::new()
             .create(true)
             .append(true)
@@ -68,7 +68,7 @@ impl<'a> Served<'a> {
         let output = process.stdout.take().expect("it was asked for");
         BufReader::new(output).read_line(&mut url).expect("it is text");
         assert!(url.contains("://127.0.0.1:"), "{url}: {}", log_of(keeper));
-        Served { keeper, process, url: url.trim_end().to_owned() }
+        RunningServer { keeper, process, url: url.trim_end().to_owned() }
     }
 
     /// Notes the processes that keep the sandboxes of the server.
@@ -116,13 +116,13 @@ impl<'a> Served<'a> {
         kill_process(Pid::from_child(&self.process), Signal::TERM).expect("it is ours");
         let begun = Instant::now();
         while self.process.try_wait().expect("it is ours").is_none() {
-            assert!(begun.elapsed() < PATIENCE, "it does not end: {}", log_of(self.keeper));
+            assert!(begun.elapsed() < WAIT_TIMEOUT, "it does not end: {}", log_of(self.keeper));
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
     }
 }
 
-impl Drop for Served<'_> {
+impl Drop for RunningServer<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let log = log_of(self.keeper);
@@ -135,12 +135,12 @@ impl Drop for Served<'_> {
 }
 
 /// A page of this machine's own, served until the test ends.
-struct Page {
+struct ServedPage {
     port: u16,
 }
 
-impl Page {
-    fn serve() -> Page {
+impl ServedPage {
+    fn serve() -> ServedPage {
         let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
         let port = listener.local_addr().expect("it listens").port();
         std::thread::spawn(move || {
@@ -151,7 +151,7 @@ impl Page {
                 let _ = (&stream).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
             }
         });
-        Page { port }
+        ServedPage { port }
     }
 }
 
@@ -163,13 +163,13 @@ pub(crate) fn script(interpreter: impl Into<PathBuf>, name: &str) -> Command {
     command
 }
 
-pub(crate) fn log_of(keeper: &Keeper) -> String {
+pub(crate) fn log_of(keeper: &SandboxKeeper) -> String {
     fs_err::read_to_string(keeper.home().join("server.log")).unwrap_or_default()
 }
 
 /// Checks that nothing is left of a server's sandboxes, and removes the server's other files.
 #[track_caller]
-pub(crate) fn expect_nothing_left(keeper: &Keeper) {
+pub(crate) fn expect_nothing_left(keeper: &SandboxKeeper) {
     let server = keeper.server();
     for kind in ["workspaces", "snapshots"] {
         let left = fs_err::read_dir(server.join(kind)).expect("it is there").count();
@@ -184,8 +184,8 @@ pub(crate) fn expect_nothing_left(keeper: &Keeper) {
 #[test]
 fn the_e2b_package_runs_against_a_server() {
     require!(root, binary, user_namespaces, python3, e2b_python);
-    let keeper = Keeper::on(Backend::Native);
-    let server = Served::by(&keeper);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
+    let server = RunningServer::start(&keeper);
     for act in [
         "life",
         "lists",
@@ -210,8 +210,8 @@ fn the_e2b_package_runs_against_a_server() {
 #[test]
 fn the_e2b_package_runs_against_host_names_of_a_server_in_tls() {
     require!(root, binary, user_namespaces, python3, e2b_python);
-    let keeper = Keeper::on(Backend::Native);
-    let server = Served::with(&keeper, &["--tls"]);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
+    let server = RunningServer::start_with_flags(&keeper, &["--tls"]);
     server.package("life", &[]);
     server.end();
     expect_nothing_left(&keeper);
@@ -220,8 +220,8 @@ fn the_e2b_package_runs_against_host_names_of_a_server_in_tls() {
 #[test]
 fn the_e2b_package_for_javascript_runs_against_a_server() {
     require!(root, binary, user_namespaces, pseudo_terminals, e2b_javascript);
-    let keeper = Keeper::on(Backend::Native);
-    let server = Served::by(&keeper);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
+    let server = RunningServer::start(&keeper);
     let mut package = script("node", "e2b_server.mjs");
     package.arg(e2b_javascript().expect("the test requires it"));
     server.drive(package);
@@ -230,12 +230,15 @@ fn the_e2b_package_for_javascript_runs_against_a_server() {
 }
 
 #[test]
-fn sandboxes_that_wait_are_given_away_once_and_end_with_their_server() {
+fn pooled_sandboxes_are_used_once_and_end_with_their_server() {
     require!(root, binary, user_namespaces, python3, e2b_python);
-    let keeper = Keeper::on(Backend::Native);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
     let config = keeper.home().join("server.toml");
     fs_err::write(&config, "[templates.base]\nwarm = 2\n").expect("the home is ours");
-    let server = Served::with(&keeper, &["--config", config.to_str().expect("it is text")]);
+    let server = RunningServer::start_with_flags(
+        &keeper,
+        &["--config", config.to_str().expect("it is text")],
+    );
     server.package("warm", &[]);
     server.end();
     let left = keeper.run(&mut keeper.ringfence(&["ps", "--json"]));
@@ -245,13 +248,13 @@ fn sandboxes_that_wait_are_given_away_once_and_end_with_their_server() {
 }
 
 #[test]
-fn who_visits_a_sandbox_in_the_hosts_network_reaches_its_own_ports_alone() {
+fn visitors_of_a_sandbox_on_the_host_network_reach_only_its_ports() {
     require!(root, binary, user_namespaces, bwrap, python3, e2b_python);
     for backend in [Backend::Native, Backend::Bwrap] {
-        let keeper = Keeper::on(backend);
+        let keeper = SandboxKeeper::for_root(backend);
         let policy = format!("backend = '{backend}'\n[network]\nmode = 'open'\n");
         fs_err::write(keeper.workspace().join("open.toml"), policy).expect("the workspace is ours");
-        let server = Served::configured(&keeper, "[templates.open]\npolicy = 'open.toml'\n");
+        let server = RunningServer::configured(&keeper, "[templates.open]\npolicy = 'open.toml'\n");
         server.package("shared_ports", &[]);
         server.end();
         expect_nothing_left(&keeper);
@@ -260,10 +263,10 @@ fn who_visits_a_sandbox_in_the_hosts_network_reaches_its_own_ports_alone() {
 
 /// Waits until the short lease of a sandbox has ended and its room is gone.
 #[track_caller]
-fn wait_for_end_of_lease(keeper: &Keeper, sandbox: &str) {
+fn wait_for_end_of_lease(keeper: &SandboxKeeper, sandbox: &str) {
     let begun = Instant::now();
     while keeper.room(sandbox).exists() {
-        assert!(begun.elapsed() < PATIENCE, "its lease does not end it");
+        assert!(begun.elapsed() < WAIT_TIMEOUT, "its lease does not end it");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }
@@ -271,15 +274,15 @@ fn wait_for_end_of_lease(keeper: &Keeper, sandbox: &str) {
 #[test]
 fn sandboxes_outlive_their_server_and_are_found_again() {
     require!(root, binary, user_namespaces, python3, e2b_python);
-    let keeper = Keeper::on(Backend::Native);
-    let server = Served::by(&keeper);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
+    let server = RunningServer::start(&keeper);
     let made = server.package("begin", &[]);
     let [kept, short] = made.as_slice() else { panic!("{made:?}") };
     // Kill the server, as a crash does. The lease of the second sandbox ends while there is no
     // server.
     drop(server);
     wait_for_end_of_lease(&keeper, short);
-    let server = Served::by(&keeper);
+    let server = RunningServer::start(&keeper);
     server.package("found_again", &[kept, short]);
     // Stop sandboxes without the server's knowledge, once while it runs and once while it does not.
     keeper.expect(&mut keeper.ringfence(&["stop", kept]));
@@ -288,21 +291,24 @@ fn sandboxes_outlive_their_server_and_are_found_again() {
     server.end();
     keeper.expect(&mut keeper.ringfence(&["stop", &made[0]]));
     wait_for_end_of_lease(&keeper, &made[1]);
-    let server = Served::by(&keeper);
+    let server = RunningServer::start(&keeper);
     server.package("vanished", &[&made[0]]);
     server.end();
     expect_nothing_left(&keeper);
 }
 
 #[test]
-fn stopping_all_leaves_the_sandboxes_of_a_servers_clients() {
+fn stopping_all_sandboxes_keeps_those_of_a_servers_clients() {
     require!(root, binary, user_namespaces);
-    let keeper = Keeper::on(Backend::Native);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
     let config = keeper.home().join("server.toml");
     fs_err::write(&config, "[templates.code-interpreter-v1]\nwarm = 1\n")
         .expect("the home is ours");
-    let server = Served::with(&keeper, &["--config", config.to_str().expect("it is text")]);
-    let client = Client::of(&server.url);
+    let server = RunningServer::start_with_flags(
+        &keeper,
+        &["--config", config.to_str().expect("it is text")],
+    );
+    let client = RawClient::for_url(&server.url);
     let waiting = || {
         let (_, text) = client.ask("GET /metrics", &[("x-api-key", "e2b_0")], b"");
         String::from_utf8_lossy(&text).contains("ringfence_sandboxes_waiting 1\n")
@@ -331,15 +337,15 @@ fn stopping_all_leaves_the_sandboxes_of_a_servers_clients() {
     assert!(told.contains("1 sandbox belongs to a client of `ringfence serve`"), "{told}");
     assert!(!is_up(&one.0) && is_up(&other.0));
     keeper.expect(&mut keeper.ringfence(&["stop", &other.0]));
-    Served::by(&keeper).end(); // the next server removes files without a sandbox
+    RunningServer::start(&keeper).end(); // the next server removes files without a sandbox
     fs_err::remove_file(config).expect("it is ours");
     expect_nothing_left(&keeper);
 }
 
 #[test]
-fn what_a_sandbox_may_reach_is_changed_and_stays_so_without_its_server() {
+fn changed_egress_rules_outlive_the_server() {
     require!(root, binary, user_namespaces, python3, e2b_python);
-    let (keeper, page) = (Keeper::on(Backend::Native), Page::serve());
+    let (keeper, page) = (SandboxKeeper::for_root(Backend::Native), ServedPage::serve());
     let port = page.port.to_string();
     let config = keeper.home().join("server.toml");
     let policy = format!(
@@ -350,11 +356,11 @@ fn what_a_sandbox_may_reach_is_changed_and_stays_so_without_its_server() {
     let both = format!("{base}[templates.other]\npolicy = 'policy.toml'\n");
     fs_err::write(&config, both).expect("the home is ours");
     let flags = ["--config", config.to_str().expect("it is text")];
-    let server = Served::with(&keeper, &flags);
+    let server = RunningServer::start_with_flags(&keeper, &flags);
     let made = server.package("network", &[&port]);
     drop(server); // kills the server, as a crash does
     fs_err::write(&config, base).expect("the home is ours");
-    let server = Served::with(&keeper, &flags);
+    let server = RunningServer::start_with_flags(&keeper, &flags);
     server.package("network_kept", &[&made[0], &made[1], &port]);
     server.end();
     for file in ["policy.toml", "server.toml", ".local/state/ringfence/egress.jsonl"] {
@@ -364,14 +370,14 @@ fn what_a_sandbox_may_reach_is_changed_and_stays_so_without_its_server() {
 }
 
 #[test]
-fn a_paused_sandbox_outlives_its_server_and_its_time_does_not_pass() {
+fn a_paused_sandbox_outlives_its_server_and_its_lease_stands_still() {
     require!(root, binary, user_namespaces, python3, e2b_python);
-    let keeper = Keeper::on(Backend::Native);
-    let server = Served::by(&keeper);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
+    let server = RunningServer::start(&keeper);
     let made = server.package("rest", &[]);
     let [id, pid, over] = made.as_slice() else { panic!("{made:?}") };
     drop(server); // kills the server, as a crash does
-    let server = Served::by(&keeper);
+    let server = RunningServer::start(&keeper);
     server.package("rested", &[id, pid, over]);
     server.end();
     expect_nothing_left(&keeper);
@@ -380,8 +386,8 @@ fn a_paused_sandbox_outlives_its_server_and_its_time_does_not_pass() {
 #[test]
 fn a_paused_sandbox_ends_with_the_process_that_keeps_it() {
     require!(root, binary, user_namespaces, python3, e2b_python);
-    let keeper = Keeper::on(Backend::Native);
-    let server = Served::by(&keeper);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
+    let server = RunningServer::start(&keeper);
     let made = server.package("rest", &[]);
     let manifest = fs_err::read(keeper.room(&made[0]).join("manifest.json")).expect("it is there");
     let manifest: serde_json::Value = serde_json::from_slice(&manifest).expect("it is JSON");
@@ -397,12 +403,12 @@ fn a_paused_sandbox_ends_with_the_process_that_keeps_it() {
 #[test]
 fn a_key_has_its_own_sandboxes_until_it_is_revoked() {
     require!(root, binary, user_namespaces, python3, e2b_python);
-    let keeper = Keeper::on(Backend::Native);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
     let mut beyond = keeper.ringfence(&["serve", "--listen", "0.0.0.0:0"]);
     let refused = keeper.run(&mut beyond);
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert!(refused.said.contains("hint: ringfence keys create NAME"), "{refused:?}");
-    let server = Served::by(&keeper);
+    let server = RunningServer::start(&keeper);
     let create = |words: &[&str]| {
         let mut command = keeper.ringfence(&["keys", "create"]);
         keeper.expect(command.args(words)).trim_end().to_owned()

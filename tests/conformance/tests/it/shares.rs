@@ -2,15 +2,15 @@
 //! files and attributes of a bounded `/tmp`, resources that the kernel grants to a user as a whole,
 //! and control groups that a process can leave.
 
-use conformance::{Caller, Place, Ring, Stage};
+use conformance::{BackendRing, Caller, CallerPlace, TestStage};
 use ringfence_test_ledger::require;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 /// Result of `shares.py`: the number of items that it took, and the error that ended it.
-type Taken = (u64, i32);
+type TakenItems = (u64, i32);
 
-const ISOLATED: [Ring; 2] = [Ring::Native, Ring::Bwrap];
+const ISOLATED: [BackendRing; 2] = [BackendRing::Native, BackendRing::Bwrap];
 const CALLERS: [Caller; 2] = [Caller::Root, Caller::Ordinary];
 /// Flags for the size of `/tmp` here. The size comes with one inode per page.
 const TMP: [&str; 2] = ["--tmp", "1M"];
@@ -18,8 +18,8 @@ const INODES: u64 = 256;
 
 /// Runs `shares.py WHAT COUNT DIRECTORY` behind a ring.
 #[track_caller]
-fn take(stage: Stage, flags: &[&str], words: &[&str]) -> Taken {
-    let place = Place::of(stage.caller);
+fn take(stage: TestStage, flags: &[&str], words: &[&str]) -> TakenItems {
+    let place = CallerPlace::for_caller(stage.caller);
     let mut command = stage.ringfence("run", &place);
     command.args(flags).args(["--", "python3", "-c", include_str!("shares.py")]).args(words);
     let output = command.output().expect("ringfence can be started");
@@ -39,12 +39,12 @@ fn take(stage: Stage, flags: &[&str], words: &[&str]) -> Taken {
 fn check(what: &str, count: u64, most: u64, errno: Errno, directories: &[&str]) {
     let count = count.to_string();
     for caller in CALLERS {
-        let local = Stage { ring: Ring::Local, caller };
+        let local = TestStage { ring: BackendRing::Local, caller };
         // This is a file system in memory, like those inside.
         let (all, _) = take(local, &[], &[what, &count, "/dev/shm"]);
         assert_eq!(all.to_string(), count, "{what} on {local:?}");
         for ring in ISOLATED {
-            let stage = Stage { ring, caller };
+            let stage = TestStage { ring, caller };
             for directory in directories {
                 let (got, ended_with) = take(stage, &TMP, &[what, &count, directory]);
                 assert!(got <= most, "{what} in {directory} on {stage:?}: {got}");
@@ -84,7 +84,7 @@ fn attributes_of_files_count_towards_the_bound_of_a_directory() {
         python3
     );
     if take(
-        Stage { ring: Ring::Local, caller: Caller::Root },
+        TestStage { ring: BackendRing::Local, caller: Caller::Root },
         &[],
         &["attributes", "1", "/dev/shm"],
     )
@@ -151,15 +151,15 @@ fn huge_pages_that_the_host_reserved_are_given_to_no_sandbox() {
     check("huge_files", 1, 0, Errno::NOMEM, &["/tmp"]);
     // Without privilege, a segment of huge pages needs the group in vm.hugetlb_shm_group (proc(5)).
     for (ring, expected) in
-        [(Ring::Local, (1, 0)), (Ring::Native, (0, Errno::NOMEM.raw_os_error()))]
+        [(BackendRing::Local, (1, 0)), (BackendRing::Native, (0, Errno::NOMEM.raw_os_error()))]
     {
-        let stage = Stage { ring, caller: Caller::Root };
+        let stage = TestStage { ring, caller: Caller::Root };
         assert_eq!(take(stage, &[], &["huge_segments", "1"]), expected, "{stage:?}");
     }
 }
 
 #[test]
-fn nothing_can_be_made_in_the_directory_of_devices() {
+fn no_file_can_be_created_in_the_device_directory() {
     require!(
         root,
         binary,
@@ -172,7 +172,7 @@ fn nothing_can_be_made_in_the_directory_of_devices() {
     for caller in CALLERS {
         for ring in ISOLATED {
             assert_eq!(
-                take(Stage { ring, caller }, &[], &["files", "1", "/dev"]),
+                take(TestStage { ring, caller }, &[], &["files", "1", "/dev"]),
                 (0, Errno::ROFS.raw_os_error()),
                 "{ring:?}"
             );
@@ -227,8 +227,8 @@ const LEAVE: &str = "left=no; for group in /sys/fs/cgroup /sys/fs/cgroup/*; do
 /// Returns the claim of a run for the process count, and whether its command left its control
 /// group.
 #[track_caller]
-fn leave(stage: Stage, flags: &[&str]) -> (String, bool) {
-    let place = Place::of(stage.caller);
+fn leave(stage: TestStage, flags: &[&str]) -> (String, bool) {
+    let place = CallerPlace::for_caller(stage.caller);
     let mut command = stage.ringfence("run", &place);
     let output = command
         .arg("--json")
@@ -246,23 +246,23 @@ fn leave(stage: Stage, flags: &[&str]) -> (String, bool) {
 }
 
 #[test]
-fn a_limit_that_a_command_can_walk_away_from_is_not_claimed() {
+fn a_limit_that_a_command_can_escape_is_not_claimed() {
     require!(root, binary, user_namespaces, landlock, bwrap, cgroup_limits);
-    let stage = |ring| Stage { ring, caller: Caller::Root };
+    let stage = |ring| TestStage { ring, caller: Caller::Root };
     let accepted = ["--processes", "64", "--allow-weaker", "process-count"];
-    let (held, has_left) = leave(stage(Ring::Local), &accepted);
+    let (held, has_left) = leave(stage(BackendRing::Local), &accepted);
     assert!(has_left && held.starts_with("weaker: the command can write cgroup files"), "{held}");
-    for ring in [Ring::Native, Ring::NativeInPlace, Ring::Bwrap] {
+    for ring in [BackendRing::Native, BackendRing::NativeInPlace, BackendRing::Bwrap] {
         let (held, has_left) = leave(stage(ring), &["--processes", "64"]);
         assert!(!has_left && held.starts_with("cgroup v"), "{ring:?}: {held}");
     }
 }
 
 #[test]
-fn a_policy_that_shows_the_files_of_control_groups_holds_no_limit_in_full() {
+fn a_policy_that_shows_cgroup_files_weakens_its_limits() {
     require!(root, binary, user_namespaces, bwrap, cgroup_limits);
     for ring in ISOLATED {
-        let stage = Stage { ring, caller: Caller::Root };
+        let stage = TestStage { ring, caller: Caller::Root };
         for shown in ["/sys/fs/cgroup", "/sys/fs", "/sys/fs/../fs/cgroup"] {
             let flags = ["--write", shown, "--processes", "64", "--allow-weaker", "process-count"];
             let (held, has_left) = leave(stage, &flags);
@@ -275,10 +275,11 @@ fn a_policy_that_shows_the_files_of_control_groups_holds_no_limit_in_full() {
 }
 
 #[test]
-fn the_end_of_a_tree_is_not_claimed_where_its_processes_can_leave_their_group() {
+fn the_end_of_a_tree_is_not_claimed_where_processes_can_leave_their_cgroup() {
     require!(root, binary, cgroup_limits);
-    let place = Place::of(Caller::Root);
-    let mut command = Stage { ring: Ring::Local, caller: Caller::Root }.ringfence("run", &place);
+    let place = CallerPlace::for_caller(Caller::Root);
+    let mut command =
+        TestStage { ring: BackendRing::Local, caller: Caller::Root }.ringfence("run", &place);
     let output = command.args(["--json", "--", "true"]).output().expect("ringfence can be started");
     let result: serde_json::Value = serde_json::from_slice(&output.stdout).expect("it is a result");
     let held = result["meta"]["held"]["cleanup"].as_str().expect("it is told");

@@ -3,25 +3,26 @@
 use ringfence::Backend;
 use ringfence_test_ledger::{e2b_python, require};
 
-use crate::keeper::Keeper;
-use crate::served::{Served, expect_nothing_left, script};
+use crate::keeper::SandboxKeeper;
+use crate::served::{RunningServer, expect_nothing_left, script};
 
 /// Runs one act of the package's script on a server's snapshots, and returns its output.
 #[track_caller]
-fn act(keeper: &Keeper, server: &Served<'_>, words: &[&str]) -> Vec<String> {
+fn act(keeper: &SandboxKeeper, server: &RunningServer<'_>, words: &[&str]) -> Vec<String> {
     let mut package = script(e2b_python().expect("the test requires it"), "e2b_snapshots.py");
     package.arg(keeper.server()).args(words);
     server.drive(package)
 }
 
 #[test]
-fn a_snapshot_of_files_is_what_a_sandbox_begins_with() {
+fn a_sandbox_starts_with_the_files_of_its_snapshot() {
     require!(root, binary, user_namespaces, python3, e2b_python);
-    let keeper = Keeper::on(Backend::Native);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
     fs_err::write(keeper.workspace().join("open.toml"), "[network]\nmode = 'open'\n")
         .expect("the workspace is ours");
-    let settings = "snapshot_size = '4M'\n[templates.base]\nwarm = 1\n[templates.open]\npolicy = 'open.toml'\n";
-    let server = Served::configured(&keeper, settings);
+    let settings = "snapshot_size = '4M'\n[templates.base]\nwarm = 1\n[templates.open]\npolicy = \
+                    'open.toml'\n";
+    let server = RunningServer::configured(&keeper, settings);
     for words in
         ["files", "resting", "standing_still", "hostile", "limits", "names", "network", "races"]
     {
@@ -32,10 +33,10 @@ fn a_snapshot_of_files_is_what_a_sandbox_begins_with() {
 }
 
 #[test]
-fn a_sandbox_of_bwrap_has_snapshots_as_well() {
+fn bwrap_sandboxes_have_snapshots() {
     require!(root, binary, bwrap, python3, e2b_python);
-    let keeper = Keeper::on(Backend::Bwrap);
-    let server = Served::configured(&keeper, "[templates.base]\nbackend = 'bwrap'\n");
+    let keeper = SandboxKeeper::for_root(Backend::Bwrap);
+    let server = RunningServer::configured(&keeper, "[templates.base]\nbackend = 'bwrap'\n");
     for words in ["files", "resting", "standing_still"] {
         act(&keeper, &server, &[words]);
     }
@@ -44,27 +45,27 @@ fn a_sandbox_of_bwrap_has_snapshots_as_well() {
 }
 
 #[test]
-fn snapshots_outlive_their_server_and_what_belongs_to_none_is_swept() {
+fn snapshots_outlive_their_server_and_orphaned_files_are_swept() {
     require!(root, binary, user_namespaces, python3, e2b_python);
-    let keeper = Keeper::on(Backend::Native);
-    let server = Served::configured(&keeper, "[templates.other]\n");
+    let keeper = SandboxKeeper::for_root(Backend::Native);
+    let server = RunningServer::configured(&keeper, "[templates.other]\n");
     let made = act(&keeper, &server, &["begin"]);
     let [work, other] = made.as_slice() else { panic!("{made:?}") };
     drop(server); // kills the server, as a crash does
     let half = keeper.server().join("snapshots/half");
     fs_err::create_dir_all(half.join("below")).expect("it is ours");
     std::os::unix::fs::symlink(keeper.home(), half.join("below/link")).expect("it is ours");
-    let server = Served::configured(&keeper, "");
+    let server = RunningServer::configured(&keeper, "");
     act(&keeper, &server, &["found_again", work, other]);
     server.end();
     expect_nothing_left(&keeper);
 }
 
 #[test]
-fn a_key_has_its_own_snapshots_and_they_go_with_it() {
+fn snapshots_belong_to_a_key_and_are_removed_with_it() {
     require!(root, binary, user_namespaces, python3, e2b_python);
-    let keeper = Keeper::on(Backend::Native);
-    let server = Served::by(&keeper);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
+    let server = RunningServer::start(&keeper);
     let create = |words: &[&str]| {
         let mut command = keeper.ringfence(&["keys", "create"]);
         keeper.expect(command.args(words)).trim_end().to_owned()
@@ -75,10 +76,10 @@ fn a_key_has_its_own_snapshots_and_they_go_with_it() {
     server.end();
     let snapshots =
         || fs_err::read_dir(keeper.server().join("snapshots")).expect("it is there").count();
-    Served::by(&keeper).end();
+    RunningServer::start(&keeper).end();
     assert_eq!(snapshots(), 1, "that of the key that is there");
     keeper.expect(&mut keeper.ringfence(&["keys", "revoke", "one"]));
-    Served::by(&keeper).end();
+    RunningServer::start(&keeper).end();
     assert_eq!(snapshots(), 0);
     expect_nothing_left(&keeper);
 }

@@ -13,19 +13,19 @@ use ringfence_test_ledger::engine::TINY_IMAGE;
 use ringfence_test_ledger::require;
 use tokio::task::JoinSet;
 
-use crate::keeper::{Keeper, PATIENCE};
+use crate::keeper::{SandboxKeeper, WAIT_TIMEOUT};
 use crate::remains;
 
 /// Number of commands that run concurrently.
-const WIDTH: usize = 16;
+const CONCURRENT_COMMANDS: usize = 16;
 /// Number of sandboxes that start concurrently.
-const STARTS_AT_ONCE: usize = 4;
+const CONCURRENT_STARTS: usize = 4;
 /// Memory in KiB that a guest or an owner may keep at the end, because allocators keep some.
-const SLACK: u64 = 8 << 10;
+const MEMORY_SLACK_KIB: u64 = 8 << 10;
 
 /// The extent of the test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Extent {
+pub(crate) enum SoakExtent {
     /// The full extent, for `RINGFENCE_SOAK=full`.
     Full,
     /// An extent for a usual test run, because engines take a second or more for a container and
@@ -33,59 +33,59 @@ pub(crate) enum Extent {
     Usual,
 }
 
-impl Extent {
-    pub(crate) fn chosen() -> Extent {
+impl SoakExtent {
+    pub(crate) fn chosen() -> SoakExtent {
         match std::env::var("RINGFENCE_SOAK") {
-            Ok(value) if value == "full" => Extent::Full,
-            _ => Extent::Usual,
+            Ok(value) if value == "full" => SoakExtent::Full,
+            _ => SoakExtent::Usual,
         }
     }
 
     fn execs(self, backend: Backend) -> usize {
         match (self, backend) {
-            (Extent::Full, _) => 2000,
-            (Extent::Usual, Backend::Docker | Backend::Podman) => 300,
-            (Extent::Usual, _) => 1000,
+            (SoakExtent::Full, _) => 2000,
+            (SoakExtent::Usual, Backend::Docker | Backend::Podman) => 300,
+            (SoakExtent::Usual, _) => 1000,
         }
     }
 
     fn sandboxes(self, backend: Backend) -> usize {
         match (self, backend) {
-            (Extent::Full, _) => 200,
-            (Extent::Usual, Backend::Docker) => 8,
-            (Extent::Usual, Backend::Podman) => 4,
-            (Extent::Usual, _) => 60,
+            (SoakExtent::Full, _) => 200,
+            (SoakExtent::Usual, Backend::Docker) => 8,
+            (SoakExtent::Usual, Backend::Podman) => 4,
+            (SoakExtent::Usual, _) => 60,
         }
     }
 
     /// Returns the number of sandboxes that the command line makes.
     fn rounds(self, backend: Backend) -> usize {
         match (self, backend) {
-            (Extent::Full, _) => 20,
-            (Extent::Usual, Backend::Docker | Backend::Podman) => 1,
-            (Extent::Usual, _) => 5,
+            (SoakExtent::Full, _) => 20,
+            (SoakExtent::Usual, Backend::Docker | Backend::Podman) => 1,
+            (SoakExtent::Usual, _) => 5,
         }
     }
 
     pub(crate) fn kills(self, backend: Backend) -> usize {
         match (self, backend) {
-            (Extent::Full, _) => 100,
-            (Extent::Usual, Backend::Docker) => 8,
-            (Extent::Usual, Backend::Podman) => 4,
-            (Extent::Usual, _) => 20,
+            (SoakExtent::Full, _) => 100,
+            (SoakExtent::Usual, Backend::Docker) => 8,
+            (SoakExtent::Usual, Backend::Podman) => 4,
+            (SoakExtent::Usual, _) => 20,
         }
     }
 }
 
 /// Pseudo-random numbers (SplitMix by Steele and others), which `RINGFENCE_SEED` makes repeatable.
 #[derive(Debug)]
-pub(crate) struct Random {
+pub(crate) struct RandomNumbers {
     pub(crate) seed: u64,
     state: u64,
 }
 
-impl Random {
-    pub(crate) fn seeded() -> Random {
+impl RandomNumbers {
+    pub(crate) fn seeded() -> RandomNumbers {
         let given = std::env::var("RINGFENCE_SEED").ok().and_then(|seed| seed.parse().ok());
         let now = || {
             SystemTime::now()
@@ -93,7 +93,7 @@ impl Random {
                 .map_or(0, |time| u64::from(time.subsec_nanos()))
         };
         let seed = given.unwrap_or_else(now);
-        Random { seed, state: seed }
+        RandomNumbers { seed, state: seed }
     }
 
     fn next(&mut self) -> u64 {
@@ -115,24 +115,24 @@ impl Random {
 
 /// Resources that one or several processes hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Holding {
+struct HeldResources {
     processes: usize,
     descriptors: usize,
     memory: u64,
 }
 
-impl fmt::Display for Holding {
+impl fmt::Display for HeldResources {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Holding { processes, descriptors, memory } = self;
+        let HeldResources { processes, descriptors, memory } = self;
         write!(formatter, "{processes} processes, {descriptors} descriptors, {memory} KiB")
     }
 }
 
-impl Holding {
+impl HeldResources {
     /// Returns the sum of the resources of all processes of a keeper's sandboxes.
-    fn of(keeper: &Keeper) -> Holding {
+    fn for_keeper(keeper: &SandboxKeeper) -> HeldResources {
         let processes = keeper.processes();
-        Holding {
+        HeldResources {
             processes: processes.len(),
             descriptors: processes.iter().map(|process| process.descriptors()).sum(),
             memory: processes.iter().map(|process| process.memory()).sum(),
@@ -141,21 +141,21 @@ impl Holding {
 
     /// Waits until the resources are no more than before, and returns them. They can be less,
     /// because kept connections may be closed.
-    async fn expect(self, look: impl Fn() -> Holding) -> Holding {
+    async fn expect(self, look: impl Fn() -> HeldResources) -> HeldResources {
         let begun = Instant::now();
         loop {
             let now = look();
             let is_no_more = now.processes <= self.processes && now.descriptors <= self.descriptors;
-            if is_no_more && now.memory < self.memory + SLACK {
+            if is_no_more && now.memory < self.memory + MEMORY_SLACK_KIB {
                 return now;
             }
-            assert!(begun.elapsed() < PATIENCE, "{now:?}, and it was {self:?}");
+            assert!(begun.elapsed() < WAIT_TIMEOUT, "{now:?}, and it was {self:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 }
 
-fn spec(keeper: &Keeper) -> StartRequest {
+fn spec(keeper: &SandboxKeeper) -> StartRequest {
     let (mark, home) = keeper.mark();
     let mut policy = Policy::default().backend(keeper.backend).set_env(mark, home);
     if matches!(keeper.backend, Backend::Native | Backend::Bwrap) {
@@ -182,7 +182,7 @@ async fn commands(sandbox: &Sandbox, count: usize) {
     }
     let mut underway = JoinSet::new();
     for number in count / 2..count {
-        if underway.len() == WIDTH {
+        if underway.len() == CONCURRENT_COMMANDS {
             underway.join_next().await.expect("there are some").expect("it does not panic");
         }
         let sandbox = sandbox.clone();
@@ -191,10 +191,10 @@ async fn commands(sandbox: &Sandbox, count: usize) {
     underway.join_all().await;
 }
 
-async fn sandboxes(engine: &Engine, keeper: &Keeper, count: usize) {
+async fn sandboxes(engine: &Engine, keeper: &SandboxKeeper, count: usize) {
     let mut underway = JoinSet::new();
     for number in 0..count {
-        if underway.len() == STARTS_AT_ONCE {
+        if underway.len() == CONCURRENT_STARTS {
             underway.join_next().await.expect("there are some").expect("it does not panic");
         }
         let (engine, spec) = (engine.clone(), spec(keeper));
@@ -214,10 +214,10 @@ async fn sandboxes(engine: &Engine, keeper: &Keeper, count: usize) {
 
 /// Returns the resources of the calling process: the children of the calling thread, which include
 /// the launcher, and the descriptors and memory of the process.
-fn own() -> Holding {
+fn own() -> HeldResources {
     let children = fs_err::read_to_string("/proc/thread-self/children").unwrap_or_default();
     let status = remains::memory("self");
-    Holding {
+    HeldResources {
         processes: children.split_whitespace().count(),
         descriptors: remains::descriptors("self"),
         memory: status,
@@ -225,23 +225,23 @@ fn own() -> Holding {
 }
 
 /// Soaks the library, with this process as the owner of the sandboxes.
-async fn soak(keeper: &Keeper, extent: Extent) -> String {
+async fn soak(keeper: &SandboxKeeper, extent: SoakExtent) -> String {
     let backend = keeper.backend;
     let host = Host::new(keeper.variables(), keeper.workspace());
     let engine = Engine::new(Settings::new(host).with_launcher(keeper.program()))
         .expect("a launcher can be started");
     // Use everything once before counting, so that resources that are created once and kept do not
     // count.
-    sandboxes(&engine, keeper, STARTS_AT_ONCE.min(extent.sandboxes(backend))).await;
+    sandboxes(&engine, keeper, CONCURRENT_STARTS.min(extent.sandboxes(backend))).await;
     let before = own();
 
     let begun = Instant::now();
     let sandbox = engine.start(spec(keeper)).await.expect("it has been started before");
-    commands(&sandbox, WIDTH * 4).await;
-    let inside = Holding::of(keeper);
+    commands(&sandbox, CONCURRENT_COMMANDS * 4).await;
+    let inside = HeldResources::for_keeper(keeper);
     commands(&sandbox, extent.execs(backend)).await;
     let ran = begun.elapsed();
-    let after = inside.expect(|| Holding::of(keeper)).await;
+    let after = inside.expect(|| HeldResources::for_keeper(keeper)).await;
     sandbox.stop().await.expect("it can be stopped");
 
     let begun = Instant::now();
@@ -257,7 +257,7 @@ async fn soak(keeper: &Keeper, extent: Extent) -> String {
 }
 
 /// Soaks the command line, where a monitor owns each sandbox and many commands share it.
-fn soak_commands(keeper: &Keeper, extent: Extent) {
+fn soak_commands(keeper: &SandboxKeeper, extent: SoakExtent) {
     for round in 0..extent.rounds(keeper.backend) {
         let name = format!("soak-{round}");
         keeper.expect(&mut keeper.up(&name));
@@ -301,45 +301,45 @@ fn alone(name: &str, test: impl FnOnce() -> String) {
 #[track_caller]
 fn check(name: &str, backend: Backend) {
     alone(&format!("soak::{name}"), || {
-        let keeper = Keeper::on(backend);
+        let keeper = SandboxKeeper::for_root(backend);
         keeper.note(std::process::id());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .expect("a runtime can be made");
-        let figures = runtime.block_on(soak(&keeper, Extent::chosen()));
-        soak_commands(&keeper, Extent::chosen());
+        let figures = runtime.block_on(soak(&keeper, SoakExtent::chosen()));
+        soak_commands(&keeper, SoakExtent::chosen());
         keeper.expect_nothing_left();
         figures
     });
 }
 
 #[test]
-fn nothing_is_left_of_many_sandboxes_on_native() {
+fn many_sandboxes_leave_nothing_on_native() {
     require!(root, binary, user_namespaces, cgroup_limits);
-    check("nothing_is_left_of_many_sandboxes_on_native", Backend::Native);
+    check("many_sandboxes_leave_nothing_on_native", Backend::Native);
 }
 
 #[test]
-fn nothing_is_left_of_many_sandboxes_on_bubblewrap() {
+fn many_sandboxes_leave_nothing_on_bubblewrap() {
     require!(root, binary, user_namespaces, cgroup_limits, bwrap);
-    check("nothing_is_left_of_many_sandboxes_on_bubblewrap", Backend::Bwrap);
+    check("many_sandboxes_leave_nothing_on_bubblewrap", Backend::Bwrap);
 }
 
 #[test]
-fn nothing_is_left_of_many_sandboxes_on_local() {
+fn many_sandboxes_leave_nothing_on_local() {
     require!(root, binary);
-    check("nothing_is_left_of_many_sandboxes_on_local", Backend::Local);
+    check("many_sandboxes_leave_nothing_on_local", Backend::Local);
 }
 
 #[test]
-fn nothing_is_left_of_many_sandboxes_on_docker() {
+fn many_sandboxes_leave_nothing_on_docker() {
     require!(root, binary, docker);
-    check("nothing_is_left_of_many_sandboxes_on_docker", Backend::Docker);
+    check("many_sandboxes_leave_nothing_on_docker", Backend::Docker);
 }
 
 #[test]
-fn nothing_is_left_of_many_sandboxes_on_podman() {
+fn many_sandboxes_leave_nothing_on_podman() {
     require!(root, binary, podman);
-    check("nothing_is_left_of_many_sandboxes_on_podman", Backend::Podman);
+    check("many_sandboxes_leave_nothing_on_podman", Backend::Podman);
 }

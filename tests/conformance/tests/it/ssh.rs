@@ -7,10 +7,10 @@ use ringfence_test_ledger::engine::TINY_IMAGE;
 use ringfence_test_ledger::require;
 
 use crate::scene::{
-    DOCKER, Engine, PODMAN, ROOTLESS_PODMAN, Scene, expect_success, said, wait_until,
+    DOCKER, Engine, EngineScene, PODMAN, ROOTLESS_PODMAN, expect_success, said, wait_until,
 };
 
-impl Scene {
+impl EngineScene {
     /// Runs `ringfence ssh` with a line for the shell inside.
     fn ssh(&self, flags: &[&str], line: &str) -> Output {
         let mut command = self.ringfence(&["ssh", &self.name]);
@@ -57,7 +57,7 @@ impl Scene {
 
 #[track_caller]
 fn people_come_in(engine: Engine, name: &str, flags: &[&str]) {
-    let scene = Scene::up(engine, name, flags);
+    let scene = EngineScene::up(engine, name, flags);
     let output = scene.ssh(&[], "id -un; pwd; echo $SANDBOXED; test -t 0 || echo no terminal");
     assert_eq!(
         String::from_utf8_lossy(&output.stdout),
@@ -84,19 +84,19 @@ fn people_come_in(engine: Engine, name: &str, flags: &[&str]) {
 }
 
 #[test]
-fn people_come_in_by_ssh_to_a_closed_docker_container() {
+fn ssh_reaches_a_closed_docker_container() {
     require!(binary, openssh_client, docker, test_image_sshd);
     people_come_in(DOCKER, "closed", &["--net", "closed", "--env", "SANDBOXED=yes"]);
 }
 
 #[test]
-fn people_come_in_by_ssh_to_a_closed_podman_container() {
+fn ssh_reaches_a_closed_podman_container() {
     require!(binary, openssh_client, podman, test_image_sshd);
     people_come_in(PODMAN, "closed", &["--net", "closed", "--env", "SANDBOXED=yes"]);
 }
 
 #[test]
-fn people_come_in_by_ssh_to_a_docker_container_on_the_hosts_network() {
+fn ssh_reaches_a_docker_container_on_the_hosts_network() {
     require!(binary, openssh_client, docker, test_image_sshd);
     people_come_in(
         DOCKER,
@@ -106,7 +106,7 @@ fn people_come_in_by_ssh_to_a_docker_container_on_the_hosts_network() {
 }
 
 #[test]
-fn people_come_in_by_ssh_to_a_podman_container_on_the_hosts_network() {
+fn ssh_reaches_a_podman_container_on_the_hosts_network() {
     require!(binary, openssh_client, podman, test_image_sshd);
     people_come_in(
         PODMAN,
@@ -116,14 +116,14 @@ fn people_come_in_by_ssh_to_a_podman_container_on_the_hosts_network() {
 }
 
 #[test]
-fn people_come_in_by_ssh_to_a_container_of_rootless_podman() {
+fn ssh_reaches_a_container_of_rootless_podman() {
     require!(binary, openssh_client, ordinary_user, rootless_podman, test_image_sshd);
     people_come_in(ROOTLESS_PODMAN, "rootless", &["--net", "closed", "--env", "SANDBOXED=yes"]);
 }
 
 #[track_caller]
 fn tools_work(engine: Engine) {
-    let scene = Scene::up(engine, "tools", &["--net", "closed"]);
+    let scene = EngineScene::up(engine, "tools", &["--net", "closed"]);
     let source = scene.path("source");
     fs_err::create_dir_all(source.join("deep")).expect("the home is ours");
     let content: Vec<u8> = (0..2_000_000u32).map(|number| (number % 251) as u8).collect();
@@ -152,7 +152,8 @@ fn tools_work(engine: Engine) {
     }
 
     // The remote mode of an editor starts a server inside and reaches it through a forwarded port.
-    let server = "import socket as s; l = s.create_server(('127.0.0.1', 0)); print(l.getsockname()[1], flush=True); \
+    let server = "import socket as s; l = s.create_server(('127.0.0.1', 0)); \
+                  print(l.getsockname()[1], flush=True); \
                   c = l.accept()[0]; c.sendall(b'from inside'); c.close()";
     let mut listening = scene
         .tool("ssh")
@@ -182,9 +183,9 @@ fn scp_sftp_rsync_and_forwarded_ports_work_with_podman() {
 }
 
 #[test]
-fn a_port_of_the_hosts_loopback_leads_in_and_only_with_a_key() {
+fn ssh_over_a_loopback_port_requires_a_key() {
     require!(binary, openssh_client, docker, test_image_sshd);
-    let scene = Scene::up(DOCKER, "port", &["--net", "closed"]);
+    let scene = EngineScene::up(DOCKER, "port", &["--net", "closed"]);
     let direct = ["-o", "ProxyCommand=none", &scene.alias(), "id -un"];
     let ssh = scene.tool("ssh");
     let stanza = fs_err::read_to_string(scene.path("config")).expect("it was just written");
@@ -201,9 +202,9 @@ fn a_port_of_the_hosts_loopback_leads_in_and_only_with_a_key() {
 }
 
 #[test]
-fn a_server_with_another_key_is_refused() {
+fn an_ssh_server_with_another_host_key_is_refused() {
     require!(binary, openssh_client, docker, test_image_sshd);
-    let scene = Scene::up(DOCKER, "mismatch", &["--net", "closed"]);
+    let scene = EngineScene::up(DOCKER, "mismatch", &["--net", "closed"]);
     assert!(scene.ssh(&[], "true").status.success());
     let swap = "rm /tmp/.ringfence-ssh-*/host_key*
         for process in /proc/[0-9]*; do
@@ -216,9 +217,9 @@ fn a_server_with_another_key_is_refused() {
 }
 
 #[test]
-fn an_agent_is_lent_only_when_asked() {
+fn the_ssh_agent_is_forwarded_only_on_request() {
     require!(binary, openssh_client, docker, test_image_sshd);
-    let scene = Scene::up(DOCKER, "agent", &["--net", "closed"]);
+    let scene = EngineScene::up(DOCKER, "agent", &["--net", "closed"]);
     let output = scene.ssh(&[], "ssh-add -L");
     assert!(
         said(&output).contains("Could not open a connection to your authentication agent"),
@@ -230,9 +231,9 @@ fn an_agent_is_lent_only_when_asked() {
 }
 
 #[test]
-fn keys_may_lie_in_the_home_and_somebody_without_any_is_told_how_to_make_one() {
+fn ssh_keys_come_from_the_home_and_a_missing_key_gets_a_hint() {
     require!(binary, openssh_client, docker, test_image_sshd);
-    let scene = Scene::up(DOCKER, "keys", &["--net", "closed"]);
+    let scene = EngineScene::up(DOCKER, "keys", &["--net", "closed"]);
     let ssh_config = || {
         let mut command = scene.ringfence(&["ssh-config", &scene.name]);
         command.env_remove("SSH_AUTH_SOCK").output().expect("ringfence can be started")
@@ -254,9 +255,9 @@ fn keys_may_lie_in_the_home_and_somebody_without_any_is_told_how_to_make_one() {
 }
 
 #[test]
-fn an_alias_is_there_as_long_as_its_sandbox() {
+fn an_ssh_alias_exists_as_long_as_its_sandbox() {
     require!(binary, openssh_client, docker, test_image_sshd);
-    let scene = Scene::up(DOCKER, "alias", &["--net", "closed"]);
+    let scene = EngineScene::up(DOCKER, "alias", &["--net", "closed"]);
     let alias = scene.path(".ssh/config.d").join(scene.alias());
     assert!(!alias.exists());
     expect_success(&mut scene.ringfence(&["ssh-config", &scene.name]));
@@ -267,9 +268,9 @@ fn an_alias_is_there_as_long_as_its_sandbox() {
 }
 
 #[test]
-fn a_sandbox_without_sshd_and_one_that_is_not_there_are_told_apart() {
+fn a_sandbox_without_sshd_and_a_missing_sandbox_are_distinguished() {
     require!(binary, openssh_client, docker);
-    let scene = Scene::with_key(DOCKER, "none");
+    let scene = EngineScene::with_key(DOCKER, "none");
     let output = scene.ssh(&[], "true");
     assert_eq!(output.status.code(), Some(2));
     assert!(said(&output).contains("there is no sandbox `none-docker-"), "{}", said(&output));

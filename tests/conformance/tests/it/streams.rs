@@ -11,17 +11,17 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use conformance::{Caller, Place, Ring, Stage};
+use conformance::{BackendRing, Caller, CallerPlace, TestStage};
 use ringfence_test_ledger::require;
 
-const RINGS: [Ring; 2] = [Ring::Native, Ring::Bwrap];
+const RINGS: [BackendRing; 2] = [BackendRing::Native, BackendRing::Bwrap];
 /// The control without a sandbox, and the rings.
-const ALL: [Ring; 3] = [Ring::Local, Ring::Native, Ring::Bwrap];
+const ALL: [BackendRing; 3] = [BackendRing::Local, BackendRing::Native, BackendRing::Bwrap];
 /// Time within which every run of these tests ends, even on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-fn run_in(ring: Ring, place: &Place, script: &str) -> Command {
-    let mut command = Stage { ring, caller: Caller::Root }.ringfence("run", place);
+fn run_in(ring: BackendRing, place: &CallerPlace, script: &str) -> Command {
+    let mut command = TestStage { ring, caller: Caller::Root }.ringfence("run", place);
     command.args(["--", "python3", "-c", script]);
     command
 }
@@ -60,7 +60,7 @@ print(sys.stdin.read())
 fn a_file_that_is_read_from_cannot_be_changed() {
     require!(root, binary, user_namespaces, bwrap);
     let check = |ring| {
-        let (place, file) = (Place::of(Caller::Root), outside("whole"));
+        let (place, file) = (CallerPlace::for_caller(Caller::Root), outside("whole"));
         let output = run_in(ring, &place, CHANGES)
             .stdin(open(&file))
             .output()
@@ -68,7 +68,7 @@ fn a_file_that_is_read_from_cannot_be_changed() {
         let mode = fs_err::metadata(file.path()).expect("it is there").mode() & 0o7777;
         (said(&output), mode, fs_err::read_to_string(file.path()).expect("it can be read"))
     };
-    let (control, mode, content) = check(Ring::Local);
+    let (control, mode, content) = check(BackendRing::Local);
     assert!(
         control
             .starts_with("mode succeeded\ntime succeeded\ntruncate succeeded\nwrite succeeded\n"),
@@ -87,9 +87,10 @@ fn a_file_that_is_read_from_cannot_be_changed() {
 #[test]
 fn a_file_that_is_written_to_keeps_its_mode() {
     require!(root, binary, user_namespaces, bwrap);
-    let script = "import os; os.fchmod(1, 0o777); os.write(1, b'one\\n'); os.write(2, b'two\\n'); os.write(1, b'three\\n')";
+    let script = "import os; os.fchmod(1, 0o777); os.write(1, b'one\\n'); os.write(2, b'two\\n'); \
+                  os.write(1, b'three\\n')";
     let check = |ring| {
-        let (place, file) = (Place::of(Caller::Root), outside("zero\n"));
+        let (place, file) = (CallerPlace::for_caller(Caller::Root), outside("zero\n"));
         let append =
             || fs_err::OpenOptions::new().append(true).open(file.path()).expect("it can be opened");
         let stream = append().into_parts().0;
@@ -104,7 +105,7 @@ fn a_file_that_is_written_to_keeps_its_mode() {
         (mode, fs_err::read_to_string(file.path()).expect("it can be read"))
     };
     let content = "zero\none\ntwo\nthree\n".to_owned();
-    assert_eq!(check(Ring::Local), (0o777, content.clone()));
+    assert_eq!(check(BackendRing::Local), (0o777, content.clone()));
     for ring in RINGS {
         assert_eq!(check(ring), (0o640, content.clone()), "{ring:?}");
     }
@@ -121,7 +122,7 @@ for name in [0, '/dev/null', '/dev/zero', '/dev/full', '/dev/random', '/dev/uran
 ";
     // There is no control without a sandbox, because the devices are those of the machine.
     for ring in RINGS {
-        let place = Place::of(Caller::Root);
+        let place = CallerPlace::for_caller(Caller::Root);
         let output =
             run_in(ring, &place, script).stdin(Stdio::null()).output().expect("it can be started");
         assert_eq!(
@@ -139,13 +140,14 @@ for name in [0, '/dev/null', '/dev/zero', '/dev/full', '/dev/random', '/dev/uran
 }
 
 #[test]
-fn the_next_reader_goes_on_where_the_command_stopped() {
+fn the_next_reader_continues_where_the_command_stopped() {
     require!(root, binary, user_namespaces);
     for (script, rest) in
         [("import os; os.read(0, 4)", "two\nthree\n"), ("pass", "one\ntwo\nthree\n")]
     {
-        for ring in [Ring::Local, Ring::Native] {
-            let (place, file) = (Place::of(Caller::Root), outside("one\ntwo\nthree\n"));
+        for ring in [BackendRing::Local, BackendRing::Native] {
+            let (place, file) =
+                (CallerPlace::for_caller(Caller::Root), outside("one\ntwo\nthree\n"));
             let mut input = fs_err::File::open(file.path()).expect("it can be read").into_parts().0;
             let copy = input.try_clone().expect("a descriptor can be copied");
             assert!(
@@ -167,7 +169,7 @@ fn a_removed_file_is_read_to_its_end() {
     require!(root, binary, user_namespaces, bwrap);
     let content = "line\n".repeat(100_000);
     for ring in RINGS {
-        let (place, file) = (Place::of(Caller::Root), outside(&content));
+        let (place, file) = (CallerPlace::for_caller(Caller::Root), outside(&content));
         let input = open(&file);
         file.close().expect("it can be removed");
         let script = "import sys; print(len(sys.stdin.read()))";
@@ -243,13 +245,13 @@ fn open_both(path: &Path) -> File {
 fn a_file_in_a_directory_of_read_inside_the_workspace_cannot_be_changed() {
     require!(root, binary, user_namespaces, bwrap);
     let check = |ring, access: &[&str]| {
-        let place = Place::of(Caller::Root);
+        let place = CallerPlace::for_caller(Caller::Root);
         let directory = fs_err::canonicalize(place.path()).expect("it is there").join("fixed");
         fs_err::create_dir(&directory).expect("a directory can be made");
         let file = directory.join("file");
         fs_err::write(&file, "whole").expect("it can be written");
         fs_err::set_permissions(&file, PermissionsExt::from_mode(0o640)).expect("it is ours");
-        let mut command = Stage { ring, caller: Caller::Root }.ringfence("run", &place);
+        let mut command = TestStage { ring, caller: Caller::Root }.ringfence("run", &place);
         command.args(
             access
                 .iter()
@@ -262,7 +264,7 @@ fn a_file_in_a_directory_of_read_inside_the_workspace_cannot_be_changed() {
         (said(&output), mode, fs_err::read_to_string(&file).expect("it can be read"))
     };
     let changed = (0o777, "w".to_owned());
-    let (_, mode, content) = check(Ring::Local, &[]);
+    let (_, mode, content) = check(BackendRing::Local, &[]);
     assert_eq!((mode, content), changed);
     for ring in RINGS {
         let (_, mode, content) = check(ring, &[]);
@@ -300,7 +302,7 @@ fn a_terminal_on_any_stream_keeps_its_mode() {
              except OSError as error: said = error.strerror\n\
              open('said', 'w').write(f'{{os.isatty({number})}} {{said}}')"
         );
-        let place = Place::of(Caller::Root);
+        let place = CallerPlace::for_caller(Caller::Root);
         let mut command = run_in(ring, &place, &script);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         match number {
@@ -314,7 +316,7 @@ fn a_terminal_on_any_stream_keeps_its_mode() {
         (said, fs_err::metadata(&name).expect("it is there").mode() & 0o777)
     };
     for number in 0..3 {
-        assert_eq!(check(Ring::Local, number), ("True succeeded".to_owned(), 0o666));
+        assert_eq!(check(BackendRing::Local, number), ("True succeeded".to_owned(), 0o666));
         for ring in RINGS {
             let expected = ("True Read-only file system".to_owned(), 0o600);
             assert_eq!(check(ring, number), expected, "{ring:?}, descriptor {number}");
@@ -325,7 +327,7 @@ fn a_terminal_on_any_stream_keeps_its_mode() {
 #[test]
 fn a_device_that_no_sandbox_has_keeps_its_mode() {
     require!(root, binary, user_namespaces, bwrap);
-    let place = Place::of(Caller::Root);
+    let place = CallerPlace::for_caller(Caller::Root);
     let device = tempfile::tempdir_in("/var/tmp").expect("a directory can be made");
     let device = device.path().join("kmsg");
     let make = Command::new("mknod").arg(&device).args(["-m", "600", "c", "1", "11"]).status();
@@ -346,7 +348,7 @@ fn a_device_that_no_sandbox_has_keeps_its_mode() {
     for ring in RINGS {
         assert_eq!(check(ring), 0o600, "{ring:?}");
     }
-    assert_eq!(check(Ring::Local), 0o666);
+    assert_eq!(check(BackendRing::Local), 0o666);
 }
 
 #[test]
@@ -356,7 +358,7 @@ fn all_bytes_of_a_named_pipe_reach_the_command() {
     let content: Vec<u8> =
         (0..3_000_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let check = |ring| {
-        let (place, pipe) = (Place::of(Caller::Root), NamedPipe::new());
+        let (place, pipe) = (CallerPlace::for_caller(Caller::Root), NamedPipe::new());
         let both = pipe.both();
         let mut writer = pipe.writer();
         let child = start(run_in(ring, &place, script).stdin(pipe.reader()).stdout(Stdio::piped()));
@@ -368,7 +370,7 @@ fn all_bytes_of_a_named_pipe_reach_the_command() {
         written.join().expect("it does not panic").expect("all is taken");
         said(&output)
     };
-    let control = check(Ring::Local);
+    let control = check(BackendRing::Local);
     assert_eq!(control.len(), 65);
     for ring in RINGS {
         assert_eq!(check(ring), control, "{ring:?}");
@@ -386,7 +388,7 @@ while content:
     except BlockingIOError: pass
 ";
     let check = |ring| {
-        let (place, pipe) = (Place::of(Caller::Root), NamedPipe::new());
+        let (place, pipe) = (CallerPlace::for_caller(Caller::Root), NamedPipe::new());
         let both = pipe.both();
         let (mut reader, writer) = (pipe.reader(), pipe.nonblocking_writer());
         let child = start(run_in(ring, &place, script).stdout(writer));
@@ -399,7 +401,7 @@ while content:
         assert!(output.status.success(), "{ring:?}: {output:?}");
         reading.join().expect("it does not panic").expect("it can be read")
     };
-    let control = check(Ring::Local);
+    let control = check(BackendRing::Local);
     assert_eq!(control.len(), 1_000_000);
     for ring in RINGS {
         assert!(check(ring) == control, "{ring:?}: other bytes arrived");
@@ -407,15 +409,15 @@ while content:
 }
 
 #[test]
-fn a_named_pipe_on_which_nothing_happens_does_not_hold_a_run() {
+fn an_idle_named_pipe_does_not_delay_a_run() {
     require!(root, binary, user_namespaces, bwrap);
     let wait = "import sys; sys.stdin.read()";
     let flood = "import os\nwhile True: os.write(1, bytes(65536))";
     for ring in ALL {
         for (script, code) in [("pass", 0), (wait, 124), (flood, 124)] {
             let (place, input, output) =
-                (Place::of(Caller::Root), NamedPipe::new(), NamedPipe::new());
-            let mut command = Stage { ring, caller: Caller::Root }.ringfence("run", &place);
+                (CallerPlace::for_caller(Caller::Root), NamedPipe::new(), NamedPipe::new());
+            let mut command = TestStage { ring, caller: Caller::Root }.ringfence("run", &place);
             command.args(["--time", "1s", "--", "python3", "-c", script]);
             let (idle_input, idle_output) = (input.both(), output.both());
             let ended = finished(start(command.stdin(input.reader()).stdout(output.writer())));
@@ -433,7 +435,7 @@ fn a_dialogue_over_named_pipes_is_answered_and_a_signal_ends_it() {
     require!(root, binary, user_namespaces, bwrap);
     for ring in ALL {
         let (place, questions, answers) =
-            (Place::of(Caller::Root), NamedPipe::new(), NamedPipe::new());
+            (CallerPlace::for_caller(Caller::Root), NamedPipe::new(), NamedPipe::new());
         let (mut question, mut answer) = (questions.both(), answers.both());
         let script = "import os\nwhile True: os.write(1, os.read(0, 4096).upper())";
         let child =
@@ -469,7 +471,7 @@ signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 while True: os.write(1, bytes(65536))
 ";
     for ring in ALL {
-        let (place, pipe) = (Place::of(Caller::Root), NamedPipe::new());
+        let (place, pipe) = (CallerPlace::for_caller(Caller::Root), NamedPipe::new());
         let both = pipe.both();
         let child = start(run_in(ring, &place, script).stdout(pipe.writer()));
         drop(both);
@@ -491,7 +493,7 @@ fn the_next_reader_gets_exactly_what_the_command_left() {
     for (script, read) in scripts {
         for ring in ALL {
             for is_removed in [false, true] {
-                let (place, file) = (Place::of(Caller::Root), outside(&content));
+                let (place, file) = (CallerPlace::for_caller(Caller::Root), outside(&content));
                 let mut input = open_both(file.path());
                 if is_removed {
                     file.close().expect("it can be removed");
@@ -515,7 +517,7 @@ fn the_next_reader_gets_exactly_what_the_command_left() {
 fn a_file_that_is_read_and_written_through_one_description_keeps_the_order() {
     require!(root, binary, user_namespaces, bwrap);
     for ring in ALL {
-        let (place, file) = (Place::of(Caller::Root), outside("abc\n"));
+        let (place, file) = (CallerPlace::for_caller(Caller::Root), outside("abc\n"));
         let input = open_both(file.path());
         let copy = input.try_clone().expect("a descriptor can be copied");
         let script = "import os; os.write(1, os.read(0, 4) * 2)";
@@ -537,15 +539,15 @@ for name in ['.env', '/proc/self/fd/0']:
     except OSError as error: print(name, error.strerror)
 ";
     let check = |ring, hide: &[&str]| {
-        let place = Place::of(Caller::Root);
+        let place = CallerPlace::for_caller(Caller::Root);
         let file = place.path().join(".env");
         fs_err::write(&file, "secret").expect("it can be written");
-        let mut command = Stage { ring, caller: Caller::Root }.ringfence("run", &place);
+        let mut command = TestStage { ring, caller: Caller::Root }.ringfence("run", &place);
         command.args(hide).args(["--", "python3", "-c", script]).stdout(Stdio::piped());
         let input = fs_err::File::open(&file).expect("it can be read").into_parts().0;
         said(&finished(start(command.stdin(input))))
     };
-    assert_eq!(check(Ring::Local, &[]), "secret\n.env has 6\n/proc/self/fd/0 has 6\n");
+    assert_eq!(check(BackendRing::Local, &[]), "secret\n.env has 6\n/proc/self/fd/0 has 6\n");
     for ring in RINGS {
         let output = check(ring, &["--hide", ".env"]);
         assert_eq!(output, "secret\n.env Permission denied\n/proc/self/fd/0 has 0\n", "{ring:?}");
@@ -553,7 +555,7 @@ for name in ['.env', '/proc/self/fd/0']:
 }
 
 #[test]
-fn a_command_learns_that_its_output_has_no_room_and_the_run_says_so() {
+fn a_full_output_is_reported_to_the_command_and_by_the_run() {
     require!(root, binary, user_namespaces, bwrap);
     let script = "
 import os
@@ -562,8 +564,10 @@ try:
 except OSError as error: open('said', 'w').write(error.strerror)
 ";
     let check = |ring| {
-        let (place, disk) =
-            (Place::of(Caller::Root), tempfile::tempdir().expect("a directory can be made"));
+        let (place, disk) = (
+            CallerPlace::for_caller(Caller::Root),
+            tempfile::tempdir().expect("a directory can be made"),
+        );
         let mount = Command::new("mount")
             .args(["-t", "tmpfs", "-o", "size=256k", "none"])
             .arg(disk.path())
@@ -578,7 +582,7 @@ except OSError as error: open('said', 'w').write(error.strerror)
         let said = fs_err::read_to_string(place.path().join("said")).expect("the command wrote it");
         (said, output.status.code(), told)
     };
-    let (said, code, _) = check(Ring::Local);
+    let (said, code, _) = check(BackendRing::Local);
     assert_eq!((said.as_str(), code), ("No space left on device", Some(0)));
     for ring in RINGS {
         let (said, code, told) = check(ring);

@@ -10,19 +10,19 @@ use ringfence_test_ledger::require;
 use rustix::net::{AddressFamily, SocketType};
 use serde_json::json;
 
-use crate::asks::{Client, Tools};
-use crate::collector::{Collector, Manner, Received, attribute};
-use crate::keeper::{Keeper, PATIENCE};
-use crate::served::{Served, expect_nothing_left, log_of};
+use crate::asks::{McpClient, RawClient};
+use crate::collector::{Collector, CollectorBehaviour, ReceivedTelemetry, attribute};
+use crate::keeper::{SandboxKeeper, WAIT_TIMEOUT};
+use crate::served::{RunningServer, expect_nothing_left, log_of};
 
 /// Trace of a caller, and the span in the trace from which the caller sends its request.
-const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
-const ASKS: &str = "b7ad6b7169203331";
+const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
+const PARENT_SPAN_ID: &str = "b7ad6b7169203331";
 /// Text in a command that must be nowhere else.
 const SECRET: &str = "hunter2-in-an-argument";
 
 fn trace_parent() -> String {
-    format!("00-{TRACE}-{ASKS}-01")
+    format!("00-{TRACE_ID}-{PARENT_SPAN_ID}-01")
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {
@@ -31,7 +31,11 @@ fn hexadecimal(bytes: &[u8]) -> String {
 
 /// Returns the first span with a name for which `is_it` returns true.
 #[track_caller]
-fn span<'a>(received: &'a Received, name: &str, is_it: impl Fn(&Span) -> bool) -> &'a Span {
+fn span<'a>(
+    received: &'a ReceivedTelemetry,
+    name: &str,
+    is_it: impl Fn(&Span) -> bool,
+) -> &'a Span {
     let found = received.spans.iter().find(|span| span.name == name && is_it(span));
     found.unwrap_or_else(|| panic!("there is no such span: {:#?}", received.spans))
 }
@@ -48,11 +52,11 @@ fn expect_attributes(span: &Span, expected: &[(&str, &str)]) {
 }
 
 #[test]
-fn what_a_server_does_is_told_to_the_collector_that_the_variables_name() {
+fn a_server_sends_telemetry_to_the_configured_collector() {
     require!(root, binary, user_namespaces);
-    let collector = Collector::new(Manner::Takes);
-    let keeper = Keeper::on(Backend::Native);
-    let server = Served::told(
+    let collector = Collector::new(CollectorBehaviour::Takes);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
+    let server = RunningServer::told(
         &keeper,
         &[],
         &[
@@ -62,7 +66,7 @@ fn what_a_server_does_is_told_to_the_collector_that_the_variables_name() {
             ("OTEL_SERVICE_NAME", "sandboxes"),
         ],
     );
-    let client = Client::of(&server.url);
+    let client = RawClient::for_url(&server.url);
     let asked = [("traceparent", trace_parent())];
     let asked: Vec<(&str, &str)> =
         asked.iter().map(|(name, value)| (*name, value.as_str())).collect();
@@ -79,7 +83,7 @@ fn what_a_server_does_is_told_to_the_collector_that_the_variables_name() {
     let life = span(&received, "sandbox", |_| true);
     assert_eq!(
         (hexadecimal(&life.trace_id), hexadecimal(&life.parent_span_id)),
-        (TRACE.into(), ASKS.into())
+        (TRACE_ID.into(), PARENT_SPAN_ID.into())
     );
     expect_attributes(
         life,
@@ -109,7 +113,7 @@ fn what_a_server_does_is_told_to_the_collector_that_the_variables_name() {
     );
     assert!(own.start_time_unix_nano < own.end_time_unix_nano);
     let asked_for = span(&received, "exec", exited("0"));
-    assert_eq!(hexadecimal(&asked_for.parent_span_id), ASKS);
+    assert_eq!(hexadecimal(&asked_for.parent_span_id), PARENT_SPAN_ID);
     assert_eq!(
         asked_for.links.iter().map(|link| &link.span_id).collect::<Vec<_>>(),
         [&life.span_id]
@@ -138,14 +142,14 @@ fn what_a_server_does_is_told_to_the_collector_that_the_variables_name() {
 }
 
 #[test]
-fn nothing_is_told_where_nobody_asks_for_it() {
+fn no_telemetry_is_sent_without_configuration() {
     require!(root, binary, user_namespaces);
-    let collector = Collector::new(Manner::Takes);
-    let keeper = Keeper::on(Backend::Native);
+    let collector = Collector::new(CollectorBehaviour::Takes);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
     let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url.as_str());
     let use_a_server = |variables: &[(&str, &str)]| {
-        let server = Served::told(&keeper, &[], variables);
-        let client = Client::of(&server.url);
+        let server = RunningServer::told(&keeper, &[], variables);
+        let client = RawClient::for_url(&server.url);
         let sandbox = client.create(&[("traceparent", &trace_parent())]);
         client.shell(&sandbox, "exit 0", &[]);
         client.kill(&sandbox);
@@ -159,11 +163,11 @@ fn nothing_is_told_where_nobody_asks_for_it() {
 }
 
 #[test]
-fn nobody_waits_for_a_collector_that_does_not_answer() {
+fn a_silent_collector_delays_no_request() {
     require!(root, binary, user_namespaces);
-    let collector = Collector::new(Manner::Silent);
-    let keeper = Keeper::on(Backend::Native);
-    let server = Served::told(
+    let collector = Collector::new(CollectorBehaviour::Silent);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
+    let server = RunningServer::told(
         &keeper,
         &[],
         &[
@@ -174,12 +178,12 @@ fn nobody_waits_for_a_collector_that_does_not_answer() {
             ("OTEL_BSP_MAX_QUEUE_SIZE", "4"),
         ],
     );
-    let client = Client::of(&server.url);
+    let client = RawClient::for_url(&server.url);
     let sandbox = client.create(&[]);
     client.shell(&sandbox, "exit 0", &[]);
     let begun = Instant::now();
     while collector.received().connections == 0 {
-        assert!(begun.elapsed() < PATIENCE, "it is not even tried");
+        assert!(begun.elapsed() < WAIT_TIMEOUT, "it is not even tried");
         std::thread::sleep(Duration::from_millis(5));
     }
     // While the exporter waits for an answer, more spans occur than its queue holds.
@@ -196,9 +200,9 @@ fn nobody_waits_for_a_collector_that_does_not_answer() {
 }
 
 #[test]
-fn a_collector_that_is_away_is_said_to_be_once() {
+fn an_unreachable_collector_is_reported_once() {
     require!(root, binary, user_namespaces);
-    let keeper = Keeper::on(Backend::Native);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
     // The socket is bound, so that no other program has the port, but does not listen.
     let deaf = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)
         .expect("there are sockets");
@@ -206,18 +210,18 @@ fn a_collector_that_is_away_is_said_to_be_once() {
         .expect("loopback has a port");
     let deaf = std::net::TcpListener::from(deaf);
     let nobody = format!("http://{}/v1/traces", deaf.local_addr().expect("it is bound"));
-    let server = Served::told(
+    let server = RunningServer::told(
         &keeper,
         &[],
         &[("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &nobody), ("OTEL_BSP_SCHEDULE_DELAY", "10")],
     );
-    let client = Client::of(&server.url);
+    let client = RawClient::for_url(&server.url);
     let sandbox = client.create(&[]);
     let said = || log_of(&keeper).matches("a collector does not take what it is told").count();
     let begun = Instant::now();
     while said() == 0 {
         client.shell(&sandbox, "exit 0", &[]);
-        assert!(begun.elapsed() < PATIENCE, "it is not said");
+        assert!(begun.elapsed() < WAIT_TIMEOUT, "it is not said");
     }
     for _ in 0..20 {
         client.shell(&sandbox, "exit 0", &[]);
@@ -229,11 +233,11 @@ fn a_collector_that_is_away_is_said_to_be_once() {
 }
 
 #[test]
-fn what_a_client_of_mcp_has_run_is_told() {
+fn mcp_tool_calls_are_reported_as_telemetry() {
     require!(binary, user_namespaces, python3);
-    let collector = Collector::new(Manner::Takes);
-    let keeper = Keeper::on(Backend::Native);
-    let mut client = Tools::of(&keeper, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url)]);
+    let collector = Collector::new(CollectorBehaviour::Takes);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
+    let mut client = McpClient::start(&keeper, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url)]);
     let line = format!("env | grep -q OTEL_ && exit 9; : {SECRET}; exit 4");
     client.call("run_command", json!({ "command": line }), json!({}));
     let code = format!("print('{SECRET}')");
@@ -247,7 +251,8 @@ fn what_a_client_of_mcp_has_run_is_told() {
     expect_attributes(life, &[("sandbox.select", "native")]);
     let own = span(&received, "exec", |span| span.parent_span_id == life.span_id);
     expect_attributes(own, &[("process.exit.code", "4"), ("process.executable.name", "sh")]);
-    let asked_for = span(&received, "exec", |span| hexadecimal(&span.parent_span_id) == ASKS);
+    let asked_for =
+        span(&received, "exec", |span| hexadecimal(&span.parent_span_id) == PARENT_SPAN_ID);
     expect_attributes(asked_for, &[("exec.language", "python"), ("process.exit.code", "0")]);
     assert!(!received.has(SECRET));
     fs_err::remove_dir_all(keeper.workspace()).expect("it is ours");

@@ -9,12 +9,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::interpreters::until;
-use crate::keeper::Keeper;
+use crate::keeper::SandboxKeeper;
 
 /// Makes ringfence run `sleep SECONDS` with the command line `words`, sends it a signal, and
 /// returns the result that it printed.
 #[track_caller]
-fn end(keeper: &Keeper, words: &[&str], seconds: &str, signal: Signal) -> Value {
+fn end(keeper: &SandboxKeeper, words: &[&str], seconds: &str, signal: Signal) -> Value {
     let mut ringfence = keeper.ringfence(words);
     let child = ringfence.stdout(Stdio::piped()).spawn().expect("ringfence can be started");
     keeper.note(child.id());
@@ -32,7 +32,7 @@ fn end(keeper: &Keeper, words: &[&str], seconds: &str, signal: Signal) -> Value 
 
 #[track_caller]
 fn check(backend: Backend) {
-    let keeper = Keeper::on(backend);
+    let keeper = SandboxKeeper::for_root(backend);
     let (seconds, words) = (format!("4{}", std::process::id()), keeper.words());
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT] {
@@ -55,33 +55,33 @@ fn check(backend: Backend) {
 }
 
 #[test]
-fn nothing_is_left_on_native() {
+fn a_terminated_run_leaves_nothing_on_native() {
     require!(root, binary, user_namespaces);
     check(Backend::Native);
 }
 
 #[test]
-fn nothing_is_left_with_bubblewrap() {
+fn a_terminated_run_leaves_nothing_on_bubblewrap() {
     require!(root, binary, user_namespaces, bwrap);
     check(Backend::Bwrap);
 }
 
 #[test]
-fn nothing_is_left_at_docker() {
+fn a_terminated_run_leaves_nothing_on_docker() {
     require!(root, binary, docker);
     check(Backend::Docker);
 }
 
 #[test]
-fn nothing_is_left_at_podman() {
+fn a_terminated_run_leaves_nothing_on_podman() {
     require!(root, binary, podman);
     check(Backend::Podman);
 }
 
 #[test]
-fn nothing_is_left_of_code() {
+fn a_terminated_code_run_leaves_nothing() {
     require!(root, binary, user_namespaces);
-    let keeper = Keeper::on(Backend::Native);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
     let seconds = format!("5{}", std::process::id());
     fs_err::write(keeper.workspace().join("code.sh"), format!("echo kept > file\nsleep {seconds}"))
         .expect("it is ours");

@@ -4,7 +4,7 @@
 
 use std::process::Output;
 
-use conformance::{Caller, Place, Ring, Stage};
+use conformance::{BackendRing, Caller, CallerPlace, TestStage};
 use ringfence_test_ledger::require;
 
 const PROGRAM: &str = include_str!("transparent.py");
@@ -12,7 +12,8 @@ const HOSTS: &str = "127.0.0.1 localhost\n9.9.9.9 open.example.org shut.example.
 
 /// Script that makes the network, starts the servers, and runs the given command as the calling
 /// user. `PORT` in a word stands for the port of the servers.
-const WORLD: &str = r#"user=$(id -u) group=$(id -g) exec unshare --user --map-root-user --net --mount sh -c '
+const WORLD: &str = concat!(
+    r#"user=$(id -u) group=$(id -g) exec unshare --user --map-root-user --net --mount sh -c '
     set -e
     ip link set lo up
     ip address add 9.9.9.9/32 dev lo
@@ -26,20 +27,21 @@ const WORLD: &str = r#"user=$(id -u) group=$(id -g) exec unshare --user --map-ro
         shift
         set -- "$@" "$(printf %s "$word" | sed "s/PORT/$PORT/g")"
     done
-    unshare --user --map-user="$user" --map-group="$group" -- "$@"' sh "$@""#;
+    unshare --user --map-user="$user" --map-group="$group" -- "$@"' sh "$@""#
+);
 
 /// Returns the output of the program that makes `attempts` on a stage whose sandboxes may reach
 /// `allow`.
 #[track_caller]
-fn said(stage: Stage, allow: &[&str], attempts: &[&str]) -> String {
-    let place = Place::of(stage.caller);
+fn said(stage: TestStage, allow: &[&str], attempts: &[&str]) -> String {
+    let place = CallerPlace::for_caller(stage.caller);
     fs_err::write(place.path().join("transparent.py"), PROGRAM)
         .expect("the place is the test's own");
     fs_err::write(place.path().join("hosts"), HOSTS).expect("the place is the test's own");
     let inner = stage.ringfence("run", &place);
     let mut command = stage.command("sh", &place);
     command.args(["-c", WORLD, "sh"]).arg(inner.get_program()).args(inner.get_args());
-    if stage.ring != Ring::Local {
+    if stage.ring != BackendRing::Local {
         command.arg("--transparent");
         for rule in allow {
             command.args(["--allow", rule]);
@@ -57,8 +59,8 @@ fn said(stage: Stage, allow: &[&str], attempts: &[&str]) -> String {
 }
 
 /// Returns the stages that support tunnels.
-fn stages() -> impl Iterator<Item = Stage> {
-    [Ring::Native, Ring::Bwrap].into_iter().flat_map(Stage::all_on)
+fn stages() -> impl Iterator<Item = TestStage> {
+    [BackendRing::Native, BackendRing::Bwrap].into_iter().flat_map(TestStage::all_on)
 }
 
 /// Makes the same attempts without a sandbox, where all succeed, and on both backends as both
@@ -66,7 +68,7 @@ fn stages() -> impl Iterator<Item = Stage> {
 #[track_caller]
 fn check(allow: &[&str], attempts: &[&str], outside: &str, inside: &str) {
     assert_eq!(
-        said(Stage { ring: Ring::Local, caller: Caller::Ordinary }, &[], attempts),
+        said(TestStage { ring: BackendRing::Local, caller: Caller::Ordinary }, &[], attempts),
         outside,
         "the control"
     );
@@ -76,7 +78,7 @@ fn check(allow: &[&str], attempts: &[&str], outside: &str, inside: &str) {
 }
 
 #[test]
-fn an_allowed_host_is_reached_without_a_proxy_and_no_other_is() {
+fn a_tunnel_reaches_allowed_hosts_only() {
     require!(binary, root, ordinary_user, ordinary_user_namespaces, bwrap, python3, tunnels);
     check(
         &["open.example.org:PORT", "9.9.9.9:PORT"],
@@ -115,7 +117,7 @@ fn datagrams_and_ipv6_do_not_leave_a_tunnel() {
 }
 
 #[test]
-fn what_goes_through_a_tunnel_arrives_whole_both_ways() {
+fn bytes_through_a_tunnel_arrive_complete_both_ways() {
     require!(binary, root, ordinary_user, ordinary_user_namespaces, bwrap, python3, tunnels);
     let came = "carry: down True, up True\nmany: 100\n";
     let attempts = ["carry,open.example.org,PORT", "many,open.example.org,PORT"];
@@ -123,18 +125,18 @@ fn what_goes_through_a_tunnel_arrives_whole_both_ways() {
 }
 
 #[test]
-fn servers_inside_are_reached_inside() {
+fn servers_inside_the_sandbox_are_reachable_inside() {
     require!(binary, root, ordinary_user, ordinary_user_namespaces, bwrap, python3, tunnels);
     check(&["open.example.org"], &["local"], "local: hello\n", "local: hello\n");
 }
 
 #[test]
-fn nothing_inside_can_make_a_tunnel_of_its_own() {
+fn no_process_inside_can_create_its_own_tunnel() {
     require!(binary, root, ordinary_user, ordinary_user_namespaces, bwrap, python3, tunnels);
-    let place = Place::of(Caller::Ordinary);
+    let place = CallerPlace::for_caller(Caller::Ordinary);
     fs_err::write(place.path().join("transparent.py"), PROGRAM).unwrap();
     let mut control =
-        Stage { ring: Ring::Local, caller: Caller::Ordinary }.command("unshare", &place);
+        TestStage { ring: BackendRing::Local, caller: Caller::Ordinary }.command("unshare", &place);
     control.args(["--user", "--map-root-user", "--net", "python3", "transparent.py", "tunnel"]);
     let Output { stdout, .. } = control.output().unwrap();
     assert_eq!(String::from_utf8_lossy(&stdout), "tunnel: made\n", "the control");
@@ -148,11 +150,11 @@ fn nothing_inside_can_make_a_tunnel_of_its_own() {
 }
 
 #[test]
-fn a_tunnel_is_refused_before_the_run_where_there_is_no_device_for_it() {
+fn a_tunnel_without_a_device_is_refused_before_the_run() {
     require!(binary, root, ordinary_user, ordinary_user_namespaces, bwrap, tunnels);
     for stage in stages() {
         let run = |hidden: &str| {
-            let place = Place::of(stage.caller);
+            let place = CallerPlace::for_caller(stage.caller);
             let inner = stage.ringfence("run", &place);
             let mut command = stage.command("unshare", &place);
             command.args([

@@ -56,7 +56,7 @@ fn a_crate_builds_and_a_script_runs_with_no_flag() {
 }
 
 #[test]
-fn a_toolchain_in_the_home_can_be_used_and_what_lies_beside_it_is_absent() {
+fn a_toolchain_in_the_home_is_usable_and_its_siblings_are_hidden() {
     require!(binary, user_namespaces, bwrap);
     let home = directory();
     let secrets = [
@@ -100,7 +100,7 @@ fn a_toolchain_in_the_home_can_be_used_and_what_lies_beside_it_is_absent() {
 }
 
 #[test]
-fn a_workspace_that_is_elsewhere_inside_has_the_name_that_it_has_in_containers() {
+fn a_relocated_workspace_has_the_path_that_it_has_in_containers() {
     require!(binary, user_namespaces, bwrap);
     let workspace = directory();
     for (backend, place, expected) in [

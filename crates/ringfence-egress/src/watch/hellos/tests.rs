@@ -1,4 +1,4 @@
-use super::super::{Admission, StreamWatch};
+use super::super::{AdmittedBytes, StreamWatch};
 use super::*;
 use crate::opening::LineRule;
 
@@ -38,13 +38,13 @@ fn in_records(message: &[u8], size: usize, minor: u8) -> Vec<u8> {
 
 /// Returns the findings in a stream that arrives in pieces of `size`, and the bytes that passed
 /// before the first finding.
-fn findings(bytes: &[u8], size: usize) -> (Vec<Finding>, Vec<u8>) {
+fn findings(bytes: &[u8], size: usize) -> (Vec<StreamFinding>, Vec<u8>) {
     let (mut watch, mut passed) = (StreamWatch::new(LineRule::None), Vec::new());
     for piece in bytes.chunks(size) {
         match watch.read(piece) {
-            Admission::All => passed.extend_from_slice(piece),
-            Admission::Part(mut part) => passed.append(&mut part),
-            Admission::None => return (watch.take_findings(), passed),
+            AdmittedBytes::All => passed.extend_from_slice(piece),
+            AdmittedBytes::Part(mut part) => passed.append(&mut part),
+            AdmittedBytes::None => return (watch.take_findings(), passed),
         }
     }
     passed.append(&mut watch.take_rest());
@@ -53,7 +53,7 @@ fn findings(bytes: &[u8], size: usize) -> (Vec<Finding>, Vec<u8>) {
 
 #[test]
 fn a_hello_is_found_at_any_byte_in_any_pieces() {
-    let named = [Finding::Hello(Hello::Named("front.test".to_owned()))];
+    let named = [StreamFinding::Hello(ClientHello::Named("front.test".to_owned()))];
     let message = hello(b"front.test");
     let whole = in_records(&message, 1 << 14, 1);
     for before in [
@@ -98,7 +98,7 @@ fn a_hello_is_found_at_any_byte_in_any_pieces() {
 
 #[test]
 fn a_hello_is_found_in_records_of_any_version_that_a_server_reads() {
-    let named = [Finding::Hello(Hello::Named("front.test".to_owned()))];
+    let named = [StreamFinding::Hello(ClientHello::Named("front.test".to_owned()))];
     let message = hello(b"front.test");
     let record = |version: [u8; 2], content: &[u8]| {
         let length = u16::try_from(content.len()).unwrap();
@@ -150,7 +150,8 @@ fn a_hello_that_only_some_servers_read_is_unreadable() {
         ] {
             for size in [1, 9, 1 << 20] {
                 let (found, _) = findings(&[b"STARTTLS\r\n", &records[..]].concat(), size);
-                let is_refused = matches!(found[..], [Finding::Hello(Hello::Unreadable(_))]);
+                let is_refused =
+                    matches!(found[..], [StreamFinding::Hello(ClientHello::Unreadable(_))]);
                 assert!(is_refused, "{} {size}: {found:?}", records.escape_ascii());
             }
         }
@@ -174,24 +175,28 @@ fn bytes_of_a_hello_in_small_records_are_no_other_hello() {
         message[share..].fill_with(&mut random);
         for size in [1, 2, 43] {
             let (found, passed) = findings(&in_records(&message, size, 1), 1 << 20);
-            assert_eq!(found, [Finding::Hello(Hello::Named("origin.test".to_owned()))], "{size}");
+            assert_eq!(
+                found,
+                [StreamFinding::Hello(ClientHello::Named("origin.test".to_owned()))],
+                "{size}"
+            );
             assert_eq!(passed, b"");
         }
     }
 }
 
 #[test]
-fn an_address_in_place_of_a_name_is_read_as_one() {
+fn a_server_name_that_is_an_address_is_read_as_an_address() {
     for address in ["10.9.8.7", "::1", "255.255.255.255"] {
         let (found, _) = findings(&in_records(&hello(address.as_bytes()), 70, 1), 1 << 20);
-        assert_eq!(found, [Finding::Hello(Hello::Named(address.to_owned()))]);
+        assert_eq!(found, [StreamFinding::Hello(ClientHello::Named(address.to_owned()))]);
     }
     let (found, _) = findings(&in_records(&hello(b"10.9.8.7:443"), 70, 1), 1 << 20);
-    assert!(matches!(found[..], [Finding::Hello(Hello::Unreadable(_))]), "{found:?}");
+    assert!(matches!(found[..], [StreamFinding::Hello(ClientHello::Unreadable(_))]), "{found:?}");
 }
 
 #[test]
-fn a_hello_behind_another_is_found_and_what_passed_is_the_stream() {
+fn a_second_hello_is_found_and_passed_bytes_are_unchanged() {
     let own = in_records(&hello(b"origin.test"), 1 << 14, 1);
     let front = in_records(&hello(b"front.test"), 1 << 14, 1);
     let stream = [b"STARTTLS\r\n", &own[..], b"\x17\x03\x03\0\x02ab STARTTLS\r\n", &front].concat();
@@ -200,16 +205,16 @@ fn a_hello_behind_another_is_found_and_what_passed_is_the_stream() {
             (StreamWatch::new(LineRule::None), Vec::new(), Vec::new());
         for piece in stream.chunks(size) {
             match watch.read(piece) {
-                Admission::All => passed.extend_from_slice(piece),
-                Admission::Part(mut part) => passed.append(&mut part),
-                Admission::None => {
+                AdmittedBytes::All => passed.extend_from_slice(piece),
+                AdmittedBytes::Part(mut part) => passed.append(&mut part),
+                AdmittedBytes::None => {
                     names.append(&mut watch.take_findings());
                     passed.append(&mut watch.release());
                 }
             }
         }
-        let named =
-            ["origin.test", "front.test"].map(|name| Finding::Hello(Hello::Named(name.to_owned())));
+        let named = ["origin.test", "front.test"]
+            .map(|name| StreamFinding::Hello(ClientHello::Named(name.to_owned())));
         assert_eq!(names, named);
         assert!(passed == stream);
     }
@@ -219,11 +224,11 @@ fn a_hello_behind_another_is_found_and_what_passed_is_the_stream() {
 fn a_hello_that_another_message_follows_is_unreadable() {
     let message = [&hello(b"front.test")[..], &[20, 0, 0, 0]].concat();
     let (found, _) = findings(&in_records(&message, 1 << 14, 3), 11);
-    assert!(matches!(found[..], [Finding::Hello(Hello::Unreadable(_))]), "{found:?}");
+    assert!(matches!(found[..], [StreamFinding::Hello(ClientHello::Unreadable(_))]), "{found:?}");
 }
 
 #[test]
-fn other_bytes_pass_as_they_are() {
+fn bytes_that_are_no_hello_pass_unchanged() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut noise = Vec::new();
     while noise.len() < 3_000_000 {
@@ -253,12 +258,12 @@ fn other_bytes_pass_as_they_are() {
     // Nothing is held back for bytes that are only the start of a possible hello.
     for bytes in [&[22][..], &[22, 3], &[22, 3, 1, 0, 9], &[22, 3, 1, 1, 0, 1, 0]] {
         let mut watch = StreamWatch::new(LineRule::None);
-        assert_eq!(watch.read(bytes), Admission::All, "{bytes:?}");
+        assert_eq!(watch.read(bytes), AdmittedBytes::All, "{bytes:?}");
     }
 }
 
 #[test]
-fn more_hellos_than_can_be_followed_end_the_stream() {
+fn too_many_hello_candidates_end_the_stream() {
     let (found, _) = findings(&[22, 3, 1, 0x20, 0, 1, 0].repeat(9000), 1 << 10);
-    assert_eq!(found, [Finding::TooManyHellos]);
+    assert_eq!(found, [StreamFinding::TooManyHellos]);
 }

@@ -1,28 +1,38 @@
-use ringfence_egress::Via;
+use ringfence_egress::RequestKind;
 
 use super::*;
 
 fn denied(target: &str) -> LogEntry {
     let denial = ringfence_egress::Denial {
         target: target.to_owned(),
-        reason: Reason::Unlisted,
-        via: Via::Connect,
+        reason: DenialReason::Unlisted,
+        via: RequestKind::Connect,
         policy: None,
     };
     let (time, sandbox) = (Timestamp::now().to_string(), Some("own".to_owned()));
-    LogEntry { time, sandbox, workspace: "/w".into(), event: Event::Denied(denial), number: None }
+    LogEntry {
+        time,
+        sandbox,
+        workspace: "/w".into(),
+        event: EgressEvent::Denied(denial),
+        number: None,
+    }
 }
 
 fn targets(entries: &[LogEntry]) -> Vec<&str> {
     let target = |entry: &'_ LogEntry| match &entry.event {
-        Event::Denied(denial) => Some(denial.target.len()),
+        EgressEvent::Denied(denial) => Some(denial.target.len()),
         _ => None,
     };
     assert!(entries.iter().all(|entry| target(entry).is_some()));
     entries
         .iter()
         .filter_map(|entry| {
-            if let Event::Denied(denial) = &entry.event { Some(&*denial.target) } else { None }
+            if let EgressEvent::Denied(denial) = &entry.event {
+                Some(&*denial.target)
+            } else {
+                None
+            }
         })
         .collect()
 }
@@ -180,8 +190,8 @@ fn text_of_a_client_makes_no_line_longer_than_the_limit() {
     let room = tempfile::tempdir().unwrap();
     let mut log = OwnLog::new(room.path());
     let mut long = denied(&"\u{1}".repeat(60_000));
-    let Event::Denied(denial) = &mut long.event else { unreachable!("it is a denial") };
-    denial.reason = Reason::Malformed { fault: "x".repeat(60_000) };
+    let EgressEvent::Denied(denial) = &mut long.event else { unreachable!("it is a denial") };
+    denial.reason = DenialReason::Malformed { fault: "x".repeat(60_000) };
     log.write(long);
     log.write(denied("short.test:443"));
     let recorded = read_numbered(&log.path).unwrap();

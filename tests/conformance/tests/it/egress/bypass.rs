@@ -16,14 +16,14 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use conformance::document::Bypasses;
-use conformance::{Arrival, Caller, Place, Ring, Stage, World};
+use conformance::document::BypassOutcomes;
+use conformance::{Arrival, BackendRing, Caller, CallerPlace, SimulatedWorld, TestStage};
 use ringfence::prove::corpus;
 use ringfence_test_ledger::require;
 use serde_json::Value;
 
 /// Least number of attempts, on a machine without IPv6.
-const AT_LEAST: usize = 140;
+const MIN_ATTEMPTS: usize = 140;
 
 /// Policy that denies the attempts.
 const STRICT: &[&str] = &[
@@ -84,7 +84,7 @@ const PROGRAMS: [(&str, &str); 9] = [
 ];
 
 /// The outcome that an attempt reported.
-struct Outcome {
+struct AttemptOutcome {
     name: String,
     what: String,
     token: String,
@@ -95,15 +95,15 @@ struct Outcome {
     is_expected: bool,
 }
 
-impl Outcome {
-    fn read(line: &str) -> Outcome {
+impl AttemptOutcome {
+    fn read(line: &str) -> AttemptOutcome {
         let value: Value =
             serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
         let text = |key: &str| {
             value[key].as_str().unwrap_or_else(|| panic!("no {key} in {line}")).to_owned()
         };
         let nowhere = value["nowhere"].as_array().into_iter().flatten();
-        Outcome {
+        AttemptOutcome {
             name: text("name"),
             what: text("what"),
             token: text("token"),
@@ -136,13 +136,13 @@ impl Outcome {
     }
 
     /// Returns a description of the failure if the attempt was not denied as it should be.
-    fn let_through(&self, arrivals: &[Arrival], reasons: Reasons) -> Option<String> {
+    fn let_through(&self, arrivals: &[Arrival], reasons: ExpectedReasons) -> Option<String> {
         let arrived = self.arrived(arrivals);
         // If no server may see the token, its absence is decisive. The reason only counts if it can
         // be known.
         let is_denied = arrived.is_empty()
-            && (self.is_expected || reasons == Reasons::Any && !self.nowhere.is_empty());
-        let Outcome { name, observed, expected, .. } = self;
+            && (self.is_expected || reasons == ExpectedReasons::Any && !self.nowhere.is_empty());
+        let AttemptOutcome { name, observed, expected, .. } = self;
         (!is_denied).then(|| {
             format!("{name}: {observed} instead of {expected}, and arrived at {arrived:?}")
         })
@@ -151,7 +151,7 @@ impl Outcome {
 
 /// The reason for a denial that an attempt must report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reasons {
+enum ExpectedReasons {
     /// The reason that the table of the attempt names.
     Named,
     /// Any reason, because behind a tunnel every address answers, if only to refuse.
@@ -159,33 +159,33 @@ enum Reasons {
 }
 
 /// One run of the attempts.
-struct Run {
+struct AttemptRun {
     /// Prefix of the tokens of all attempts.
     mark: String,
     /// Mechanism that enforces the policy, as ringfence reports it.
     claim: String,
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<AttemptOutcome>,
 }
 
-impl Run {
+impl AttemptRun {
     /// Returns the arrivals of all attempts in the world.
     fn arrivals(&self) -> Vec<Arrival> {
-        World::shared().arrivals(&self.mark)
+        SimulatedWorld::shared().arrivals(&self.mark)
     }
 
     /// Returns the attempts that this machine could make.
-    fn made(&self) -> impl Iterator<Item = &Outcome> {
+    fn made(&self) -> impl Iterator<Item = &AttemptOutcome> {
         self.outcomes.iter().filter(|outcome| outcome.was_made())
     }
 }
 
 /// Adds the attempts to a prepared ringfence command, runs it, and parses the outcomes.
-fn make(command: &mut Command, words: &[&str]) -> Run {
+fn make(command: &mut Command, words: &[&str]) -> AttemptRun {
     static RUNS: AtomicU32 = AtomicU32::new(0);
     // The mark is valid in a host name, and its length does not depend on the number, so that no
     // token contains another.
     let mark = format!("r{:05x}n{:03}t", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed));
-    for (name, value) in World::shared().variables() {
+    for (name, value) in SimulatedWorld::shared().variables() {
         command.arg("--env").arg(format!("{name}={value}"));
     }
     let output =
@@ -196,12 +196,12 @@ fn make(command: &mut Command, words: &[&str]) -> Run {
     assert_eq!(result["exit_code"], 0, "{}", result["stderr"]);
     let lines = result["stdout"].as_str().unwrap_or_default().lines();
     let claim = result["meta"]["held"]["egress"].as_str().unwrap_or_default().to_owned();
-    Run { mark, claim, outcomes: lines.map(Outcome::read).collect() }
+    AttemptRun { mark, claim, outcomes: lines.map(AttemptOutcome::read).collect() }
 }
 
 /// Creates a workspace with the programs of the attempts.
-fn place(caller: Caller) -> Place {
-    let place = Place::on_the_host_of(World::shared(), caller);
+fn place(caller: Caller) -> CallerPlace {
+    let place = CallerPlace::for_host_of(SimulatedWorld::shared(), caller);
     for (name, text) in PROGRAMS {
         fs_err::write(place.path().join(name), text).expect("the place is the test's");
     }
@@ -212,11 +212,11 @@ fn place(caller: Caller) -> Place {
 fn control() -> &'static BTreeSet<String> {
     static CONTROL: OnceLock<BTreeSet<String>> = OnceLock::new();
     CONTROL.get_or_init(|| {
-        let stage = Stage { ring: Ring::Local, caller: Caller::Root };
+        let stage = TestStage { ring: BackendRing::Local, caller: Caller::Root };
         let place = place(stage.caller);
         let mut command = stage.ringfence("run", &place);
         command.args(["--net", "open"]);
-        for (name, value) in World::shared().careless_proxy() {
+        for (name, value) in SimulatedWorld::shared().careless_proxy() {
             command.arg("--env").arg(format!("{name}={value}"));
         }
         let run = make(&mut command, &[]);
@@ -229,15 +229,20 @@ fn control() -> &'static BTreeSet<String> {
 }
 
 /// Makes the attempts on a stage with the policy `flags`.
-fn sandboxed(stage: Stage, place: &Place, flags: &[&[&str]], words: &[&str]) -> Run {
+fn sandboxed(
+    stage: TestStage,
+    place: &CallerPlace,
+    flags: &[&[&str]],
+    words: &[&str],
+) -> AttemptRun {
     let mut command = stage.ringfence("run", place);
     make(command.args(flags.concat()), words)
 }
 
 /// Makes the attempts under the policy that denies them. The result is cached because the
 /// documentation uses it, too.
-fn denied(stage: Stage, flags: &'static [&'static str]) -> Arc<Run> {
-    type Known = BTreeMap<(Stage, &'static [&'static str]), Arc<OnceLock<Arc<Run>>>>;
+fn denied(stage: TestStage, flags: &'static [&'static str]) -> Arc<AttemptRun> {
+    type Known = BTreeMap<(TestStage, &'static [&'static str]), Arc<OnceLock<Arc<AttemptRun>>>>;
     static KNOWN: Mutex<Known> = Mutex::new(BTreeMap::new());
     let slot =
         Arc::clone(KNOWN.lock().expect("no holder panics").entry((stage, flags)).or_default());
@@ -246,13 +251,13 @@ fn denied(stage: Stage, flags: &'static [&'static str]) -> Arc<Run> {
 }
 
 #[track_caller]
-fn holds(stage: Stage, flags: &'static [&'static str], reasons: Reasons) {
+fn holds(stage: TestStage, flags: &'static [&'static str], reasons: ExpectedReasons) {
     let denied = denied(stage, flags);
     let allowed = sandboxed(stage, &place(stage.caller), &[LENIENT, flags], &["ruled"]);
 
     let made = denied.made().count();
     let proved = denied.made().filter(|outcome| control().contains(&outcome.name)).count();
-    assert!(proved >= AT_LEAST && proved == made, "only {proved} of {made} prove something");
+    assert!(proved >= MIN_ATTEMPTS && proved == made, "only {proved} of {made} prove something");
     let arrivals = denied.arrivals();
     let let_through: Vec<String> =
         denied.made().filter_map(|outcome| outcome.let_through(&arrivals, reasons)).collect();
@@ -268,11 +273,11 @@ fn holds(stage: Stage, flags: &'static [&'static str], reasons: Reasons) {
 }
 
 /// Returns the outcomes of the attempts on some rings, for the documentation.
-pub(crate) fn documented(rings: &[Ring]) -> Bypasses {
-    let mut bypasses = Bypasses::default();
+pub(crate) fn documented(rings: &[BackendRing]) -> BypassOutcomes {
+    let mut bypasses = BypassOutcomes::default();
     // Without its own network, a sandbox with an allowlist is refused.
-    for ring in rings.iter().filter(|ring| **ring != Ring::NativeInPlace) {
-        let stage = Stage { ring: *ring, caller: Caller::Ordinary };
+    for ring in rings.iter().filter(|ring| **ring != BackendRing::NativeInPlace) {
+        let stage = TestStage { ring: *ring, caller: Caller::Ordinary };
         let run = denied(stage, &[]);
         let arrivals = run.arrivals();
         bypasses.claims.insert(*ring, run.claim.clone());
@@ -281,7 +286,7 @@ pub(crate) fn documented(rings: &[Ring]) -> Bypasses {
             assert!(!is_taken, "{} is the name of another attempt", outcome.name);
             let is_proved = outcome.was_made() && control().contains(&outcome.name);
             let is_held =
-                is_proved.then(|| outcome.let_through(&arrivals, Reasons::Named).is_none());
+                is_proved.then(|| outcome.let_through(&arrivals, ExpectedReasons::Named).is_none());
             bypasses.add(&outcome.name, &outcome.what, *ring, is_held);
         }
     }
@@ -289,61 +294,97 @@ pub(crate) fn documented(rings: &[Ring]) -> Bypasses {
 }
 
 #[test]
-fn the_attempts_get_through_where_nothing_stands_in_their_way() {
+fn bypass_attempts_succeed_without_a_sandbox() {
     require!(root, binary, python3, own_network);
-    assert!(control().len() >= AT_LEAST, "there are only {}", control().len());
+    assert!(control().len() >= MIN_ATTEMPTS, "there are only {}", control().len());
 }
 
 #[test]
-fn native_lets_out_what_its_rules_name_and_nothing_else_for_root() {
+fn native_allows_only_listed_targets_for_root() {
     require!(root, binary, python3, own_network, user_namespaces);
-    holds(Stage { ring: Ring::Native, caller: Caller::Root }, &[], Reasons::Named);
+    holds(
+        TestStage { ring: BackendRing::Native, caller: Caller::Root },
+        &[],
+        ExpectedReasons::Named,
+    );
 }
 
 #[test]
-fn native_lets_out_what_its_rules_name_and_nothing_else_for_an_ordinary_user() {
+fn native_allows_only_listed_targets_for_an_ordinary_user() {
     require!(root, binary, python3, own_network, ordinary_user, ordinary_user_namespaces);
-    holds(Stage { ring: Ring::Native, caller: Caller::Ordinary }, &[], Reasons::Named);
+    holds(
+        TestStage { ring: BackendRing::Native, caller: Caller::Ordinary },
+        &[],
+        ExpectedReasons::Named,
+    );
 }
 
 #[test]
-fn bubblewrap_lets_out_what_its_rules_name_and_nothing_else_for_root() {
+fn bubblewrap_allows_only_listed_targets_for_root() {
     require!(root, binary, python3, own_network, user_namespaces, bwrap);
-    holds(Stage { ring: Ring::Bwrap, caller: Caller::Root }, &[], Reasons::Named);
+    holds(
+        TestStage { ring: BackendRing::Bwrap, caller: Caller::Root },
+        &[],
+        ExpectedReasons::Named,
+    );
 }
 
 #[test]
-fn bubblewrap_lets_out_what_its_rules_name_and_nothing_else_for_an_ordinary_user() {
+fn bubblewrap_allows_only_listed_targets_for_an_ordinary_user() {
     require!(root, binary, python3, own_network, ordinary_user, ordinary_user_namespaces, bwrap);
-    holds(Stage { ring: Ring::Bwrap, caller: Caller::Ordinary }, &[], Reasons::Named);
+    holds(
+        TestStage { ring: BackendRing::Bwrap, caller: Caller::Ordinary },
+        &[],
+        ExpectedReasons::Named,
+    );
 }
 
 #[test]
-fn a_tunnel_lets_out_no_more_on_native() {
+fn a_tunnel_allows_only_listed_targets_on_native() {
     require!(root, binary, python3, own_network, user_namespaces);
-    holds(Stage { ring: Ring::Native, caller: Caller::Root }, &["--transparent"], Reasons::Any);
+    holds(
+        TestStage { ring: BackendRing::Native, caller: Caller::Root },
+        &["--transparent"],
+        ExpectedReasons::Any,
+    );
 }
 
 #[test]
-fn a_tunnel_lets_out_no_more_on_bubblewrap() {
+fn a_tunnel_allows_only_listed_targets_on_bubblewrap() {
     require!(root, binary, python3, own_network, ordinary_user, ordinary_user_namespaces, bwrap);
-    holds(Stage { ring: Ring::Bwrap, caller: Caller::Ordinary }, &["--transparent"], Reasons::Any);
+    holds(
+        TestStage { ring: BackendRing::Bwrap, caller: Caller::Ordinary },
+        &["--transparent"],
+        ExpectedReasons::Any,
+    );
 }
 
 #[test]
-fn docker_lets_out_what_its_rules_name_and_nothing_else() {
+fn docker_allows_only_listed_targets() {
     require!(root, binary, python3, own_network, ordinary_user, docker, test_image_dev);
-    holds(Stage { ring: Ring::Docker, caller: Caller::Ordinary }, &[], Reasons::Named);
+    holds(
+        TestStage { ring: BackendRing::Docker, caller: Caller::Ordinary },
+        &[],
+        ExpectedReasons::Named,
+    );
 }
 
 #[test]
-fn podman_lets_out_what_its_rules_name_and_nothing_else() {
+fn podman_allows_only_listed_targets() {
     require!(root, binary, python3, own_network, ordinary_user, podman, test_image_dev);
-    holds(Stage { ring: Ring::Podman, caller: Caller::Ordinary }, &[], Reasons::Named);
+    holds(
+        TestStage { ring: BackendRing::Podman, caller: Caller::Ordinary },
+        &[],
+        ExpectedReasons::Named,
+    );
 }
 
 #[test]
-fn rootless_podman_lets_out_what_its_rules_name_and_nothing_else() {
+fn rootless_podman_allows_only_listed_targets() {
     require!(root, binary, python3, own_network, ordinary_user, rootless_podman, test_image_dev);
-    holds(Stage { ring: Ring::RootlessPodman, caller: Caller::Ordinary }, &[], Reasons::Named);
+    holds(
+        TestStage { ring: BackendRing::RootlessPodman, caller: Caller::Ordinary },
+        &[],
+        ExpectedReasons::Named,
+    );
 }

@@ -4,19 +4,19 @@ use std::path::PathBuf;
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use conformance::{Caller, Place, Ring, Stage, World};
+use conformance::{BackendRing, Caller, CallerPlace, SimulatedWorld, TestStage};
 use ringfence::egress::ChangeError;
 use ringfence::policy::{Egress, HostRule};
 use ringfence::{Host, Sandbox};
 use ringfence_test_ledger::require;
 use serde_json::Value;
 
-use crate::engines::{Kept, said, with_workspace};
+use crate::engines::{EngineSandbox, said, with_workspace};
 
-const NATIVE: Stage = Stage { ring: Ring::Native, caller: Caller::Root };
-const BWRAP: Stage = Stage { ring: Ring::Bwrap, caller: Caller::Root };
+const NATIVE: TestStage = TestStage { ring: BackendRing::Native, caller: Caller::Root };
+const BWRAP: TestStage = TestStage { ring: BackendRing::Bwrap, caller: Caller::Root };
 /// Time limit for each wait on a busy host.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Program that fetches pages, through the proxy that the variables name or directly, and prints
 /// the result of each.
@@ -55,17 +55,17 @@ pathlib.Path('cut').write_text(way)
 ";
 
 /// A sandbox that is up, and the library's handle to it.
-struct Up<'a> {
-    kept: Kept<'a>,
+struct RunningSandbox<'a> {
+    kept: EngineSandbox<'a>,
     sandbox: Sandbox,
 }
 
-fn place(stage: Stage) -> Place {
-    with_workspace(Place::on_the_host_of(World::shared(), stage.caller))
+fn place(stage: TestStage) -> CallerPlace {
+    with_workspace(CallerPlace::for_host_of(SimulatedWorld::shared(), stage.caller))
 }
 
 /// Runs `ringfence up` with a workspace that does not contain the home.
-fn up_with(kept: &Kept<'_>, flags: &[&str]) -> Output {
+fn up_with(kept: &EngineSandbox<'_>, flags: &[&str]) -> Output {
     let mut command = kept.prepare_up(flags);
     command
         .arg("--workspace")
@@ -82,19 +82,19 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
         .block_on(future)
 }
 
-impl<'a> Up<'a> {
+impl<'a> RunningSandbox<'a> {
     #[track_caller]
-    fn new(stage: Stage, place: &'a Place, flags: &[&str]) -> Up<'a> {
-        Up::of(Kept::new(stage, place), flags)
+    fn new(stage: TestStage, place: &'a CallerPlace, flags: &[&str]) -> RunningSandbox<'a> {
+        RunningSandbox::start(EngineSandbox::new(stage, place), flags)
     }
 
     #[track_caller]
-    fn of(kept: Kept<'a>, flags: &[&str]) -> Up<'a> {
+    fn start(kept: EngineSandbox<'a>, flags: &[&str]) -> RunningSandbox<'a> {
         let output = up_with(&kept, flags);
         assert!(output.status.success(), "{:?}: {}", kept.stage, said(&output));
         let host = Host::new([("HOME".into(), kept.home.clone().into())].into(), "/".into());
         let sandbox = block_on(Sandbox::attach(&host, &kept.name)).expect("it is up");
-        Up { kept, sandbox }
+        RunningSandbox { kept, sandbox }
     }
 
     fn set(&self, egress: Egress) -> Result<(), ChangeError> {
@@ -139,11 +139,11 @@ impl<'a> Up<'a> {
     }
 
     /// Starts a program in the sandbox that holds a connection open.
-    fn talk(&self, way: &str) -> Talking {
+    fn talk(&self, way: &str) -> OpenConnection {
         let mut command =
             self.kept.command(&["exec", &self.kept.name, "--", "python3", "-c", TALK, way]);
         let process = command.stdout(Stdio::null()).spawn().expect("it can be started");
-        let talking = Talking { process, place: self.kept.place.path().join("workspace") };
+        let talking = OpenConnection { process, place: self.kept.place.path().join("workspace") };
         talking.wait_for("open");
         talking
     }
@@ -154,12 +154,12 @@ fn parsed(rules: &[&str]) -> Vec<HostRule> {
 }
 
 /// A connection that is held open; its process is killed when the value is dropped.
-struct Talking {
+struct OpenConnection {
     process: Child,
     place: PathBuf,
 }
 
-impl Talking {
+impl OpenConnection {
     fn has(&self, file: &str) -> bool {
         self.place.join(file).exists()
     }
@@ -168,13 +168,13 @@ impl Talking {
     fn wait_for(&self, file: &str) {
         let begun = Instant::now();
         while !self.has(file) {
-            assert!(begun.elapsed() < PATIENCE, "waited in vain for `{file}`");
+            assert!(begun.elapsed() < WAIT_TIMEOUT, "waited in vain for `{file}`");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 }
 
-impl Drop for Talking {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         let _ = self.process.kill(); // the process may have ended
         let _ = self.process.wait(); // the process may have ended
@@ -189,10 +189,10 @@ fn flags(like: &Egress, rule: &'static str) -> Vec<&'static str> {
 }
 
 #[track_caller]
-fn another_list_holds_at_once(stage: Stage, like: &Egress, way: &str, denied: &str) {
+fn another_list_holds_at_once(stage: TestStage, like: &Egress, way: &str, denied: &str) {
     let place = place(stage);
     let flags = flags(like, "good.test");
-    let up = Up::new(stage, &place, &flags);
+    let up = RunningSandbox::new(stage, &place, &flags);
     let first = up.manifest();
     assert_eq!(up.fetch(way, "good.test"), REACHED, "{stage:?}");
 
@@ -235,9 +235,9 @@ fn another_list_holds_at_once(stage: Stage, like: &Egress, way: &str, denied: &s
 }
 
 #[track_caller]
-fn an_open_connection_is_cut(stage: Stage, like: &Egress, way: &str) {
+fn an_open_connection_is_cut(stage: TestStage, like: &Egress, way: &str) {
     let place = place(stage);
-    let up = Up::new(stage, &place, &flags(like, "good.test:22"));
+    let up = RunningSandbox::new(stage, &place, &flags(like, "good.test:22"));
     let talking = up.talk(way);
     up.allow(like, &["good.test:22", "evil.test"]);
     std::thread::sleep(Duration::from_millis(300));
@@ -255,21 +255,21 @@ fn transparent() -> Egress {
 }
 
 #[test]
-fn a_native_sandbox_goes_by_another_list_at_once_and_loses_what_is_no_longer_on_it() {
+fn a_native_sandbox_applies_a_changed_list_to_open_connections() {
     require!(root, binary, python3, own_network, user_namespaces);
     another_list_holds_at_once(NATIVE, &Egress::default(), "proxied", PROXIED);
     an_open_connection_is_cut(NATIVE, &Egress::default(), "proxied");
 }
 
 #[test]
-fn a_bubblewrap_sandbox_goes_by_another_list_at_once_and_loses_what_is_no_longer_on_it() {
+fn a_bubblewrap_sandbox_applies_a_changed_list_to_open_connections() {
     require!(root, binary, python3, own_network, user_namespaces, bwrap);
     another_list_holds_at_once(BWRAP, &Egress::default(), "proxied", PROXIED);
     an_open_connection_is_cut(BWRAP, &Egress::default(), "proxied");
 }
 
 #[test]
-fn so_does_one_whose_programs_know_no_proxy() {
+fn a_tunnel_sandbox_applies_a_changed_list_to_open_connections() {
     require!(root, binary, python3, own_network, user_namespaces, bwrap, tunnels);
     for stage in [NATIVE, BWRAP] {
         another_list_holds_at_once(stage, &transparent(), "directly", UNKNOWN);
@@ -278,19 +278,19 @@ fn so_does_one_whose_programs_know_no_proxy() {
 }
 
 #[test]
-fn what_is_fixed_at_the_start_is_not_changed() {
+fn settings_fixed_at_the_start_cannot_be_changed() {
     require!(root, binary, own_network, user_namespaces);
     let place = place(NATIVE);
-    let closed = Up::new(NATIVE, &place, &[]);
+    let closed = RunningSandbox::new(NATIVE, &place, &[]);
     let refused = closed.set(Egress::default()).unwrap_err();
     assert!(matches!(&refused, ChangeError::NoGate { network: "closed", .. }), "{refused:?}");
     assert!(refused.hints()[0].contains("--replace --allow HOST"), "{:?}", refused.hints());
-    let open = Up::new(NATIVE, &place, &["--net", "open"]);
+    let open = RunningSandbox::new(NATIVE, &place, &["--net", "open"]);
     assert!(matches!(
         open.set(Egress::default()),
         Err(ChangeError::NoGate { network: "open", .. })
     ));
-    let some = Up::new(NATIVE, &place, &["--allow", "good.test"]);
+    let some = RunningSandbox::new(NATIVE, &place, &["--allow", "good.test"]);
     some.set(Egress::default()).expect("it has a gate");
     assert!(matches!(some.set(transparent()), Err(ChangeError::Fixed { key: "transparent", .. })));
     let observed = Egress { observe: true, ..Egress::default() };
@@ -303,10 +303,10 @@ fn what_is_fixed_at_the_start_is_not_changed() {
 }
 
 #[test]
-fn the_secret_of_a_host_that_is_allowed_later_is_never_read() {
+fn the_secret_of_a_host_allowed_later_is_never_read() {
     require!(root, binary, python3, own_network, user_namespaces);
     let place = place(NATIVE);
-    let kept = Kept::new(NATIVE, &place);
+    let kept = EngineSandbox::new(NATIVE, &place);
     let settings = kept.home.join(".config/ringfence");
     fs_err::create_dir_all(&settings).expect("the place is ours");
     // The file does not exist, so reading the secret fails.
@@ -314,7 +314,7 @@ fn the_secret_of_a_host_that_is_allowed_later_is_never_read() {
     fs_err::write(settings.join("config.toml"), credential).expect("the place is ours");
     let read = said(&up_with(&kept, &["--allow", "good.test", "--allow", "evil.test"]));
     assert!(read.contains("cannot get the secret for `evil.test`"), "{read}");
-    let up = Up::of(kept, &["--allow", "good.test"]);
+    let up = RunningSandbox::start(kept, &["--allow", "good.test"]);
     up.allow(&Egress::default(), &["good.test", "evil.test"]);
     assert_eq!(up.fetch("proxied", "evil.test"), REACHED);
 }

@@ -7,13 +7,13 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use conformance::{Caller, Place, Ring, Stage, World};
+use conformance::{BackendRing, Caller, CallerPlace, SimulatedWorld, TestStage};
 use ringfence_test_ledger::require;
 
 /// Text that every server serves.
-const WORDS: &str = "from the world";
+const SERVED_TEXT: &str = "from the world";
 /// Variables that tell programs which certificates to trust.
-const TRUST: [&str; 8] = [
+const TRUST_VARIABLES: [&str; 8] = [
     "CARGO_HTTP_CAINFO",
     "CURL_CA_BUNDLE",
     "GIT_SSL_CAINFO",
@@ -25,7 +25,7 @@ const TRUST: [&str; 8] = [
 ];
 
 /// A program, with a script that fetches something from `$HOST`.
-struct Client {
+struct FetchProgram {
     script: &'static str,
     /// Text that the program prints if no rule allows the request.
     complaint: &'static str,
@@ -37,21 +37,21 @@ struct Client {
     path: Option<PathBuf>,
 }
 
-impl Client {
-    fn new(script: &'static str, complaint: &'static str) -> Client {
-        Client { script, complaint, flags: &[], files: Vec::new(), path: None }
+impl FetchProgram {
+    fn new(script: &'static str, complaint: &'static str) -> FetchProgram {
+        FetchProgram { script, complaint, flags: &[], files: Vec::new(), path: None }
     }
 
-    fn with(mut self, name: &'static str, content: impl Into<Vec<u8>>) -> Client {
+    fn with(mut self, name: &'static str, content: impl Into<Vec<u8>>) -> FetchProgram {
         self.files.push((name, content.into()));
         self
     }
 
     /// Runs the client in a sandbox whose policy allows one host.
     fn run(&self, host: &str, allowed: &str) -> Output {
-        let world = World::shared();
-        let stage = Stage { ring: Ring::Native, caller: Caller::Root };
-        let place = Place::on_the_host_of(world, stage.caller);
+        let world = SimulatedWorld::shared();
+        let stage = TestStage { ring: BackendRing::Native, caller: Caller::Root };
+        let place = CallerPlace::for_host_of(world, stage.caller);
         fs_err::copy(world.authority(), place.path().join("authority.pem"))
             .expect("the place is ours");
         for (name, content) in &self.files {
@@ -69,7 +69,7 @@ impl Client {
             .args(self.flags)
             .arg("--env")
             .arg(format!("HOST={host}"));
-        for name in TRUST {
+        for name in TRUST_VARIABLES {
             command
                 .arg("--env")
                 .arg(format!("{name}={}", place.path().join("authority.pem").display()));
@@ -85,7 +85,7 @@ impl Client {
         let allowed = host();
         let output = self.run(&allowed, &allowed);
         let said = said(&output);
-        assert!(output.status.success() && said.contains(WORDS), "{}: {said}", output.status);
+        assert!(output.status.success() && said.contains(SERVED_TEXT), "{}: {said}", output.status);
         let denied = host();
         let output = self.run(&denied, "good.test");
         let said = self::said(&output);
@@ -96,10 +96,10 @@ impl Client {
         );
 
         assert!(
-            World::shared().places_of(&allowed).contains("files"),
+            SimulatedWorld::shared().places_of(&allowed).contains("files"),
             "it came from somewhere else"
         );
-        assert_eq!(World::shared().places_of(&denied), BTreeSet::new(), "it got through");
+        assert_eq!(SimulatedWorld::shared().places_of(&denied), BTreeSet::new(), "it got through");
     }
 }
 
@@ -130,7 +130,7 @@ fn stock() {
         let mut command = Command::new("python3");
         let output = command
             .args(["-c", include_str!("clients/stock.py")])
-            .arg(World::shared().files())
+            .arg(SimulatedWorld::shared().files())
             .output();
         let output = output.expect("python3 can be started");
         assert!(output.status.success(), "{}", said(&output));
@@ -140,36 +140,39 @@ fn stock() {
 #[test]
 fn curl_fetches_what_a_rule_allows() {
     require!(root, binary, python3, git, own_network, user_namespaces, curl);
-    Client::new("curl --silent --show-error --fail https://$HOST/hello", "403").check();
+    FetchProgram::new("curl --silent --show-error --fail https://$HOST/hello", "403").check();
 }
 
 #[test]
 fn wget_fetches_what_a_rule_allows() {
     require!(root, binary, python3, git, own_network, user_namespaces, wget);
     let script = "wget --ca-certificate authority.pem --output-document - https://$HOST/hello";
-    Client::new(script, "Proxy tunneling failed: Forbidden").check();
+    FetchProgram::new(script, "Proxy tunneling failed: Forbidden").check();
 }
 
 #[test]
 fn git_clones_what_a_rule_allows() {
     require!(root, binary, python3, git, own_network, user_namespaces);
-    Client::new("git clone --quiet https://$HOST/git/hello.git && cat hello/hello", "403").check();
+    FetchProgram::new("git clone --quiet https://$HOST/git/hello.git && cat hello/hello", "403")
+        .check();
 }
 
 #[test]
 fn pip_installs_what_a_rule_allows() {
     require!(root, binary, python3, git, own_network, user_namespaces, pip);
-    let script = "python3 -m pip install --no-cache-dir --disable-pip-version-check --retries 1 --target packages \
+    let script = "python3 -m pip install --no-cache-dir --disable-pip-version-check --retries 1 \
+                  --target packages \
         --index-url https://$HOST/pip/simple hello && PYTHONPATH=packages python3 -m hello";
-    Client::new(script, "403 Forbidden").check();
+    FetchProgram::new(script, "403 Forbidden").check();
 }
 
 #[test]
 fn npm_installs_what_a_rule_allows() {
     require!(root, binary, python3, git, own_network, user_namespaces, npm);
-    let script = "npm install --no-audit --no-fund --no-update-notifier --fetch-retries 0 --cache $PWD/cache \
+    let script = "npm install --no-audit --no-fund --no-update-notifier --fetch-retries 0 --cache \
+                  $PWD/cache \
         --registry https://$HOST/npm/ hello && node node_modules/hello";
-    Client::new(script, "403").check();
+    FetchProgram::new(script, "403").check();
 }
 
 #[test]
@@ -183,7 +186,7 @@ fn cargo_fetches_what_a_rule_allows() {
         cat home/registry/src/*/hello-1.0.0/src/lib.rs"#;
     let manifest = "[package]\nname = \"user\"\nversion = \"1.0.0\"\nedition = \"2021\"\n\
         [dependencies]\nhello = { version = \"1\", registry = \"world\" }\n";
-    let mut client = Client::new(script, "403").with("Cargo.toml", manifest);
+    let mut client = FetchProgram::new(script, "403").with("Cargo.toml", manifest);
     client.path = on_path("cargo");
     client.check();
 }
@@ -194,32 +197,35 @@ fn apt_downloads_what_a_rule_allows() {
     let script = "
         mkdir -p state/lists/partial cache/archives/partial && touch status
         echo \"deb [trusted=yes] http://$HOST/apt ./\" > sources.list
-        options=\"-o Dir::Etc::SourceList=$PWD/sources.list -o Dir::Etc::SourceParts=/dev/null -o Dir::State=$PWD/state\"
-        options=\"$options -o Dir::State::Status=$PWD/status -o Dir::Cache=$PWD/cache -o APT::Sandbox::User=\"
+        options=\"-o Dir::Etc::SourceList=$PWD/sources.list -o Dir::Etc::SourceParts=/dev/null -o \
+        Dir::State=$PWD/state\"
+        options=\"$options -o Dir::State::Status=$PWD/status -o Dir::Cache=$PWD/cache -o \
+        APT::Sandbox::User=\"
         apt-get $options --error-on=any update
         apt-get $options download hello
         dpkg-deb --fsys-tarfile hello_1.0_all.deb";
-    Client::new(script, "403  Forbidden").check();
+    FetchProgram::new(script, "403  Forbidden").check();
 }
 
 #[test]
 fn requests_fetches_what_a_rule_allows() {
     require!(root, binary, python3, git, own_network, user_namespaces, python_requests);
-    let client = Client::new("python3 fetch.py requests https://$HOST/hello", "403 Forbidden");
+    let client =
+        FetchProgram::new("python3 fetch.py requests https://$HOST/hello", "403 Forbidden");
     client.with("fetch.py", include_str!("clients/fetch.py")).check();
 }
 
 #[test]
 fn httpx_fetches_what_a_rule_allows() {
     require!(root, binary, python3, git, own_network, user_namespaces, python_httpx);
-    let client = Client::new("python3 fetch.py httpx https://$HOST/hello", "403 Forbidden");
+    let client = FetchProgram::new("python3 fetch.py httpx https://$HOST/hello", "403 Forbidden");
     client.with("fetch.py", include_str!("clients/fetch.py")).check();
 }
 
 #[test]
 fn node_fetches_what_a_rule_allows() {
     require!(root, binary, python3, git, own_network, user_namespaces, node);
-    let client = Client::new("node fetch.mjs https://$HOST/hello", "fetch failed");
+    let client = FetchProgram::new("node fetch.mjs https://$HOST/hello", "fetch failed");
     let mut client = client.with("fetch.mjs", include_str!("clients/fetch.mjs"));
     if !knows_proxy_variables() {
         client.flags = &["--transparent"];
@@ -243,13 +249,13 @@ fn go_fetches_what_a_rule_allows() {
     compiler.args(["build", "-o"]).args([&program, &source]).env("CGO_ENABLED", "0");
     let output = compiler.output().expect("the test requires it");
     assert!(output.status.success(), "{}", said(&output));
-    let client = Client::new("./fetch https://$HOST/hello", "Forbidden");
+    let client = FetchProgram::new("./fetch https://$HOST/hello", "Forbidden");
     client.with("fetch", fs_err::read(program).expect("it was built")).check();
 }
 
 #[test]
 fn java_fetches_what_a_rule_allows() {
     require!(root, binary, python3, git, own_network, user_namespaces, java);
-    let client = Client::new("java Fetch.java http://$HOST/hello", "403 for URL");
+    let client = FetchProgram::new("java Fetch.java http://$HOST/hello", "403 for URL");
     client.with("Fetch.java", include_str!("clients/Fetch.java")).check();
 }

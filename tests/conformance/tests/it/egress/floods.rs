@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use conformance::{Place, Ring, World};
+use conformance::{BackendRing, CallerPlace, SimulatedWorld};
 use ringfence_test_ledger::require;
 use serde_json::Value;
 
 use super::secrets::stages;
-use crate::engines::{Kept, said, with_workspace};
+use crate::engines::{EngineSandbox, said, with_workspace};
 
 /// Program that asks the proxy for a page of each host, as often as the number before the host
 /// says.
@@ -27,11 +27,11 @@ for count, host in zip(sys.argv[1::2], sys.argv[2::2]):
         stream.read(length)
 ";
 /// Number of denials of a long name that fills the log of a sandbox several times.
-const FLOOD: &str = "8000";
+const FLOOD_DENIALS: &str = "8000";
 
 /// Runs a command that has the proxy deny some hosts, and returns the denials of its result.
 #[track_caller]
-fn denials(kept: &Kept<'_>, words: &[&str]) -> Vec<String> {
+fn denials(kept: &EngineSandbox<'_>, words: &[&str]) -> Vec<String> {
     let output = kept
         .ringfence(&[&["exec", &kept.name, "--json", "--", "python3", "-c", ASK], words].concat());
     let result: Value = serde_json::from_slice(&output.stdout)
@@ -42,10 +42,11 @@ fn denials(kept: &Kept<'_>, words: &[&str]) -> Vec<String> {
 }
 
 #[track_caller]
-fn check(ring: Ring) {
+fn check(ring: BackendRing) {
     for stage in stages(ring) {
-        let place = with_workspace(Place::on_the_host_of(World::shared(), stage.caller));
-        let kept = Kept::new(stage, &place);
+        let place =
+            with_workspace(CallerPlace::for_host_of(SimulatedWorld::shared(), stage.caller));
+        let kept = EngineSandbox::new(stage, &place);
         let mut command = kept.prepare_up(&["--allow", "good.test", "--workspace"]);
         let output =
             command.arg(place.path().join("workspace")).output().expect("ringfence can be started");
@@ -53,7 +54,8 @@ fn check(ring: Ring) {
         let flood =
             format!("{}.evil.test", ["x".repeat(60), "y".repeat(60), "z".repeat(60)].join("."));
 
-        let told = denials(&kept, &["1", "first.evil.test", FLOOD, &flood, "1", "last.evil.test"]);
+        let told =
+            denials(&kept, &["1", "first.evil.test", FLOOD_DENIALS, &flood, "1", "last.evil.test"]);
         assert!(told[0].starts_with("first.evil.test:80: "), "{stage:?}: {told:?}");
         let rest = told.last().expect("there are some");
         assert!(
@@ -98,19 +100,19 @@ fn log_lengths(directory: &std::path::Path) -> Vec<u64> {
 }
 
 #[test]
-fn denials_outlast_a_flood_of_others_native() {
+fn denials_survive_a_flood_of_others_native() {
     require!(root, ordinary_user, binary, python3, own_network, user_namespaces);
-    check(Ring::Native);
+    check(BackendRing::Native);
 }
 
 #[test]
-fn denials_outlast_a_flood_of_others_bwrap() {
+fn denials_survive_a_flood_of_others_bwrap() {
     require!(root, ordinary_user, binary, python3, own_network, user_namespaces, bwrap);
-    check(Ring::Bwrap);
+    check(BackendRing::Bwrap);
 }
 
 #[test]
-fn denials_outlast_a_flood_of_others_docker() {
+fn denials_survive_a_flood_of_others_docker() {
     require!(root, ordinary_user, binary, python3, own_network, docker, test_image_dev);
-    check(Ring::Docker);
+    check(BackendRing::Docker);
 }

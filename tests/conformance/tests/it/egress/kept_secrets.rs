@@ -4,18 +4,18 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use conformance::{Caller, Place, Ring, Stage, World};
+use conformance::{BackendRing, Caller, CallerPlace, SimulatedWorld, TestStage};
 use ringfence_test_ledger::require;
 
-use super::secrets::{Case, Origin, SEARCH, Shown, backwards, stages};
-use crate::engines::{Kept, said, with_workspace};
+use super::secrets::{CredentialCounts, SEARCH, SecretCase, SecretOrigin, backwards, stages};
+use crate::engines::{EngineSandbox, said, with_workspace};
 
 /// Text that is put inside and that a search must find.
 const PLANTED: &str = "planted-where-it-can-be-seen";
 
 /// Runs `ringfence up` with a credential, in a workspace that contains neither the settings nor the
 /// secret.
-fn ask(case: &Case, kept: &Kept<'_>, flags: &[&str]) -> Output {
+fn ask(case: &SecretCase, kept: &EngineSandbox<'_>, flags: &[&str]) -> Output {
     case.configure(kept.place, &kept.home);
     let mut command = kept.prepare_up(flags);
     case.prepare(&mut command, kept.place);
@@ -27,16 +27,16 @@ fn ask(case: &Case, kept: &Kept<'_>, flags: &[&str]) -> Output {
 
 /// Starts a sandbox with a credential.
 #[track_caller]
-fn up<'a>(case: &Case, place: &'a Place, flags: &[&str]) -> Kept<'a> {
-    let kept = Kept::new(case.stage, place);
+fn up<'a>(case: &SecretCase, place: &'a CallerPlace, flags: &[&str]) -> EngineSandbox<'a> {
+    let kept = EngineSandbox::new(case.stage, place);
     let output = ask(case, &kept, flags);
     assert!(output.status.success(), "{case:?}: {}", said(&output));
     kept
 }
 
 /// Creates a place on the host of the world.
-fn place(stage: Stage) -> Place {
-    with_workspace(Place::on_the_host_of(World::shared(), stage.caller))
+fn place(stage: TestStage) -> CallerPlace {
+    with_workspace(CallerPlace::for_host_of(SimulatedWorld::shared(), stage.caller))
 }
 
 /// Returns the files below a directory that contain a text, and the files with these names in
@@ -66,7 +66,7 @@ fn found(text: &str, directory: &Path, names: &[&str]) -> Vec<PathBuf> {
 /// Checks that the search finds planted text in a file, in an environment, in arguments and in
 /// memory.
 #[track_caller]
-fn check_search(kept: &Kept<'_>) {
+fn check_search(kept: &EngineSandbox<'_>) {
     fs_err::write(kept.place.path().join("workspace/planted"), PLANTED).expect("the place is ours");
     let script = r#"KEY=$2 python3 -c "$0" "$1"; true"#;
     let words =
@@ -82,8 +82,8 @@ fn check_search(kept: &Kept<'_>) {
 
 /// Checks that no output and no file of a sandbox contains its secret.
 #[track_caller]
-fn check_outside(case: &Case, kept: &Kept<'_>) {
-    let Case { stage, host, secret, .. } = case;
+fn check_outside(case: &SecretCase, kept: &EngineSandbox<'_>) {
+    let SecretCase { stage, host, secret, .. } = case;
     for words in [
         &["inspect", &kept.name][..],
         &["inspect", &kept.name, "--json"],
@@ -105,7 +105,7 @@ fn check_outside(case: &Case, kept: &Kept<'_>) {
     // A secret from a variable is in the environment of the caller and of the processes that the
     // caller started.
     let names: &[&str] =
-        if case.origin == Origin::File { &["cmdline", "environ"] } else { &["cmdline"] };
+        if case.origin == SecretOrigin::File { &["cmdline", "environ"] } else { &["cmdline"] };
     assert_eq!(found(secret, &kept.home, names), [] as [PathBuf; 0], "{case:?}");
     assert_eq!(
         found("PRIVATE KEY", &kept.home, &[]),
@@ -120,10 +120,10 @@ fn check_outside(case: &Case, kept: &Kept<'_>) {
 }
 
 #[track_caller]
-fn check(ring: Ring) {
+fn check(ring: BackendRing) {
     for stage in stages(ring) {
-        for origin in [Origin::Variable, Origin::File] {
-            let case = Case::new(stage, origin, "kept");
+        for origin in [SecretOrigin::Variable, SecretOrigin::File] {
+            let case = SecretCase::new(stage, origin, "kept");
             let place = place(stage);
             let kept = up(&case, &place, &[]);
             check_search(&kept);
@@ -146,60 +146,67 @@ fn check(ring: Ring) {
 }
 
 #[test]
-fn a_secret_of_a_sandbox_that_stays_is_for_its_host_alone_native() {
+fn a_secret_of_a_kept_sandbox_reaches_only_its_host_native() {
     require!(root, ordinary_user, binary, python3, curl, own_network, user_namespaces);
-    check(Ring::Native);
+    check(BackendRing::Native);
 }
 
 #[test]
-fn a_secret_of_a_sandbox_that_stays_is_for_its_host_alone_bwrap() {
+fn a_secret_of_a_kept_sandbox_reaches_only_its_host_bwrap() {
     require!(root, ordinary_user, binary, python3, curl, own_network, user_namespaces, bwrap);
-    check(Ring::Bwrap);
+    check(BackendRing::Bwrap);
 }
 
 #[test]
-fn a_secret_of_a_sandbox_that_stays_is_for_its_host_alone_docker() {
+fn a_secret_of_a_kept_sandbox_reaches_only_its_host_docker() {
     require!(root, ordinary_user, binary, python3, own_network, docker, test_image_dev);
-    check(Ring::Docker);
+    check(BackendRing::Docker);
 }
 
 #[test]
-fn a_secret_of_a_sandbox_that_stays_is_for_its_host_alone_podman() {
+fn a_secret_of_a_kept_sandbox_reaches_only_its_host_podman() {
     require!(root, ordinary_user, binary, python3, own_network, podman, test_image_dev);
-    check(Ring::Podman);
+    check(BackendRing::Podman);
 }
 
 #[test]
-fn a_secret_of_a_sandbox_that_stays_is_for_its_host_alone_rootless_podman() {
+fn a_secret_of_a_kept_sandbox_reaches_only_its_host_rootless_podman() {
     require!(root, ordinary_user, binary, python3, own_network, rootless_podman, test_image_dev);
-    check(Ring::RootlessPodman);
+    check(BackendRing::RootlessPodman);
 }
 
 #[test]
-fn a_secret_is_for_its_host_alone_where_programs_know_of_no_proxy() {
+fn a_secret_reaches_only_its_host_through_a_tunnel() {
     require!(root, ordinary_user, binary, python3, curl, own_network, user_namespaces, bwrap);
-    let script = r#"for host in "$HOST" "$OTHER"; do
-        curl --silent --show-error --noproxy '*' --header "Authorization: Bearer $API_KEY" "https://$host/direct"
-    done"#;
-    for stage in [Ring::Native, Ring::Bwrap].into_iter().flat_map(stages) {
+    let script = concat!(
+        r#"for host in "$HOST" "$OTHER"; do
+        curl --silent --show-error --noproxy '*' --header "Authorization: Bearer $API_KEY" "#,
+        r#""https://$host/direct"
+    done"#
+    );
+    for stage in [BackendRing::Native, BackendRing::Bwrap].into_iter().flat_map(stages) {
         let place = place(stage);
         for (flags, seen) in [(&["--transparent"][..], 1), (&[], 0)] {
-            let case = Case::new(stage, Origin::File, &format!("direct{seen}"));
+            let case = SecretCase::new(stage, SecretOrigin::File, &format!("direct{seen}"));
             let kept = up(&case, &place, flags);
             let output = kept.ringfence(&["exec", &kept.name, "--", "sh", "-c", script]);
             assert_eq!(output.stdout, b"ok".repeat(2 * seen), "{case:?}: {}", said(&output));
-            assert_eq!(case.shown(), Shown { secret: seen, placeholder: seen }, "{case:?}");
+            assert_eq!(
+                case.shown(),
+                CredentialCounts { secret: seen, placeholder: seen },
+                "{case:?}"
+            );
         }
     }
 }
 
 #[test]
-fn a_proxy_beside_a_container_is_given_no_secret() {
+fn a_proxy_in_a_container_gets_no_secret() {
     require!(root, ordinary_user, binary, python3, own_network, docker, test_image_dev);
-    let stage = Stage { ring: Ring::Docker, caller: Caller::Ordinary };
-    let case = Case::new(stage, Origin::File, "beside");
+    let stage = TestStage { ring: BackendRing::Docker, caller: Caller::Ordinary };
+    let case = SecretCase::new(stage, SecretOrigin::File, "beside");
     let place = place(stage);
-    let kept = Kept::new(stage, &place);
+    let kept = EngineSandbox::new(stage, &place);
     let output = ask(&case, &kept, &["--proxy"]);
     let told = said(&output);
     assert_eq!(output.status.code(), Some(2), "{told}");

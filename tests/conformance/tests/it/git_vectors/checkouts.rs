@@ -1,7 +1,7 @@
 //! Commits of submodules that a run puts into an index. Git on the host checks these commits out
 //! over files that git executes.
 
-use super::vector::{Payload, Scope, Setting, Trick, Vector, compose};
+use super::vector::{FilePayload, GitScope, GitSetting, GitVector, WriteTrick, compose};
 
 /// Script that makes the submodule track hooks, scripts and configuration, all of them harmless.
 const TRACKED: &str = r#"(
@@ -24,7 +24,8 @@ git -C w config submodule.sub.url '@S@/lib.git'
 
 /// Script that makes `$commit`, a commit of the submodule at `$GIT_DIR` whose hooks and scripts are
 /// the marker.
-const OTHER_COMMIT: &str = r#"
+const OTHER_COMMIT: &str = concat!(
+    r#"
 export GIT_AUTHOR_NAME=x GIT_AUTHOR_EMAIL=x GIT_COMMITTER_NAME=x GIT_COMMITTER_EMAIL=x
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -39,11 +40,13 @@ for name in post-checkout post-index-change post-commit pre-commit; do
         git update-index --add --cacheinfo 100755,$marker,$directory/$name
     done
 done
-for name in tools/clean clean later; do git update-index --add --cacheinfo 100755,$marker,$name; done
+for name in tools/clean clean later; do git update-index --add --cacheinfo 100755,$marker,$name; "#,
+    r#"done
 git update-index --add --cacheinfo 100644,$settings,.gitconfig
 commit=$(git commit-tree -p HEAD -m x $(git write-tree))
 unset GIT_INDEX_FILE GIT_WORK_TREE GIT_DIR
-"#;
+"#
+);
 
 /// Builds a script that sets a command as the filter of a file in the submodule.
 macro_rules! filter {
@@ -96,32 +99,38 @@ const OVER_FILES: [(&str, &str, &str); 11] = [
 ];
 
 /// Returns all vectors of this module.
-pub(super) fn vectors() -> Vec<Vector> {
+pub(super) fn vectors() -> Vec<GitVector> {
     let mut vectors = Vec::new();
     let mut add =
-        |scope: Scope, name: &'static str, gitdir: &str, put: &str, host: &'static str| {
-            let setting = Setting { name, config: "", extra: "", host };
-            let mut vector =
-                compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+        |scope: GitScope, name: &'static str, gitdir: &str, put: &str, host: &'static str| {
+            let setting = GitSetting { name, config: "", extra: "", host };
+            let mut vector = compose(
+                &scope,
+                &setting,
+                FilePayload::Whole(""),
+                &WriteTrick::scripted("plain", None, ""),
+            );
             vector.prepare = format!("{TRACKED}{}", vector.prepare);
             vector.add_to_last_run(&format!("export GIT_DIR=\"{gitdir}\"{OTHER_COMMIT}{put}\n"));
             vectors.push(vector);
         };
-    let scope = Scope { name: "checkout", template: "super-sub", file: "sub", ..Scope::PLAIN };
+    let scope =
+        GitScope { name: "checkout", template: "super-sub", file: "sub", ..GitScope::PLAIN };
     for (name, prepare, host) in OVER_FILES {
         let put = "git update-index --cacheinfo 160000,$commit,sub";
-        add(Scope { prepare, ..scope }, name, "$W/.git/modules/sub", put, host);
+        add(GitScope { prepare, ..scope }, name, "$W/.git/modules/sub", put, host);
     }
-    let outside = Scope {
+    let outside = GitScope {
         prepare: "git -C w worktree add -q ../tree; git -C tree submodule --quiet update --init
                   git -C tree/sub config core.hooksPath .githooks",
         directory: "../tree",
         file: ".git/worktrees/tree/index",
         ..scope
     };
-    let put = "GIT_DIR=\"$W/.git/worktrees/tree\" GIT_WORK_TREE=\"$W\" git update-index --cacheinfo 160000,$commit,sub";
+    let put = "GIT_DIR=\"$W/.git/worktrees/tree\" GIT_WORK_TREE=\"$W\" git update-index \
+               --cacheinfo 160000,$commit,sub";
     add(outside, "worktree-outside", "$W/.git/worktrees/tree/modules/sub", put, UPDATE);
-    let main = Scope {
+    let main = GitScope {
         workspace: "tree",
         prepare: "git -C w/sub config core.hooksPath .githooks; git -C w worktree add -q ../tree",
         directory: "../w",

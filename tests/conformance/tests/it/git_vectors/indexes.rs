@@ -1,6 +1,8 @@
 //! Index files that no git writes, in which git sees a submodule that another reader may miss.
 
-use super::vector::{Payload, Scope, Setting, Trick, Vector, compose, here_document};
+use super::vector::{
+    FilePayload, GitScope, GitSetting, GitVector, WriteTrick, compose, here_document,
+};
 
 /// Script that makes a repository of the sandbox's own at `zz/new`, behind more directories than
 /// are searched.
@@ -21,7 +23,8 @@ git config --file .gitmodules submodule.n.fetchRecurseSubmodules true
 "#;
 
 /// Python functions that read the tracked files and write an index of any version, entry by entry.
-const INDEX_TOOLS: &str = r#"
+const INDEX_TOOLS: &str = concat!(
+    r#"
 import hashlib, struct, subprocess, sys
 new = sys.argv[1]
 def entry(mode, oid, name, flags=0, more=b'', stated=None):
@@ -48,8 +51,10 @@ def bits(*positions):
     word = sum(1 << position for position in positions)
     words = [1 << 33, word] if positions else [0]
     size = max(positions) + 1 if positions else 0
-    return struct.pack('>II', size, len(words)) + struct.pack('>%dQ' % len(words), *words) + struct.pack('>I', 0)
-listed = subprocess.run(['git', 'ls-files', '-s', '-z'], capture_output=True).stdout.split(b'\0')[:-1]
+    return struct.pack('>II', size, len(words)) + struct.pack('>%dQ' % len(words), *words) + "#,
+    r#"struct.pack('>I', 0)
+listed = subprocess.run(['git', 'ls-files', '-s', '-z'], "#,
+    r#"capture_output=True).stdout.split(b'\0')[:-1]
 tracked = []
 for line in listed:
     (mode, oid, _), name = line.split(b'\t')[0].split(), line.split(b'\t')[1]
@@ -57,7 +62,8 @@ for line in listed:
 files = [whole(*parts) for parts in tracked]
 blob = tracked[0][1]
 link = whole(0o160000, new, b'zz/new')
-"#;
+"#
+);
 
 /// Name of a vector, the user's preparation, and the program that writes the index.
 const INDEXES: [(&str, &str, &str); 8] = [
@@ -67,7 +73,8 @@ const INDEXES: [(&str, &str, &str); 8] = [
         // too early.
         "flags-of-another-version",
         "",
-        "first = padded(entry(0o100644, blob, b'00000000', flags=0x4000, more=b'\\0\\0') + b'00000000')
+        "first = padded(entry(0o100644, blob, b'00000000', flags=0x4000, more=b'\\0\\0') + \
+         b'00000000')
 write(index(2, [first] + files + [link], extension(b'ZZZZ', bytes(4096))))",
     ),
     (
@@ -76,7 +83,8 @@ write(index(2, [first] + files + [link], extension(b'ZZZZ', bytes(4096))))",
         "",
         "hidden = entry(0o160000, new, b'zz/new') + b'\\2zz/new\\0'
 hidden = b'\\1' * 24 + hidden[24:28] + b'\\1' * 12 + hidden[40:]
-write(index(4, [entry(0o100644, blob, b'00') + b'\\0' + b'00X', hidden], extension(b'ZZZZ', bytes(4096))))",
+write(index(4, [entry(0o100644, blob, b'00') + b'\\0' + b'00X', hidden], extension(b'ZZZZ', \
+bytes(4096))))",
     ),
     (
         "two-shared-indexes",
@@ -95,7 +103,8 @@ write(index(2, [whole(0o160000, new, b'')], extension(b'link', base + bits() + b
     (
         "sparse-directory",
         "",
-        "made = subprocess.run(['git', 'mktree', '--missing'], input=b'160000 commit ' + new.encode() + b'\\tnew\\n',
+        "made = subprocess.run(['git', 'mktree', '--missing'], input=b'160000 commit ' + \
+         new.encode() + b'\\tnew\\n',
     capture_output=True).stdout.decode().strip()
 directory = padded(entry(0o040000, made, b'zz/', flags=0x4000, more=b'\\x40\\0') + b'zz/')
 write(index(3, files + [directory], extension(b'sdir', b'')))",
@@ -124,7 +133,8 @@ write(index(2, shown, extensions + extension(b'EOIE', marker)))",
         "base = write_shared(files + [link])
 start = 12 + sum(map(len, files))
 inner = extension(b'link', base + bits() + bits())
-marker = struct.pack('>I', start + 8) + hashlib.sha1(b'link' + struct.pack('>I', len(inner) - 8)).digest()
+marker = struct.pack('>I', start + 8) + hashlib.sha1(b'link' + struct.pack('>I', len(inner) - \
+8)).digest()
 write(index(2, files, extension(b'ZZZZ', inner + extension(b'EOIE', marker))))",
     ),
 ];
@@ -142,8 +152,8 @@ git update-index --add --cacheinfo "160000,$new,$path"
 "#;
 
 /// Returns all vectors of this module.
-pub(super) fn vectors() -> Vec<Vector> {
-    let setting = Setting {
+pub(super) fn vectors() -> Vec<GitVector> {
+    let setting = GitSetting {
         name: "fsmonitor",
         config: "",
         extra: PLANT_REPOSITORY,
@@ -151,15 +161,19 @@ pub(super) fn vectors() -> Vec<Vector> {
     };
     let mut vectors = Vec::new();
     for (name, prepare, program) in INDEXES {
-        let scope = Scope {
+        let scope = GitScope {
             name: "index",
             prepare,
             file: ".git/index",
             leads: &["zz/new"],
-            ..Scope::PLAIN
+            ..GitScope::PLAIN
         };
-        let mut vector =
-            compose(&scope, &setting, Payload::Whole(""), &Trick::scripted(name, None, ""));
+        let mut vector = compose(
+            &scope,
+            &setting,
+            FilePayload::Whole(""),
+            &WriteTrick::scripted(name, None, ""),
+        );
         vector.add_to_last_run(&here_document(
             ".evil/index.py",
             &format!("{INDEX_TOOLS}{program}\n"),
@@ -168,26 +182,26 @@ pub(super) fn vectors() -> Vec<Vector> {
         vectors.push(vector);
     }
     // Git finds the submodules of a worktree relative to the worktree, wherever the index is.
-    let scope = Scope {
+    let scope = GitScope {
         name: "index-of-worktree-outside",
         prepare: "git -C w worktree add -q ../tree",
         directory: "../tree",
         file: "zz/new",
-        ..Scope::PLAIN
+        ..GitScope::PLAIN
     };
     let mut vector =
-        compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+        compose(&scope, &setting, FilePayload::Whole(""), &WriteTrick::scripted("plain", None, ""));
     let program = "path = b'../w/zz/new'
 write(index(2, [whole(0o160000, new, path)] + files), 'worktrees/tree/index')\n";
     vector.add_to_last_run(&here_document(".evil/index.py", &format!("{INDEX_TOOLS}{program}")));
     vector.add_to_last_run("python3 .evil/index.py \"$new\"\n");
     vectors.push(vector);
-    let scope = Scope { name: "index", file: ".git/index", leads: &["zz"], ..Scope::PLAIN };
+    let scope = GitScope { name: "index", file: ".git/index", leads: &["zz"], ..GitScope::PLAIN };
     vectors.push(compose(
         &scope,
         &setting,
-        Payload::Whole(""),
-        &Trick::scripted("long-path", None, LONG_PATH),
+        FilePayload::Whole(""),
+        &WriteTrick::scripted("long-path", None, LONG_PATH),
     ));
     vectors
 }

@@ -1,8 +1,8 @@
 //! Files that keep every name of a commit, and change what git on the host takes the commit to be.
 
-use super::vector::{Payload, Scope, Setting, Trick, Vector, compose};
+use super::vector::{FilePayload, GitScope, GitSetting, GitVector, WriteTrick, compose};
 
-const PLAIN: Scope = Scope::PLAIN;
+const PLAIN: GitScope = GitScope::PLAIN;
 
 /// User's preparation: hooks in the work tree, and a rebase that waits before its last commit.
 const REBASE: &str = r#"(
@@ -38,7 +38,8 @@ other=$(git commit-tree -p $picked^ -m other $(git write-tree))
 unset GIT_INDEX_FILE";
 
 const PICKED: &str = "
-picked=$(git rev-parse $(sed -n 's/^pick \\([0-9a-f]*\\).*/\\1/p' .git/rebase-merge/git-rebase-todo))";
+picked=$(git rev-parse $(sed -n 's/^pick \\([0-9a-f]*\\).*/\\1/p' \
+.git/rebase-merge/git-rebase-todo))";
 
 /// Script that renames the file that the next commit changes to the name of a hook, in the index.
 const RENAMED: &str = "
@@ -87,17 +88,20 @@ const REBASE_OF_MERGES: &str = r#"(
 
 /// User's preparation: hooks in the work tree, and a rebase whose list begins anew without a parent
 /// and names a branch.
-const REBASE_OF_ROOT: &str = r#"(
+const REBASE_OF_ROOT: &str = concat!(
+    r#"(
     cd w
     mkdir .githooks
     printf '#!/bin/sh\n' > .githooks/pre-commit
     chmod +x .githooks/pre-commit
     git config core.hooksPath .githooks
     git add .githooks; git commit -q -m hooks
-    printf 'break\nreset [new root]\nreset side\nmerge -C %s main~1 # x\n' $(git rev-parse HEAD) > ../list
+    printf 'break\nreset [new root]\nreset side\nmerge -C %s main~1 # x\n' $(git rev-parse HEAD) "#,
+    r#"> ../list
     GIT_SEQUENCE_EDITOR='cp ../list' git rebase -q -i --root 2> /dev/null
     test -e .git/rebase-merge/squash-onto
-)"#;
+)"#
+);
 
 /// User's preparation: picks of two commits, of which the first one conflicts. The list of the
 /// sequence abbreviates the names of the commits.
@@ -133,7 +137,8 @@ const REBASE_OF_HOOK: &str = r#"(
 )"#;
 
 /// Script that records, in a copy of the repository, a resolution that makes the marker the hook.
-const RESOLUTION: &str = r#"
+const RESOLUTION: &str = concat!(
+    r#"
 git init -q $scratch/copy; cp -r .git/objects $scratch/copy/.git
 head=$(git rev-parse HEAD); topic=$(git rev-parse topic)
 (
@@ -147,8 +152,10 @@ head=$(git rev-parse HEAD); topic=$(git rev-parse topic)
 mkdir -p .git/rr-cache
 for name in $(ls $scratch/copy/.git/rr-cache); do
     mkdir -p .git/rr-cache/$name
-    for file in preimage postimage; do cat $scratch/copy/.git/rr-cache/$name/$file > .git/rr-cache/$name/$file; done
-done"#;
+    for file in preimage postimage; do cat $scratch/copy/.git/rr-cache/$name/$file > "#,
+    r#".git/rr-cache/$name/$file; done
+done"#
+);
 
 /// Script that makes a partial clone far down and a commit that names the clone, and writes the
 /// commit directly into the file of the branch.
@@ -172,12 +179,15 @@ mkdir -p w/z/lib; : > w/z/lib/x; git -C w add .; git -C w commit -q -m many";
 
 /// Script that makes all of a repository but its references. Git on the host does not take the
 /// result for a repository.
-const UNFINISHED: &str = r#"
+const UNFINISHED: &str = concat!(
+    r#"
 git init -q $scratch/new
 rm -rf $scratch/new/.git/refs $scratch/new/.git/hooks
 mkdir -p z; rm -rf z/new; mkdir z/new
 cp -r $scratch/new/.git z/new/unfinished
-printf '[core]\n\tbare = false\n\trepositoryformatversion = 0\n\tfsmonitor = @M@\n' > z/new/unfinished/config"#;
+printf '[core]\n\tbare = false\n\trepositoryformatversion = 0\n\tfsmonitor = @M@\n' > "#,
+    r#"z/new/unfinished/config"#
+);
 
 /// Script that adds the references to the unfinished repository, and names it `.git`.
 const FINISHED: &str = r#"
@@ -185,16 +195,16 @@ mkdir -p z/new/unfinished/refs/heads
 mv z/new/unfinished z/new/.git"#;
 
 /// Returns all vectors of this module.
-pub(super) fn vectors() -> Vec<Vector> {
-    let rebase = Scope { prepare: REBASE, ..PLAIN };
+pub(super) fn vectors() -> Vec<GitVector> {
+    let rebase = GitScope { prepare: REBASE, ..PLAIN };
     let replace = "\ngit update-ref refs/replace/$picked $other";
     let in_submodule = "\ncd sub; picked=$(git -C .. rev-parse :sub)";
-    let submodule = Scope {
+    let submodule = GitScope {
         template: "super-sub",
         prepare: "git -C w/sub config core.hooksPath .githooks; mkdir w/sub/.githooks",
         ..PLAIN
     };
-    let fetching = Scope { template: "super-sub", prepare: "git -C w fetch -q", ..PLAIN };
+    let fetching = GitScope { template: "super-sub", prepare: "git -C w fetch -q", ..PLAIN };
     let proceed = "git rebase --continue";
     let cases = [
         ("replaced", rebase, ".git/refs/replace", [PICKED, OTHER_COMMIT, replace, ""], proceed),
@@ -211,7 +221,8 @@ pub(super) fn vectors() -> Vec<Vector> {
             ".git/rebase-merge",
             [
                 RENAMED,
-                "\ngit update-ref --no-deref HEAD $(git commit-tree -p HEAD -m x $(git write-tree))",
+                "\ngit update-ref --no-deref HEAD $(git commit-tree -p HEAD -m x $(git \
+                 write-tree))",
                 "",
                 "",
             ],
@@ -230,10 +241,14 @@ pub(super) fn vectors() -> Vec<Vector> {
     let mut vectors = sequences();
     vectors.extend(far_repositories());
     for (name, scope, file, scripts, host) in cases {
-        let scope = Scope { name: "meaning", file, ..scope };
-        let setting = Setting { name, config: "", extra: "", host };
-        let mut vector =
-            compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+        let scope = GitScope { name: "meaning", file, ..scope };
+        let setting = GitSetting { name, config: "", extra: "", host };
+        let mut vector = compose(
+            &scope,
+            &setting,
+            FilePayload::Whole(""),
+            &WriteTrick::scripted("plain", None, ""),
+        );
         vector.add_to_last_run(&format!("{SET_UP}{}\n", scripts.concat()));
         vectors.push(vector);
     }
@@ -242,14 +257,16 @@ pub(super) fn vectors() -> Vec<Vector> {
 
 /// Returns the vectors with files beside the list of a sequence that decide which commits the list
 /// means.
-fn sequences() -> Vec<Vector> {
+fn sequences() -> Vec<GitVector> {
     let head = "\npicked=$(git rev-parse main)";
     let label = "\nfor label in .git/refs/rewritten/*; do echo $other > $label; done";
     let packed = "\n(echo '# pack-refs with: peeled fully-peeled sorted '
-        for label in .git/refs/rewritten/*; do echo \"$other refs/rewritten/${label##*/}\"; done) > .git/packed-refs
+        for label in .git/refs/rewritten/*; do echo \"$other refs/rewritten/${label##*/}\"; done) \
+        > .git/packed-refs
         rm -r .git/refs/rewritten";
     let abbreviated = "\npicked=$(git rev-parse topic)
-        git update-ref --no-deref refs/heads/$(sed -n '$s/^pick \\([0-9a-f]*\\).*/\\1/p' .git/sequencer/todo) $other";
+        git update-ref --no-deref refs/heads/$(sed -n '$s/^pick \\([0-9a-f]*\\).*/\\1/p' \
+        .git/sequencer/todo) $other";
     let proceed = "git rebase --continue";
     let pick = "git checkout --theirs one; git add one; git cherry-pick --continue";
     let resolve = "git rebase --continue; git status; git add .githooks; git rebase --continue";
@@ -285,10 +302,14 @@ fn sequences() -> Vec<Vector> {
     ];
     let mut vectors = Vec::new();
     for (name, prepare, file, scripts, host) in cases {
-        let scope = Scope { name: "sequence", prepare, file, ..PLAIN };
-        let setting = Setting { name, config: "", extra: "", host };
-        let mut vector =
-            compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+        let scope = GitScope { name: "sequence", prepare, file, ..PLAIN };
+        let setting = GitSetting { name, config: "", extra: "", host };
+        let mut vector = compose(
+            &scope,
+            &setting,
+            FilePayload::Whole(""),
+            &WriteTrick::scripted("plain", None, ""),
+        );
         if scripts[1] == existing {
             vector.prepare.push_str("mkdir w/.git/rr-cache\n");
         }
@@ -299,14 +320,18 @@ fn sequences() -> Vec<Vector> {
 }
 
 /// Returns the vectors with repositories far down in a workspace that only a commit names.
-fn far_repositories() -> Vec<Vector> {
-    let shown = Scope { name: "meaning", prepare: MANY_DIRECTORIES, file: "z/lib", ..PLAIN };
+fn far_repositories() -> Vec<GitVector> {
+    let shown = GitScope { name: "meaning", prepare: MANY_DIRECTORIES, file: "z/lib", ..PLAIN };
     let mut vectors = Vec::new();
     for value in ["log", "diff"] {
         let name = format!("shown-{value}").leak();
-        let setting = Setting { name, config: "", extra: "", host: "git log -p" };
-        let mut vector =
-            compose(&shown, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+        let setting = GitSetting { name, config: "", extra: "", host: "git log -p" };
+        let mut vector = compose(
+            &shown,
+            &setting,
+            FilePayload::Whole(""),
+            &WriteTrick::scripted("plain", None, ""),
+        );
         // Make the files beforehand, so that the run makes no new file in a directory that is
         // searched anyway.
         vector
@@ -316,7 +341,7 @@ fn far_repositories() -> Vec<Vector> {
         vector.add_to_last_run(&format!("{SET_UP}{SHOWN}\n"));
         vectors.push(vector);
     }
-    let scope = Scope {
+    let scope = GitScope {
         name: "meaning",
         template: "super-sub",
         prepare: MANY_DIRECTORIES,
@@ -324,9 +349,9 @@ fn far_repositories() -> Vec<Vector> {
         ..PLAIN
     };
     let setting =
-        Setting { name: "finished", config: "", extra: "", host: "cd z/new && git status" };
+        GitSetting { name: "finished", config: "", extra: "", host: "cd z/new && git status" };
     let first = format!("{SET_UP}{UNFINISHED}\n").leak();
-    let trick = Trick::scripted("in-two-runs", Some(first), FINISHED);
-    vectors.push(compose(&scope, &setting, Payload::Whole(""), &trick));
+    let trick = WriteTrick::scripted("in-two-runs", Some(first), FINISHED);
+    vectors.push(compose(&scope, &setting, FilePayload::Whole(""), &trick));
     vectors
 }

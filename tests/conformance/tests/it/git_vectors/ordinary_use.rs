@@ -1,11 +1,11 @@
 //! Ordinary work with git inside a sandbox with default settings, which must succeed and report
 //! nothing.
 
-use conformance::{Caller, Ring, Stage};
+use conformance::{BackendRing, Caller, TestStage};
 use ringfence_test_ledger::require;
 
-use super::site::Templates;
-use super::vector::{PLAIN, Payload, Scope, Setting, Vector, compose};
+use super::site::RepositoryTemplates;
+use super::vector::{FilePayload, GitScope, GitSetting, GitVector, PLAIN, compose};
 
 /// Start of each script. It sets the identity of the user, because the home directory inside is
 /// empty, and ends the script at the first failure.
@@ -107,7 +107,7 @@ GIT_COMMITTER_DATE='1700000060 +0000' git rebase -q -r --force-rebase HEAD~2
 ";
 
 /// Workspace of a user, and the work that is done in it.
-struct Session {
+struct GitSession {
     name: &'static str,
     template: &'static str,
     workspace: &'static str,
@@ -115,7 +115,7 @@ struct Session {
     work: &'static [&'static str],
 }
 
-const SESSION: Session = Session {
+const SESSION: GitSession = GitSession {
     name: "",
     template: "plain",
     workspace: "w",
@@ -123,81 +123,104 @@ const SESSION: Session = Session {
     work: &[COMMITS, BRANCHES, STASHES],
 };
 
-const SESSIONS: [Session; 16] = [
-    Session { name: "repository", ..SESSION },
-    Session { name: "conflicts", work: &[CONFLICTS, COMMITS], ..SESSION },
-    Session {
+const SESSIONS: [GitSession; 16] = [
+    GitSession { name: "repository", ..SESSION },
+    GitSession { name: "conflicts", work: &[CONFLICTS, COMMITS], ..SESSION },
+    GitSession {
         name: "worktree-added-inside",
         work: &[
-            "git worktree add -q -b wt wt; cd wt; echo wt > wt.txt; git add wt.txt; git commit -q -m wt; cd ..\n",
+            "git worktree add -q -b wt wt; cd wt; echo wt > wt.txt; git add wt.txt; git commit -q \
+             -m wt; cd ..\n",
             "git status > /dev/null\n",
         ],
         ..SESSION
     },
-    Session { name: "repository-without-hooks", prepare: "rmdir w/.git/hooks w/.git/info", ..SESSION },
-    Session { name: "superproject", template: "super-sub", work: &[COMMITS, SUBMODULES, BRANCHES], ..SESSION },
-    Session {
+    GitSession {
+        name: "repository-without-hooks",
+        prepare: "rmdir w/.git/hooks w/.git/info",
+        ..SESSION
+    },
+    GitSession {
+        name: "superproject",
+        template: "super-sub",
+        work: &[COMMITS, SUBMODULES, BRANCHES],
+        ..SESSION
+    },
+    GitSession {
         name: "superproject-of-a-user-with-filters",
         template: "super-sub",
         prepare: "git config --global filter.lfs.clean 'git-lfs clean -- %f'
             git config --global filter.lfs.process 'git-lfs filter-process'
             git config --global credential.helper '!f() { /usr/bin/helper \"$1\"; }; f'
             git config --global core.hooksPath '~/.hooks'; git config --global diff.submodule log
-            mkdir -p w/tools/hooks; : > w/tools/hooks/x; git -C w config core.hooksPath tools/hooks",
+            mkdir -p w/tools/hooks; : > w/tools/hooks/x; git -C w config core.hooksPath \
+            tools/hooks",
         work: &[SUBMODULES, COMMITS, STASHES],
         ..SESSION
     },
-    Session {
+    GitSession {
         name: "far-repository-of-superproject",
         template: "super-sub",
         prepare: "for number in $(seq 100 145); do mkdir w/0$number; done
             git clone -q '@W@/.git' w/z/vendor; echo z >> w/.git/info/exclude",
-        work: &["sleep 0.5; cd z/vendor; echo new > new.txt; git add new.txt; git commit -q -m new\n", STASHES],
+        work: &[
+            "sleep 0.5; cd z/vendor; echo new > new.txt; git add new.txt; git commit -q -m \
+                 new\n",
+            STASHES,
+        ],
         ..SESSION
     },
-    Session { name: "rebased-merges", work: &[MERGES, COMMITS], ..SESSION },
-    Session {
+    GitSession { name: "rebased-merges", work: &[MERGES, COMMITS], ..SESSION },
+    GitSession {
         name: "superproject-nine-parts",
         template: "super-1-2-3-4-5-6-7-8-9",
         work: &[SUBMODULES, COMMITS],
         ..SESSION
     },
-    Session { name: "uninitialised-submodule", template: "uninitialised", ..SESSION },
-    Session {
+    GitSession { name: "uninitialised-submodule", template: "uninitialised", ..SESSION },
+    GitSession {
         name: "worktree",
         workspace: "tree",
-        prepare: "mv w main; git -C main checkout -q side; git -C main worktree add -q ../tree main",
+        prepare: "mv w main; git -C main checkout -q side; git -C main worktree add -q ../tree \
+                  main",
         ..SESSION
     },
-    Session {
+    GitSession {
         name: "worktree-inside",
         prepare: "git -C w worktree add -q wt; echo wt >> w/.git/info/exclude",
-        work: &[COMMITS, "cd wt\n", "echo wt > wt.txt; git add wt.txt; git commit -q -m wt; git status > /dev/null\n"],
+        work: &[
+            COMMITS,
+            "cd wt\n",
+            "echo wt > wt.txt; git add wt.txt; git commit -q -m wt; git \
+                                     status > /dev/null\n",
+        ],
         ..SESSION
     },
-    Session {
+    GitSession {
         name: "several-repositories",
         template: "several",
         work: &["cd one\n", COMMITS, BRANCHES, STASHES],
         ..SESSION
     },
-    Session {
+    GitSession {
         name: "nested-repository",
         prepare: "git clone -q '@W@/.git' w/vendor; echo vendor >> w/.git/info/exclude",
         work: &[COMMITS, "cd vendor\n", COMMITS, STASHES],
         ..SESSION
     },
-    Session {
+    GitSession {
         name: "hooks-and-scripts-of-the-user",
         prepare: "mkdir -p w/tools/hooks; printf '#!/bin/sh\\n' > w/tools/hooks/pre-commit
-            printf '#!/bin/sh\\nexec cat\\n' > w/tools/x.sh; chmod +x w/tools/x.sh w/tools/hooks/pre-commit
+            printf '#!/bin/sh\\nexec cat\\n' > w/tools/x.sh; chmod +x w/tools/x.sh \
+            w/tools/hooks/pre-commit
             git -C w add tools; git -C w commit -q -m tools
             git -C w config core.hooksPath tools/hooks; git -C w config filter.own.clean tools/x.sh
-            git -C w config filter.own.smudge tools/x.sh; echo '*.txt filter=own' > w/.git/info/attributes
+            git -C w config filter.own.smudge tools/x.sh; echo '*.txt filter=own' > \
+            w/.git/info/attributes
             mkdir w/conf; : > w/conf/inc; git -C w config include.path ../conf/inc",
         ..SESSION
     },
-    Session {
+    GitSession {
         name: "rebase-of-the-user-goes-on",
         template: "rebasing",
         work: &[
@@ -211,25 +234,25 @@ const SESSIONS: [Session; 16] = [
     },
 ];
 
-impl Session {
-    fn as_vector(&self) -> Vector {
-        let scope = Scope {
+impl GitSession {
+    fn as_vector(&self) -> GitVector {
+        let scope = GitScope {
             name: self.name,
             template: self.template,
             workspace: self.workspace,
             prepare: self.prepare,
-            ..Scope::PLAIN
+            ..GitScope::PLAIN
         };
-        let setting = Setting { name: "work", config: "", extra: "", host: "" };
-        let mut vector = compose(&scope, &setting, Payload::Whole(""), &PLAIN);
+        let setting = GitSetting { name: "work", config: "", extra: "", host: "" };
+        let mut vector = compose(&scope, &setting, FilePayload::Whole(""), &PLAIN);
         vector.runs = vec![format!("{BEGIN}{}", self.work.concat())];
         vector
     }
 }
 
-fn check_ordinary_use(stage: Stage) {
-    let templates = Templates::build(stage);
-    let vectors: Vec<Vector> = SESSIONS.iter().map(Session::as_vector).collect();
+fn check_ordinary_use(stage: TestStage) {
+    let templates = RepositoryTemplates::build(stage);
+    let vectors: Vec<GitVector> = SESSIONS.iter().map(GitSession::as_vector).collect();
     super::check_each(&vectors, |vector| {
         let control = templates.copy_for(vector);
         let output = control.run_on_host(&vector.runs[0], vector);
@@ -261,17 +284,17 @@ fn check_ordinary_use(stage: Stage) {
 #[test]
 fn ordinary_work_with_git_succeeds_in_native_sandboxes_of_root() {
     require!(root, binary, user_namespaces, git);
-    check_ordinary_use(Stage { ring: Ring::Native, caller: Caller::Root });
+    check_ordinary_use(TestStage { ring: BackendRing::Native, caller: Caller::Root });
 }
 
 #[test]
 fn ordinary_work_with_git_succeeds_in_native_sandboxes_of_an_ordinary_user() {
     require!(binary, ordinary_user, ordinary_user_namespaces, git);
-    check_ordinary_use(Stage { ring: Ring::Native, caller: Caller::Ordinary });
+    check_ordinary_use(TestStage { ring: BackendRing::Native, caller: Caller::Ordinary });
 }
 
 #[test]
 fn ordinary_work_with_git_succeeds_in_bubblewrap() {
     require!(root, binary, user_namespaces, bwrap, git);
-    check_ordinary_use(Stage { ring: Ring::Bwrap, caller: Caller::Root });
+    check_ordinary_use(TestStage { ring: BackendRing::Bwrap, caller: Caller::Root });
 }

@@ -1,18 +1,19 @@
 //! Scripts in the workspace that the user's configuration names and that the sandbox rewrites.
 
 use super::vector::{
-    MARKER, PLAIN as PLAIN_TRICK, Payload, Scope, Setting, TRICKS, Vector, compose,
+    FilePayload, GitScope, GitSetting, GitVector, MARKER, PLAIN as PLAIN_TRICK, TRICKS, compose,
 };
 
-const NONE: Setting = Setting { name: "", config: "", extra: "", host: "" };
+const NONE: GitSetting = GitSetting { name: "", config: "", extra: "", host: "" };
 /// Script of the user in the workspace, which some configuration names.
-const SCRIPT: Scope =
-    Scope { file: "tools/x.sh", git_directory: ".git", prepare: "", ..Scope::PLAIN };
+const SCRIPT: GitScope =
+    GitScope { file: "tools/x.sh", git_directory: ".git", prepare: "", ..GitScope::PLAIN };
 
 macro_rules! with_script {
     ($command:literal) => {
         concat!(
-            "mkdir -p w/tools; printf '#!/bin/sh\\nexit 1\\n' > w/tools/x.sh; chmod +x w/tools/x.sh\n",
+            "mkdir -p w/tools; printf '#!/bin/sh\\nexit 1\\n' > w/tools/x.sh; chmod +x \
+             w/tools/x.sh\n",
             "echo '* filter=own diff=own merge=own' > w/.git/info/attributes\n",
             $command
         )
@@ -224,9 +225,9 @@ const PYTHON_MARKER: &str = "open('@S@/out/ran', 'w')\n";
 
 /// Scripts that a repository other than the workspace's own names, and scripts that do not exist
 /// yet.
-const ELSEWHERE: [(Scope, &str); 14] = [
+const ELSEWHERE: [(GitScope, &str); 14] = [
     (
-        Scope {
+        GitScope {
             name: "script-of-rebase",
             template: "rebasing",
             prepare: "mkdir w/tools; printf '#!/bin/sh\n' > w/tools/x.sh; chmod +x w/tools/x.sh
@@ -236,7 +237,7 @@ const ELSEWHERE: [(Scope, &str); 14] = [
         "git rebase --continue",
     ),
     (
-        Scope {
+        GitScope {
             name: "module-of-python",
             prepare: "echo '* filter=own' > w/.git/info/attributes
                       git -C w config filter.own.clean '\"/usr/bin/python3\" -m x %f'",
@@ -247,7 +248,7 @@ const ELSEWHERE: [(Scope, &str); 14] = [
         STATUS,
     ),
     (
-        Scope {
+        GitScope {
             name: "package-of-python",
             prepare: "echo '* filter=own' > w/.git/info/attributes
                       git -C w config filter.own.clean 'python3 -m some.x'",
@@ -258,7 +259,7 @@ const ELSEWHERE: [(Scope, &str); 14] = [
         STATUS,
     ),
     (
-        Scope {
+        GitScope {
             name: "attached-package-of-python",
             prepare: "echo '* filter=own' > w/.git/info/attributes
                       git -C w config filter.own.clean 'python3 -msome.x'",
@@ -269,7 +270,7 @@ const ELSEWHERE: [(Scope, &str); 14] = [
         STATUS,
     ),
     (
-        Scope {
+        GitScope {
             name: "import-of-python-module",
             prepare: "echo '* filter=own' > w/.git/info/attributes
                       git -C w config filter.own.clean 'python3 -m json.tool'",
@@ -280,7 +281,7 @@ const ELSEWHERE: [(Scope, &str); 14] = [
         STATUS,
     ),
     (
-        Scope {
+        GitScope {
             name: "package-for-python-module",
             prepare: "echo '* filter=own' > w/.git/info/attributes
                       git -C w config filter.own.clean 'python3 -m json.tool'",
@@ -291,7 +292,7 @@ const ELSEWHERE: [(Scope, &str); 14] = [
         STATUS,
     ),
     (
-        Scope {
+        GitScope {
             name: "import-of-python-script",
             prepare: "echo '* filter=own' > w/.git/info/attributes
                       mkdir w/tools; echo 'import json' > w/tools/x.py
@@ -303,10 +304,11 @@ const ELSEWHERE: [(Scope, &str); 14] = [
         STATUS,
     ),
     (
-        Scope {
+        GitScope {
             name: "script-behind-two-directories",
             prepare: "echo '* filter=own' > w/.git/info/attributes
-                      mkdir -p w/tools/in; printf '#!/bin/sh\n' > w/tools/in/y.sh; chmod +x w/tools/in/y.sh
+                      mkdir -p w/tools/in; printf '#!/bin/sh\n' > w/tools/in/y.sh; chmod +x \
+                      w/tools/in/y.sh
                       git -C w config filter.own.clean 'cd tools && cd in && ./y.sh'",
             file: "tools/in/y.sh",
             ..SCRIPT
@@ -314,7 +316,7 @@ const ELSEWHERE: [(Scope, &str); 14] = [
         STATUS,
     ),
     (
-        Scope {
+        GitScope {
             name: "script-behind-variable",
             prepare: "echo '* filter=own' > w/.git/info/attributes
                       mkdir w/tools; printf '#!/bin/sh\n' > w/tools/x.sh; chmod +x w/tools/x.sh
@@ -325,10 +327,11 @@ const ELSEWHERE: [(Scope, &str); 14] = [
         STATUS,
     ),
     (
-        Scope {
+        GitScope {
             name: "script-above",
             workspace: "top/ws",
-            prepare: "mv w top; mkdir -p top/ws; cp top/file.txt top/ws; printf '#!/bin/sh\n' > top/ws/x.sh
+            prepare: "mv w top; mkdir -p top/ws; cp top/file.txt top/ws; printf '#!/bin/sh\n' > \
+                      top/ws/x.sh
                       chmod +x top/ws/x.sh; git -C top add ws; git -C top commit -q -m ws
                       echo '* filter=own' > top/.git/info/attributes
                       git -C top config filter.own.clean ws/x.sh",
@@ -338,7 +341,7 @@ const ELSEWHERE: [(Scope, &str); 14] = [
         STATUS,
     ),
     (
-        Scope {
+        GitScope {
             name: "script-of-submodule",
             template: "super-sub",
             directory: "sub",
@@ -351,10 +354,11 @@ const ELSEWHERE: [(Scope, &str); 14] = [
         STATUS,
     ),
     (
-        Scope {
+        GitScope {
             name: "script-of-worktree",
             workspace: "tree",
-            prepare: "mv w main; git -C main worktree add -q ../tree; printf '#!/bin/sh\n' > tree/x.sh
+            prepare: "mv w main; git -C main worktree add -q ../tree; printf '#!/bin/sh\n' > \
+                      tree/x.sh
                       chmod +x tree/x.sh; echo '* filter=own' > main/.git/info/attributes
                       git -C main config filter.own.clean ./x.sh",
             file: "x.sh",
@@ -363,7 +367,7 @@ const ELSEWHERE: [(Scope, &str); 14] = [
         STATUS,
     ),
     (
-        Scope {
+        GitScope {
             name: "script-absent",
             prepare: "echo '* filter=own' > w/.git/info/attributes
                       git -C w config filter.own.clean tools/x.sh",
@@ -373,7 +377,7 @@ const ELSEWHERE: [(Scope, &str); 14] = [
         STATUS,
     ),
     (
-        Scope {
+        GitScope {
             name: "script-of-nested-repository",
             directory: "vendor",
             prepare: "git clone -q '@W@/.git' w/vendor; printf '#!/bin/sh\n' > w/vendor/x.sh
@@ -388,13 +392,13 @@ const ELSEWHERE: [(Scope, &str); 14] = [
 ];
 
 /// Returns all vectors of this module.
-pub(super) fn vectors() -> Vec<Vector> {
-    let content = Payload::Whole(MARKER);
+pub(super) fn vectors() -> Vec<GitVector> {
+    let content = FilePayload::Whole(MARKER);
     let mut vectors = Vec::new();
     for (name, prepare, host) in SCRIPTS {
         let leads: &[&str] = if name == "script-is-link" { &["real.sh"] } else { &[] };
-        let scope = Scope { name: "script", prepare, leads, ..SCRIPT };
-        let setting = Setting { name, host, ..NONE };
+        let scope = GitScope { name: "script", prepare, leads, ..SCRIPT };
+        let setting = GitSetting { name, host, ..NONE };
         vectors.push(compose(&scope, &setting, content, &PLAIN_TRICK));
         if ["fsmonitor-absolute", "clean-sh"].contains(&name) {
             let tricks = TRICKS.iter().filter(|trick| trick.fits(&scope));
@@ -402,11 +406,11 @@ pub(super) fn vectors() -> Vec<Vector> {
         }
     }
     for (scope, host) in &ELSEWHERE {
-        let setting = Setting { name: "clean", host, ..NONE };
+        let setting = GitSetting { name: "clean", host, ..NONE };
         let tricks = TRICKS.iter().filter(|trick| trick.fits(scope)).step_by(3);
         let all = [PLAIN_TRICK].into_iter().chain(tricks.copied());
         let content =
-            if scope.file.ends_with(".py") { Payload::Whole(PYTHON_MARKER) } else { content };
+            if scope.file.ends_with(".py") { FilePayload::Whole(PYTHON_MARKER) } else { content };
         vectors.extend(all.map(|trick| compose(scope, &setting, content, &trick)));
     }
     vectors

@@ -5,10 +5,10 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use conformance::{Place, Stage};
+use conformance::{CallerPlace, TestStage};
 use serde_json::Value;
 
-use super::vector::Vector;
+use super::vector::GitVector;
 
 /// Seconds after which a command of the host's git counts as hanging.
 const HOST_TIMEOUT: &str = "60";
@@ -16,7 +16,8 @@ const HOST_TIMEOUT: &str = "60";
 /// Script that makes, in the current directory, the repositories of which sites are copies.
 ///
 /// `NAME/w` is the workspace of a template, and `NAME/home` is the caller's home directory.
-const BUILD_TEMPLATES: &str = r#"
+const BUILD_TEMPLATES: &str = concat!(
+    r#"
 set -e
 export HOME="$PWD/plain/home" GIT_CONFIG_NOSYSTEM=1
 mkdir -p plain/home empty/w
@@ -62,7 +63,8 @@ for name in sub two/parts 1/2/3/4/5/6/7 1/2/3/4/5/6/7/8/9; do
     git -C "$super/w" submodule --quiet add --name "$name" "$PWD/origin.git" sub
     git -C "$super/w" commit -q -m sub
     mkdir -p "$super/w/.git/modules/$name/hooks" "$super/w/.git/modules/$name/info"
-    # The commit of the superproject and the one that is checked out differ: there is something to update.
+    # The commit of the superproject and the one that is checked out differ: there is something "#,
+    r#"to update.
     git -C "$super/w/sub" checkout -q HEAD~1
 done
 cp -a super-sub uninitialised
@@ -76,12 +78,13 @@ git -C inner/w/sub commit -q -m inner
 # There is something to fetch, too.
 git -C seed commit -q --allow-empty -m three
 git -C seed push -q ../origin.git main
-"#;
+"#
+);
 
 /// Repositories to copy, and a server that asks for a password.
-pub(super) struct Templates {
-    stage: Stage,
-    place: Place,
+pub(super) struct RepositoryTemplates {
+    stage: TestStage,
+    place: CallerPlace,
     port: u16,
 }
 
@@ -94,27 +97,30 @@ pub(super) struct RunReport {
 }
 
 /// One copy of a template: a directory with the workspace and the files around it.
-pub(super) struct Site {
-    stage: Stage,
-    place: Place,
+pub(super) struct RepositorySite {
+    stage: TestStage,
+    place: CallerPlace,
     workspace: PathBuf,
     port: u16,
 }
 
-impl Templates {
-    pub(super) fn build(stage: Stage) -> Templates {
-        let templates =
-            Templates { stage, place: Place::of(stage.caller), port: serve_unauthorized() };
+impl RepositoryTemplates {
+    pub(super) fn build(stage: TestStage) -> RepositoryTemplates {
+        let templates = RepositoryTemplates {
+            stage,
+            place: CallerPlace::for_caller(stage.caller),
+            port: serve_unauthorized(),
+        };
         let mut shell = stage.command("sh", &templates.place);
         succeed(shell.args(["-c", BUILD_TEMPLATES]), "building the templates");
         templates
     }
 
     /// Copies the template of a vector, and prepares the copy with the script of the vector's user.
-    pub(super) fn copy_for(&self, vector: &Vector) -> Site {
-        let place = Place::of(self.stage.caller);
+    pub(super) fn copy_for(&self, vector: &GitVector) -> RepositorySite {
+        let place = CallerPlace::for_caller(self.stage.caller);
         let workspace = place.path().join(vector.workspace);
-        let site = Site { stage: self.stage, place, workspace, port: self.port };
+        let site = RepositorySite { stage: self.stage, place, workspace, port: self.port };
         let template = self.place.path().join(vector.template);
         let script = format!(
             "set -e; cp -a '{}/.' '{}'; mkdir out; set -x\n{}",
@@ -128,7 +134,7 @@ impl Templates {
     }
 }
 
-impl Site {
+impl RepositorySite {
     pub(super) fn path(&self) -> &Path {
         self.place.path()
     }
@@ -138,7 +144,7 @@ impl Site {
     }
 
     /// Runs a script in a sandbox of the workspace.
-    pub(super) fn run_in_sandbox(&self, script: &str, vector: &Vector) -> RunReport {
+    pub(super) fn run_in_sandbox(&self, script: &str, vector: &GitVector) -> RunReport {
         let script = format!("{script}\necho reached its end");
         let output = self.ringfence_run(&["--json"], &script, vector);
         let words = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -154,12 +160,12 @@ impl Site {
     }
 
     /// Returns the standard error of a run without `--json`.
-    pub(super) fn warnings_of_run(&self, script: &str, vector: &Vector) -> String {
+    pub(super) fn warnings_of_run(&self, script: &str, vector: &GitVector) -> String {
         let output = self.ringfence_run(&[], script, vector);
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
-    fn ringfence_run(&self, flags: &[&str], script: &str, vector: &Vector) -> Output {
+    fn ringfence_run(&self, flags: &[&str], script: &str, vector: &GitVector) -> Output {
         let mut command = self.stage.ringfence("run", &self.place);
         command.args(flags).arg("--workspace").arg(&self.workspace);
         command.args(["--", "sh", "-c", &self.filled_in(script, vector)]);
@@ -173,13 +179,13 @@ impl Site {
     }
 
     /// Runs a script on the host with all rights of the caller.
-    pub(super) fn run_on_host(&self, script: &str, vector: &Vector) -> Output {
+    pub(super) fn run_on_host(&self, script: &str, vector: &GitVector) -> Output {
         let mut command = self.host_shell(script, vector);
         command.current_dir(&self.workspace);
         command.output().expect("sh can be started")
     }
 
-    fn host_shell(&self, script: &str, vector: &Vector) -> Command {
+    fn host_shell(&self, script: &str, vector: &GitVector) -> Command {
         let mut command = self.stage.command("timeout", &self.place);
         command.args([HOST_TIMEOUT, "sh", "-c", &self.filled_in(script, vector)]);
         self.set_environment(&mut command, vector);
@@ -191,7 +197,7 @@ impl Site {
         fs_err::remove_file(self.path().join("out/ran")).is_ok()
     }
 
-    fn set_environment(&self, command: &mut Command, vector: &Vector) {
+    fn set_environment(&self, command: &mut Command, vector: &GitVector) {
         command.env("HOME", self.path().join("home"));
         command.env("GIT_CONFIG_SYSTEM", self.path().join("system.gitconfig"));
         command.env("GIT_TERMINAL_PROMPT", "0").env("EDITOR", "true").env("TERM", "dumb");
@@ -200,7 +206,7 @@ impl Site {
         command.envs(variables.map(|(name, value)| (name, self.filled_in(value, vector))));
     }
 
-    fn filled_in(&self, script: &str, vector: &Vector) -> String {
+    fn filled_in(&self, script: &str, vector: &GitVector) -> String {
         let workspace = self.workspace.display().to_string();
         let mut text = script.replace("@M@", "@W@/.evil/m").replace("@W@", &workspace);
         text = text.replace("@S@", &self.path().display().to_string());

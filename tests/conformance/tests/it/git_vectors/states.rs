@@ -2,11 +2,11 @@
 //! repositories.
 
 use super::vector::{
-    PLAIN as PLAIN_TRICK, Payload, Scope, Setting, TRICKS, Trick, Vector, compose,
+    FilePayload, GitScope, GitSetting, GitVector, PLAIN as PLAIN_TRICK, TRICKS, WriteTrick, compose,
 };
 
-const PLAIN: Scope = Scope::PLAIN;
-const NONE: Setting = Setting { name: "", config: "", extra: "", host: "" };
+const PLAIN: GitScope = GitScope::PLAIN;
+const NONE: GitSetting = GitSetting { name: "", config: "", extra: "", host: "" };
 const CONTINUE: &str = "git rebase --continue";
 
 /// Script that makes a repository of the sandbox's own at `.evil/repo`, like the repository of the
@@ -52,9 +52,9 @@ macro_rules! plant_rebase {
 
 /// Scopes whose file names a repository, each with that name as content. The setting goes to
 /// `.evil/repo`.
-pub(super) const POINTERS: [(Scope, &str); 17] = [
+pub(super) const POINTERS: [(GitScope, &str); 17] = [
     (
-        Scope {
+        GitScope {
             name: "submodule-pointer",
             template: "super-sub",
             directory: "sub",
@@ -64,7 +64,7 @@ pub(super) const POINTERS: [(Scope, &str); 17] = [
         "gitdir: ../.evil/repo",
     ),
     (
-        Scope {
+        GitScope {
             name: "submodule-pointer-nine-parts",
             template: "super-1-2-3-4-5-6-7-8-9",
             directory: "sub",
@@ -74,7 +74,7 @@ pub(super) const POINTERS: [(Scope, &str); 17] = [
         "gitdir: @W@/.evil/repo",
     ),
     (
-        Scope {
+        GitScope {
             name: "submodule-in-submodule-pointer",
             template: "inner",
             directory: "sub/inner",
@@ -84,7 +84,7 @@ pub(super) const POINTERS: [(Scope, &str); 17] = [
         "gitdir: @W@/.evil/repo",
     ),
     (
-        Scope {
+        GitScope {
             name: "submodule-as-workspace",
             template: "super-sub",
             workspace: "w/sub",
@@ -94,7 +94,7 @@ pub(super) const POINTERS: [(Scope, &str); 17] = [
         "gitdir: .evil/repo",
     ),
     (
-        Scope {
+        GitScope {
             name: "worktree-pointer",
             workspace: "tree",
             prepare: "mv w main; git -C main worktree add -q ../tree",
@@ -104,7 +104,7 @@ pub(super) const POINTERS: [(Scope, &str); 17] = [
         "gitdir: .evil/repo",
     ),
     (
-        Scope {
+        GitScope {
             name: "worktree-inside-pointer",
             prepare: "git -C w worktree add -q wt",
             directory: "wt",
@@ -114,7 +114,7 @@ pub(super) const POINTERS: [(Scope, &str); 17] = [
         "gitdir: ../.evil/repo",
     ),
     (
-        Scope {
+        GitScope {
             name: "separate-directory-pointer",
             prepare: "git -C w init -q --separate-git-dir '@W@/real.git'",
             file: ".git",
@@ -123,7 +123,7 @@ pub(super) const POINTERS: [(Scope, &str); 17] = [
         "gitdir: .evil/repo",
     ),
     (
-        Scope {
+        GitScope {
             name: "link-pointer",
             prepare: "mv w/.git w/real.git; ln -s real.git w/.git",
             extra: "rm -f .git",
@@ -134,7 +134,7 @@ pub(super) const POINTERS: [(Scope, &str); 17] = [
         "gitdir: .evil/repo",
     ),
     (
-        Scope {
+        GitScope {
             name: "outer-link-pointer",
             prepare: "mv w/.git real.git; ln -s '@S@/real.git' w/.git",
             extra: "rm -f .git",
@@ -145,7 +145,7 @@ pub(super) const POINTERS: [(Scope, &str); 17] = [
         "gitdir: .evil/repo",
     ),
     (
-        Scope {
+        GitScope {
             name: "pointer-in-subdirectory",
             directory: "src",
             file: "src/.git",
@@ -155,7 +155,7 @@ pub(super) const POINTERS: [(Scope, &str); 17] = [
         "gitdir: ../.evil/repo",
     ),
     (
-        Scope {
+        GitScope {
             name: "pointer-in-deep-subdirectory",
             directory: "src/deep/er",
             file: "src/deep/er/.git",
@@ -165,7 +165,7 @@ pub(super) const POINTERS: [(Scope, &str); 17] = [
         "gitdir: ../../../.evil/repo",
     ),
     (
-        Scope {
+        GitScope {
             name: "pointer-in-empty-workspace",
             template: "empty",
             file: ".git",
@@ -175,7 +175,7 @@ pub(super) const POINTERS: [(Scope, &str); 17] = [
         "gitdir: .evil/repo",
     ),
     (
-        Scope {
+        GitScope {
             name: "pointer-below-repository",
             workspace: "top/ws",
             prepare: "mv w top; mkdir -p top/ws; cp top/file.txt top/ws
@@ -187,7 +187,7 @@ pub(super) const POINTERS: [(Scope, &str); 17] = [
         "gitdir: .evil/repo",
     ),
     (
-        Scope {
+        GitScope {
             name: "uninitialised-submodule-pointer",
             template: "uninitialised",
             directory: "sub",
@@ -198,11 +198,11 @@ pub(super) const POINTERS: [(Scope, &str); 17] = [
         "gitdir: ../.evil/repo",
     ),
     (
-        Scope { name: "common-directory", file: ".git/commondir", file_exists: false, ..PLAIN },
+        GitScope { name: "common-directory", file: ".git/commondir", file_exists: false, ..PLAIN },
         "../.evil/repo",
     ),
     (
-        Scope {
+        GitScope {
             name: "common-directory-of-submodule",
             template: "super-sub",
             directory: "sub",
@@ -213,7 +213,7 @@ pub(super) const POINTERS: [(Scope, &str); 17] = [
         "../../../.evil/repo",
     ),
     (
-        Scope {
+        GitScope {
             name: "common-directory-of-worktree-inside",
             prepare: "git -C w worktree add -q wt",
             directory: "wt",
@@ -225,14 +225,14 @@ pub(super) const POINTERS: [(Scope, &str); 17] = [
 ];
 
 /// Settings of the repositories that pointers lead to.
-pub(super) const OF_POINTERS: [Setting; 3] = [
-    Setting {
+pub(super) const OF_POINTERS: [GitSetting; 3] = [
+    GitSetting {
         name: "fsmonitor",
         config: "[core]\n\tfsmonitor = @M@\n",
         extra: make_repository!(),
         host: USE,
     },
-    Setting {
+    GitSetting {
         name: "hooks",
         config: "",
         extra: concat!(
@@ -241,7 +241,7 @@ pub(super) const OF_POINTERS: [Setting; 3] = [
         ),
         host: USE,
     },
-    Setting {
+    GitSetting {
         name: "external-transport",
         config: "[protocol \"ext\"]\n\tallow = always\n[url \"ext::@M@ \"]\n\tinsteadOf = /\n",
         extra: make_repository!(),
@@ -274,19 +274,20 @@ fn make_bare(directory: &str) -> String {
     format!(
         "cp -r .evil/repo/HEAD .evil/repo/objects .evil/repo/refs '{directory}'
          test -e .evil/repo/packed-refs && cp .evil/repo/packed-refs '{directory}'
-         sed 's,bare = false,worktree = @W@/{directory},' .evil/repo/config > '{directory}/config'\n"
+         sed 's,bare = false,worktree = @W@/{directory},' .evil/repo/config > \
+         '{directory}/config'\n"
     )
 }
 
 /// Returns vectors that put the sandbox's own repository in place of directories that the user has.
-fn bare_repositories() -> Vec<Vector> {
+fn bare_repositories() -> Vec<GitVector> {
     let mut vectors = Vec::new();
     for setting in &OF_POINTERS[..2] {
         let hooks = |directory: &str| format!("cp -r .evil/repo/hooks '{directory}'\n");
         for (name, script) in BREAKS {
-            let scope = Scope { name: "bare-root", file: "HEAD", ..PLAIN };
-            let trick = Trick::scripted(name, None, "");
-            let mut vector = compose(&scope, setting, Payload::Whole(""), &trick);
+            let scope = GitScope { name: "bare-root", file: "HEAD", ..PLAIN };
+            let trick = WriteTrick::scripted(name, None, "");
+            let mut vector = compose(&scope, setting, FilePayload::Whole(""), &trick);
             vector.add_to_last_run(&format!("{}{}{script}\n", make_bare("."), hooks(".")));
             vector
                 .effective
@@ -296,11 +297,16 @@ fn bare_repositories() -> Vec<Vector> {
         // Git finds its directory through a file, or in a directory other than the root.
         for (scope, script) in [
             (
-                Scope { name: "bare-submodule", template: "super-sub", directory: "sub", ..PLAIN },
+                GitScope {
+                    name: "bare-submodule",
+                    template: "super-sub",
+                    directory: "sub",
+                    ..PLAIN
+                },
                 "rm -f sub/.git",
             ),
             (
-                Scope {
+                GitScope {
                     name: "bare-submodule-workspace",
                     template: "super-sub",
                     workspace: "w/sub",
@@ -309,7 +315,7 @@ fn bare_repositories() -> Vec<Vector> {
                 "rm -f .git",
             ),
             (
-                Scope {
+                GitScope {
                     name: "bare-worktree",
                     workspace: "tree",
                     prepare: "mv w main; git -C main worktree add -q ../tree",
@@ -318,7 +324,7 @@ fn bare_repositories() -> Vec<Vector> {
                 "rm -f .git",
             ),
             (
-                Scope {
+                GitScope {
                     name: "bare-worktree-inside",
                     prepare: "git -C w worktree add -q wt",
                     directory: "wt",
@@ -327,7 +333,7 @@ fn bare_repositories() -> Vec<Vector> {
                 "rm -f wt/.git",
             ),
             (
-                Scope {
+                GitScope {
                     name: "bare-among-several",
                     template: "several",
                     directory: "one",
@@ -335,11 +341,15 @@ fn bare_repositories() -> Vec<Vector> {
                 },
                 "mv one/.git/HEAD one/.git/HEAD.away",
             ),
-            (Scope { name: "bare-above-several", template: "several", ..PLAIN }, ""),
+            (GitScope { name: "bare-above-several", template: "several", ..PLAIN }, ""),
         ] {
             let name = scope.directory;
-            let mut vector =
-                compose(&scope, setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+            let mut vector = compose(
+                &scope,
+                setting,
+                FilePayload::Whole(""),
+                &WriteTrick::scripted("plain", None, ""),
+            );
             vector.add_to_last_run(&format!("{}{}{script}\n", make_bare(name), hooks(name)));
             vector.effective = ["HEAD", "config", "objects", "refs", "hooks", ".git"]
                 .map(|file| format!("{name}/{file}"))
@@ -347,23 +357,27 @@ fn bare_repositories() -> Vec<Vector> {
             vectors.push(vector);
         }
         for (name, scope) in [
-            ("src", Scope { directory: "src", ..PLAIN }),
-            ("src/deep/er", Scope { directory: "src/deep/er", ..PLAIN }),
-            (".", Scope { name: "empty", template: "empty", ..PLAIN }),
+            ("src", GitScope { directory: "src", ..PLAIN }),
+            ("src/deep/er", GitScope { directory: "src/deep/er", ..PLAIN }),
+            (".", GitScope { name: "empty", template: "empty", ..PLAIN }),
             (
                 ".",
-                Scope {
+                GitScope {
                     name: "below-repository",
                     workspace: "top/ws",
                     prepare: "mv w top; mkdir top/ws",
                     ..PLAIN
                 },
             ),
-            ("sub", Scope { template: "uninitialised", directory: "sub", ..PLAIN }),
+            ("sub", GitScope { template: "uninitialised", directory: "sub", ..PLAIN }),
         ] {
             let title = if scope.name.is_empty() { name } else { scope.name };
-            let mut vector =
-                compose(&scope, setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+            let mut vector = compose(
+                &scope,
+                setting,
+                FilePayload::Whole(""),
+                &WriteTrick::scripted("plain", None, ""),
+            );
             vector.id = format!("bare-in-{}/{}/plain", title.replace('/', "-"), setting.name);
             vector.add_to_last_run(&format!("{}{}", make_bare(name), hooks(name)));
             vector.effective = ["HEAD", "config", "objects", "refs", "hooks"]
@@ -376,7 +390,7 @@ fn bare_repositories() -> Vec<Vector> {
 }
 
 /// Returns vectors that put repositories where git looks for one.
-fn planted_repositories() -> Vec<Vector> {
+fn planted_repositories() -> Vec<GitVector> {
     // Fields: name, template, directory of the host's git, script after `.evil/repo` is made,
     // effective reports.
     type Planted =
@@ -402,7 +416,8 @@ fn planted_repositories() -> Vec<Vector> {
             "directory-behind-many",
             "plain",
             "src/deep/er",
-            "for number in $(seq 100 145); do mkdir \"0$number\"; done; cp -r .evil/repo src/deep/er/.git",
+            "for number in $(seq 100 145); do mkdir \"0$number\"; done; cp -r .evil/repo \
+             src/deep/er/.git",
             &["src/deep/er/.git"],
         ),
         ("directory-in-empty-workspace", "empty", ".", "cp -r .evil/repo .git", &[".git"]),
@@ -463,9 +478,9 @@ fn planted_repositories() -> Vec<Vector> {
     let mut vectors = Vec::new();
     for (name, template, directory, script, effective) in planted {
         for setting in &OF_POINTERS {
-            let scope = Scope { name, template, directory, file: effective[0], ..PLAIN };
-            let trick = Trick::scripted("plain", None, script);
-            let mut vector = compose(&scope, setting, Payload::Whole(""), &trick);
+            let scope = GitScope { name, template, directory, file: effective[0], ..PLAIN };
+            let trick = WriteTrick::scripted("plain", None, script);
+            let mut vector = compose(&scope, setting, FilePayload::Whole(""), &trick);
             vector.effective.extend(effective.iter().map(|path| (*path).to_owned()));
             vectors.push(vector);
         }
@@ -475,7 +490,7 @@ fn planted_repositories() -> Vec<Vector> {
 
 /// Returns vectors with repositories behind new gitlinks, and with modules that wait for `git
 /// submodule update`.
-fn gitlinks() -> Vec<Vector> {
+fn gitlinks() -> Vec<GitVector> {
     let fsmonitor = &OF_POINTERS[0];
     let add = |path: &str| {
         format!("\ngit update-index --add --cacheinfo \"160000,$(git rev-parse HEAD),{path}\"\n")
@@ -502,10 +517,14 @@ fn gitlinks() -> Vec<Vector> {
     ];
     let mut vectors = Vec::new();
     for (name, script, path, host) in cases {
-        let scope = Scope { name: "gitlink", file: "new/.git", ..PLAIN };
-        let setting = Setting { host, ..*fsmonitor };
-        let mut vector =
-            compose(&scope, &setting, Payload::Whole(""), &Trick::scripted(name, None, script));
+        let scope = GitScope { name: "gitlink", file: "new/.git", ..PLAIN };
+        let setting = GitSetting { host, ..*fsmonitor };
+        let mut vector = compose(
+            &scope,
+            &setting,
+            FilePayload::Whole(""),
+            &WriteTrick::scripted(name, None, script),
+        );
         vector.effective = vec![format!("{path}/.git")];
         if name.starts_with("of-a-commit") {
             vectors.push(vector);
@@ -521,7 +540,7 @@ fn gitlinks() -> Vec<Vector> {
         vector.runs = vec![first, second];
         vectors.push(vector);
     }
-    let new_module = Scope {
+    let new_module = GitScope {
         name: "module-of-new-submodule",
         file: ".git/modules/new/config",
         file_exists: false,
@@ -535,15 +554,16 @@ fn gitlinks() -> Vec<Vector> {
         mkdir -p .git/modules; cp -r .evil/repo .git/modules/new; mkdir -p .git/modules/new/hooks
         cp .evil/m .git/modules/new/hooks/post-checkout
         sed 's,bare = false,worktree = ../../../new,' .evil/repo/config > .git/modules/new/config"#;
-    let setting = Setting { name: "hook", host: "git submodule update --init", ..OF_POINTERS[1] };
+    let setting =
+        GitSetting { name: "hook", host: "git submodule update --init", ..OF_POINTERS[1] };
     vectors.push(compose(
         &new_module,
         &setting,
-        Payload::Whole(""),
-        &Trick::scripted("plain", None, script),
+        FilePayload::Whole(""),
+        &WriteTrick::scripted("plain", None, script),
     ));
 
-    let scope = Scope {
+    let scope = GitScope {
         name: "module-before-update",
         template: "uninitialised",
         file: ".git/modules/sub/config",
@@ -556,12 +576,16 @@ fn gitlinks() -> Vec<Vector> {
     for (name, more) in
         [("config", ""), ("hook", "cp .evil/m .git/modules/sub/hooks/post-checkout")]
     {
-        let setting = Setting { name, host: update, ..OF_POINTERS[1] };
+        let setting = GitSetting { name, host: update, ..OF_POINTERS[1] };
         let config = if more.is_empty() { fsmonitor.config } else { "" };
-        let setting = Setting { config, ..setting };
+        let setting = GitSetting { config, ..setting };
         let script = format!("{place}\n{more}");
-        let mut vector =
-            compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+        let mut vector = compose(
+            &scope,
+            &setting,
+            FilePayload::Whole(""),
+            &WriteTrick::scripted("plain", None, ""),
+        );
         vector.add_to_last_run(&script);
         vectors.push(vector);
     }
@@ -569,9 +593,9 @@ fn gitlinks() -> Vec<Vector> {
 }
 
 /// Files with which a rebase continues.
-pub(super) const REBASES: [(Scope, Setting, Payload<'static>); 10] = [
+pub(super) const REBASES: [(GitScope, GitSetting, FilePayload<'static>); 10] = [
     (
-        Scope {
+        GitScope {
             name: "cherry-pick-options",
             template: "picking",
             file: ".git/sequencer/opts",
@@ -579,11 +603,11 @@ pub(super) const REBASES: [(Scope, Setting, Payload<'static>); 10] = [
             extra: "mkdir git-merge-x; cp .evil/m git-merge-x/evil",
             ..PLAIN
         },
-        Setting { name: "program", host: "git cherry-pick --skip", ..NONE },
-        Payload::Whole("[options]\n\tstrategy = x/evil\n"),
+        GitSetting { name: "program", host: "git cherry-pick --skip", ..NONE },
+        FilePayload::Whole("[options]\n\tstrategy = x/evil\n"),
     ),
     (
-        Scope {
+        GitScope {
             name: "planted-rebase-strategy",
             file: ".git/rebase-merge/strategy",
             file_exists: false,
@@ -594,11 +618,11 @@ pub(super) const REBASES: [(Scope, Setting, Payload<'static>); 10] = [
             ),
             ..PLAIN
         },
-        Setting { name: "program", host: CONTINUE, ..NONE },
-        Payload::Whole("x/evil\n"),
+        GitSetting { name: "program", host: CONTINUE, ..NONE },
+        FilePayload::Whole("x/evil\n"),
     ),
     (
-        Scope {
+        GitScope {
             name: "planted-rebase-of-nested-repository",
             template: "several",
             directory: "one",
@@ -607,29 +631,37 @@ pub(super) const REBASES: [(Scope, Setting, Payload<'static>); 10] = [
             extra: plant_rebase!(),
             ..PLAIN
         },
-        Setting { name: "exec", host: CONTINUE, ..NONE },
-        Payload::Whole("exec @M@\n"),
+        GitSetting { name: "exec", host: CONTINUE, ..NONE },
+        FilePayload::Whole("exec @M@\n"),
     ),
     (
-        Scope { name: "rebase-todo", template: "rebasing", file: ".git/rebase-merge/git-rebase-todo", ..PLAIN },
-        Setting { name: "exec", host: CONTINUE, ..NONE },
-        Payload::Whole("exec @M@\n"),
+        GitScope {
+            name: "rebase-todo",
+            template: "rebasing",
+            file: ".git/rebase-merge/git-rebase-todo",
+            ..PLAIN
+        },
+        GitSetting { name: "exec", host: CONTINUE, ..NONE },
+        FilePayload::Whole("exec @M@\n"),
     ),
     (
-        Scope {
+        GitScope {
             name: "rebase-todo-long",
             template: "rebasing",
             file: ".git/rebase-merge/git-rebase-todo",
             // The list is longer than a reader would accept.
-            extra: r"{ printf '#'; head -c 17000000 /dev/zero | tr '\0' x; echo; cat .evil/payload; } > .evil/long
-                     mv .evil/long .evil/payload",
+            extra: concat!(
+                r"{ printf '#'; head -c 17000000 /dev/zero | tr '\0' x; echo; cat .evil/payload; ",
+                r"} > .evil/long
+                     mv .evil/long .evil/payload"
+            ),
             ..PLAIN
         },
-        Setting { name: "exec", host: CONTINUE, ..NONE },
-        Payload::Whole("exec @M@\n"),
+        GitSetting { name: "exec", host: CONTINUE, ..NONE },
+        FilePayload::Whole("exec @M@\n"),
     ),
     (
-        Scope {
+        GitScope {
             name: "rebase-strategy",
             template: "rebasing",
             file: ".git/rebase-merge/strategy",
@@ -639,22 +671,22 @@ pub(super) const REBASES: [(Scope, Setting, Payload<'static>); 10] = [
             extra: "mkdir git-merge-x; cp .evil/m git-merge-x/evil",
             ..PLAIN
         },
-        Setting { name: "program", host: CONTINUE, ..NONE },
-        Payload::Whole("x/evil\n"),
+        GitSetting { name: "program", host: CONTINUE, ..NONE },
+        FilePayload::Whole("x/evil\n"),
     ),
     (
-        Scope {
+        GitScope {
             name: "planted-rebase",
             file: ".git/rebase-merge/git-rebase-todo",
             file_exists: false,
             extra: plant_rebase!(),
             ..PLAIN
         },
-        Setting { name: "exec", host: CONTINUE, ..NONE },
-        Payload::Whole("exec @M@\n"),
+        GitSetting { name: "exec", host: CONTINUE, ..NONE },
+        FilePayload::Whole("exec @M@\n"),
     ),
     (
-        Scope {
+        GitScope {
             name: "planted-rebase-of-submodule",
             template: "super-sub",
             directory: "sub",
@@ -663,11 +695,11 @@ pub(super) const REBASES: [(Scope, Setting, Payload<'static>); 10] = [
             extra: plant_rebase!(),
             ..PLAIN
         },
-        Setting { name: "exec", host: CONTINUE, ..NONE },
-        Payload::Whole("exec @M@\n"),
+        GitSetting { name: "exec", host: CONTINUE, ..NONE },
+        FilePayload::Whole("exec @M@\n"),
     ),
     (
-        Scope {
+        GitScope {
             name: "planted-rebase-of-worktree",
             workspace: "tree",
             prepare: "mv w main; git -C main worktree add -q ../tree",
@@ -676,33 +708,34 @@ pub(super) const REBASES: [(Scope, Setting, Payload<'static>); 10] = [
             extra: plant_rebase!(),
             ..PLAIN
         },
-        Setting { name: "exec", host: CONTINUE, ..NONE },
-        Payload::Whole("exec @M@\n"),
+        GitSetting { name: "exec", host: CONTINUE, ..NONE },
+        FilePayload::Whole("exec @M@\n"),
     ),
     (
-        Scope {
+        GitScope {
             name: "planted-rebase-of-main-worktree",
             workspace: "tree",
             prepare: "mv w main; git -C main worktree add -q ../tree",
             directory: "../main",
             file: "../main/.git/rebase-merge/git-rebase-todo",
             file_exists: false,
-            extra: "mkdir -p ../main/.git/rebase-merge; git rev-parse HEAD > ../main/.git/rebase-merge/onto
+            extra: "mkdir -p ../main/.git/rebase-merge; git rev-parse HEAD > \
+                    ../main/.git/rebase-merge/onto
                     cp ../main/.git/rebase-merge/onto ../main/.git/rebase-merge/orig-head
                     echo refs/heads/main > ../main/.git/rebase-merge/head-name
                     : > ../main/.git/rebase-merge/interactive",
             ..PLAIN
         },
-        Setting { name: "exec", host: CONTINUE, ..NONE },
-        Payload::Whole("exec @M@\n"),
+        GitSetting { name: "exec", host: CONTINUE, ..NONE },
+        FilePayload::Whole("exec @M@\n"),
     ),
 ];
 
 /// Returns all vectors of this module.
-pub(super) fn vectors() -> Vec<Vector> {
+pub(super) fn vectors() -> Vec<GitVector> {
     let mut vectors = Vec::new();
     for (scope, text) in &POINTERS {
-        let text = Payload::Whole(text);
+        let text = FilePayload::Whole(text);
         vectors
             .extend(OF_POINTERS.iter().map(|setting| compose(scope, setting, text, &PLAIN_TRICK)));
         let tricks = TRICKS.iter().filter(|trick| trick.fits(scope));

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 /// One complete attack: the state that the user has, the actions of the sandbox, and the later
 /// actions of the user.
 #[derive(Debug, Clone)]
-pub(super) struct Vector {
+pub(super) struct GitVector {
     /// Name of the form `scope/setting/trick`.
     pub(super) id: String,
     pub(super) template: &'static str,
@@ -35,7 +35,7 @@ pub(super) struct Vector {
 
 /// File from which git takes what it executes, and the repository around the file.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Scope {
+pub(super) struct GitScope {
     pub(super) name: &'static str,
     pub(super) template: &'static str,
     pub(super) workspace: &'static str,
@@ -54,8 +54,8 @@ pub(super) struct Scope {
     pub(super) environment: &'static [(&'static str, &'static str)],
 }
 
-impl Scope {
-    pub(super) const PLAIN: Scope = Scope {
+impl GitScope {
+    pub(super) const PLAIN: GitScope = GitScope {
         name: "",
         template: "plain",
         workspace: "w",
@@ -72,7 +72,7 @@ impl Scope {
 
 /// Content of a scope's file with which git runs the marker, and the command that triggers it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Setting {
+pub(super) struct GitSetting {
     pub(super) name: &'static str,
     /// Text in the format of git's configuration.
     pub(super) config: &'static str,
@@ -85,9 +85,9 @@ pub(super) struct Setting {
 /// The way in which the sandbox changes a file. After `build`, the new content for `$P` is in
 /// `.evil/new`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Trick {
+pub(super) struct WriteTrick {
     pub(super) name: &'static str,
-    needs: Needs,
+    needs: TrickNeeds,
     /// Script of the user before the runs.
     prepare: &'static str,
     /// Script of a run before the last one.
@@ -102,7 +102,7 @@ pub(super) struct Trick {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Needs {
+enum TrickNeeds {
     Nothing,
     /// The file must exist before the runs.
     File,
@@ -116,7 +116,7 @@ enum Needs {
 
 /// Content that is written to the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Payload<'a> {
+pub(super) enum FilePayload<'a> {
     /// Configuration that is appended to the file.
     Added(&'a str),
     /// Content that replaces the whole file.
@@ -144,9 +144,9 @@ put() {
 renew() { mv "$1" "$1.old" && cp -a "$1.old" "$1"; }
 "#;
 
-pub(super) const PLAIN: Trick = Trick {
+pub(super) const PLAIN: WriteTrick = WriteTrick {
     name: "plain",
-    needs: Needs::Nothing,
+    needs: TrickNeeds::Nothing,
     prepare: "",
     first: None,
     restore: "",
@@ -156,101 +156,106 @@ pub(super) const PLAIN: Trick = Trick {
 };
 /// Base of the tricks that are tried on every file. Only a share of them runs, because they make
 /// many vectors.
-const TRICK: Trick = Trick { share: 8, ..PLAIN };
+const TRICK: WriteTrick = WriteTrick { share: 8, ..PLAIN };
 
 /// Every trick but the plain one.
-pub(super) const TRICKS: [Trick; 20] = [
-    Trick { name: "delete-and-create", last: "build \"$P\"; rm -f \"$P\"; put", ..TRICK },
-    Trick {
+pub(super) const TRICKS: [WriteTrick; 20] = [
+    WriteTrick { name: "delete-and-create", last: "build \"$P\"; rm -f \"$P\"; put", ..TRICK },
+    WriteTrick {
         name: "rename-over",
         last: "mkdir -p \"$D\"; build \"$P\"; mv -f .evil/new \"$P\"",
         ..TRICK
     },
-    Trick { name: "renew-parent", needs: Needs::Parent, last: "renew \"$D\"; put", ..TRICK },
-    Trick { name: "renew-top", needs: Needs::Top, last: "renew \"$T\"; put", ..TRICK },
-    Trick {
+    WriteTrick {
+        name: "renew-parent",
+        needs: TrickNeeds::Parent,
+        last: "renew \"$D\"; put",
+        ..TRICK
+    },
+    WriteTrick { name: "renew-top", needs: TrickNeeds::Top, last: "renew \"$T\"; put", ..TRICK },
+    WriteTrick {
         name: "link-parent",
-        needs: Needs::Parent,
+        needs: TrickNeeds::Parent,
         last: "mkdir -p \"$D\"; mv \"$D\" \"$D.real\" && ln -s \"${D##*/}.real\" \"$D\"; put",
         ..TRICK
     },
-    Trick {
+    WriteTrick {
         name: "link-top",
-        needs: Needs::Top,
+        needs: TrickNeeds::Top,
         last: "mkdir -p \"$D\"; mv \"$T\" \"$T.real\" && ln -s \"$T.real\" \"$T\"; put",
         ..TRICK
     },
-    Trick {
+    WriteTrick {
         name: "link-file",
         last: "mkdir -p \"$D\"; build \"$P\"; mv .evil/new .evil/linked; rm -rf \"$P\"
                ln -s '@W@/.evil/linked' \"$P\"",
         ..TRICK
     },
-    Trick {
+    WriteTrick {
         name: "hard-link-of-the-user",
-        needs: Needs::File,
+        needs: TrickNeeds::File,
         prepare: "ln \"$W/$P\" \"$W/other-name\"",
         last: "build other-name; cat .evil/new > other-name; chmod 755 other-name",
         leads: &["other-name"],
         ..TRICK
     },
-    Trick {
+    WriteTrick {
         name: "hard-link-of-a-run",
-        needs: Needs::File,
+        needs: TrickNeeds::File,
         first: Some("ln \"$P\" .evil/other"),
         last: "build .evil/other; cat .evil/new > .evil/other; chmod 755 .evil/other",
         leads: &[".evil/other"],
         ..TRICK
     },
-    Trick {
+    WriteTrick {
         name: "hard-link-over",
         last: "mkdir -p \"$D\"; build \"$P\"; ln -f .evil/new \"$P\"",
         ..TRICK
     },
-    Trick {
+    WriteTrick {
         name: "close-parent",
-        needs: Needs::Parent,
+        needs: TrickNeeds::Parent,
         first: Some("chmod 000 \"$D\""),
         restore: "chmod 755 \"$D\"",
         ..TRICK
     },
-    Trick {
+    WriteTrick {
         name: "close-top",
-        needs: Needs::Top,
+        needs: TrickNeeds::Top,
         first: Some("chmod 000 \"$T\""),
         restore: "chmod 755 \"$T\"",
         ..TRICK
     },
-    Trick {
+    WriteTrick {
         name: "close-file",
-        needs: Needs::File,
+        needs: TrickNeeds::File,
         first: Some("chmod 000 \"$P\""),
         restore: "chmod 755 \"$P\"",
         ..TRICK
     },
-    Trick {
+    WriteTrick {
         name: "away-for-a-run",
-        needs: Needs::File,
+        needs: TrickNeeds::File,
         first: Some("mv \"$P\" \"$P.away\""),
         last: "test -e \"$P.away\" && build \"$P.away\" && cat .evil/new > \"$P\" &&
                chmod 755 \"$P\" || put",
         ..TRICK
     },
-    Trick {
+    WriteTrick {
         name: "parent-away-for-a-run",
-        needs: Needs::Parent,
+        needs: TrickNeeds::Parent,
         first: Some("mv \"$D\" \"$D.away\""),
         restore: "mv \"$D.away\" \"$D\"",
         ..TRICK
     },
-    Trick {
+    WriteTrick {
         name: "top-away-for-a-run",
-        needs: Needs::Top,
+        needs: TrickNeeds::Top,
         first: Some("mv \"$T\" .evil/away"),
         restore: "mv .evil/away \"$T\"",
         ..TRICK
     },
-    Trick {
+    WriteTrick {
         name: "dangling-link-then-target",
         first: Some(
             "mkdir -p \"$D\"; build \"$P\"; mv .evil/new .evil/keep
@@ -259,22 +264,22 @@ pub(super) const TRICKS: [Trick; 20] = [
         last: "test -L \"$P\" && cp .evil/keep .evil/target || put",
         ..TRICK
     },
-    Trick {
+    WriteTrick {
         name: "directory-for-a-run",
-        needs: Needs::File,
+        needs: TrickNeeds::File,
         first: Some("cp \"$P\" .evil/keep; rm -f \"$P\" && mkdir \"$P\""),
         restore: "rmdir \"$P\" && cp .evil/keep \"$P\"",
         ..TRICK
     },
-    Trick {
+    WriteTrick {
         name: "other-name-in-proc",
         last: "mkdir -p \"$D\"; build \"$P\"; cat .evil/new > \"/proc/self/cwd/$P\"
                chmod 755 \"/proc/self/cwd/$P\"",
         ..TRICK
     },
-    Trick {
+    WriteTrick {
         name: "head-away-for-a-run",
-        needs: Needs::GitDirectory,
+        needs: TrickNeeds::GitDirectory,
         first: Some("mv \"$G/HEAD\" \"$G/HEAD.away\""),
         restore: "mv \"$G/HEAD.away\" \"$G/HEAD\"",
         share: 2,
@@ -282,26 +287,26 @@ pub(super) const TRICKS: [Trick; 20] = [
     },
 ];
 
-impl Trick {
+impl WriteTrick {
     /// Returns a trick that runs its own scripts instead of writing the scope's file.
     pub(super) const fn scripted(
         name: &'static str,
         first: Option<&'static str>,
         last: &'static str,
-    ) -> Trick {
-        Trick { name, first, last, ..PLAIN }
+    ) -> WriteTrick {
+        WriteTrick { name, first, last, ..PLAIN }
     }
 
     /// Returns true if the trick can be tried on a scope's file.
-    pub(super) fn fits(&self, scope: &Scope) -> bool {
+    pub(super) fn fits(&self, scope: &GitScope) -> bool {
         let (parent, top) = (parent_of(scope.file), top_of(scope.file));
         match self.needs {
-            Needs::Nothing => true,
-            Needs::File => scope.file_exists,
-            Needs::GitDirectory => !scope.git_directory.is_empty(),
-            Needs::Parent => parent != "." && top != "..",
+            TrickNeeds::Nothing => true,
+            TrickNeeds::File => scope.file_exists,
+            TrickNeeds::GitDirectory => !scope.git_directory.is_empty(),
+            TrickNeeds::Parent => parent != "." && top != "..",
             // With only one directory, the trick would be the same as that of the parent.
-            Needs::Top => parent != "." && parent != top && top != "..",
+            TrickNeeds::Top => parent != "." && parent != top && top != "..",
         }
     }
 
@@ -312,14 +317,14 @@ impl Trick {
 
 /// Composes a vector of a scope, a setting, the content of the scope's file, and a trick.
 pub(super) fn compose(
-    scope: &Scope,
-    setting: &Setting,
-    payload: Payload<'_>,
-    trick: &Trick,
-) -> Vector {
+    scope: &GitScope,
+    setting: &GitSetting,
+    payload: FilePayload<'_>,
+    trick: &WriteTrick,
+) -> GitVector {
     let (mode, text) = match payload {
-        Payload::Added(text) => ("add", text),
-        Payload::Whole(text) => ("whole", text),
+        FilePayload::Added(text) => ("add", text),
+        FilePayload::Whole(text) => ("whole", text),
     };
     let variables = format!(
         "W='@W@' R='@R@' P='{}' D='{}' T='{}' G='{}' MODE={mode}\n",
@@ -339,7 +344,7 @@ pub(super) fn compose(
     let last = format!("{begin}{last}\n");
     let first = trick.first.map(|first| format!("{begin}{first}\n"));
     let effective = std::iter::once(&scope.file).chain(scope.leads).chain(trick.leads);
-    Vector {
+    GitVector {
         id: format!("{}/{}/{}", scope.name, setting.name, trick.name),
         template: scope.template,
         workspace: scope.workspace,
@@ -368,7 +373,7 @@ fn top_of(file: &str) -> &str {
     file.split('/').next().unwrap_or(file)
 }
 
-impl Vector {
+impl GitVector {
     /// Hashes the name (FNV-1a), so that the same vectors are chosen every time.
     pub(super) fn hash(&self) -> usize {
         let step = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);

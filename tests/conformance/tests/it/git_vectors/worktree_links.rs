@@ -1,11 +1,11 @@
 //! Links between worktrees and their repository. No sandbox gets another workspace's repository by
 //! forging them.
 
-use conformance::{Caller, Ring, Stage};
+use conformance::{BackendRing, Caller, TestStage};
 use ringfence_test_ledger::require;
 
-use super::site::Templates;
-use super::vector::{PLAIN, Payload, Scope, Setting, Vector, compose};
+use super::site::RepositoryTemplates;
+use super::vector::{FilePayload, GitScope, GitSetting, GitVector, PLAIN, compose};
 
 /// Script that forges an entry for a worktree in the repository of `w`, as if `other` were that
 /// worktree.
@@ -62,17 +62,17 @@ fn part(
     workspace: &'static str,
     prepare: &'static str,
     script: &str,
-) -> Vector {
-    let scope = Scope { name, workspace, prepare, ..Scope::PLAIN };
-    let setting = Setting { name: "forge", config: "", extra: "", host: "" };
-    let mut vector = compose(&scope, &setting, Payload::Whole(""), &PLAIN);
+) -> GitVector {
+    let scope = GitScope { name, workspace, prepare, ..GitScope::PLAIN };
+    let setting = GitSetting { name: "forge", config: "", extra: "", host: "" };
+    let mut vector = compose(&scope, &setting, FilePayload::Whole(""), &PLAIN);
     vector.runs = vec![script.to_owned()];
     vector
 }
 
-fn check_links(stage: Stage) {
-    let templates = Templates::build(stage);
-    let ways: Vec<Vector> =
+fn check_links(stage: TestStage) {
+    let templates = RepositoryTemplates::build(stage);
+    let ways: Vec<GitVector> =
         WAYS.iter().map(|(name, prepare, forge, _)| part(name, "w", prepare, forge)).collect();
     super::check_each(&ways, |forge| {
         let is_this =
@@ -101,17 +101,17 @@ fn check_links(stage: Stage) {
 #[test]
 fn a_forged_worktree_of_root_shows_no_other_workspaces_repository() {
     require!(root, binary, user_namespaces, git);
-    check_links(Stage { ring: Ring::Native, caller: Caller::Root });
+    check_links(TestStage { ring: BackendRing::Native, caller: Caller::Root });
 }
 
 #[test]
 fn a_forged_worktree_of_an_ordinary_user_shows_no_other_workspaces_repository() {
     require!(binary, ordinary_user, ordinary_user_namespaces, git);
-    check_links(Stage { ring: Ring::Native, caller: Caller::Ordinary });
+    check_links(TestStage { ring: BackendRing::Native, caller: Caller::Ordinary });
 }
 
 #[test]
 fn a_forged_worktree_in_bubblewrap_shows_no_other_workspaces_repository() {
     require!(root, binary, user_namespaces, bwrap, git);
-    check_links(Stage { ring: Ring::Bwrap, caller: Caller::Root });
+    check_links(TestStage { ring: BackendRing::Bwrap, caller: Caller::Root });
 }

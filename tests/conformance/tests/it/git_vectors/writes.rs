@@ -1,9 +1,9 @@
 //! Files that the host's git writes for the sandbox: through links in a repository, and from a
 //! sequence or a stash that the sandbox left for git to continue with.
 
-use super::vector::{Payload, Scope, Setting, Trick, Vector, compose};
+use super::vector::{FilePayload, GitScope, GitSetting, GitVector, WriteTrick, compose};
 
-const PLAIN: Scope = Scope::PLAIN;
+const PLAIN: GitScope = GitScope::PLAIN;
 const CONFIG: &str = "[core]\n\tfsmonitor = @M@\n";
 /// Commands that commit twice, because a hook that the first commit changes runs with the second
 /// commit.
@@ -44,7 +44,7 @@ const CONTINUE: &str = "git rebase --continue; git status
 /// A link in a repository: its path and the user's preparation (in the scope), its target, and the
 /// host's command. The payload is a commit message.
 struct LinkVector {
-    scope: Scope,
+    scope: GitScope,
     text: &'static str,
     message: &'static str,
     host: &'static str,
@@ -57,19 +57,19 @@ const SHELL_SUBJECT: &str = "; @M@ ;\n";
 
 const LINKS: [LinkVector; 9] = [
     LinkVector {
-        scope: Scope { name: "message-is-config", file: ".git/COMMIT_EDITMSG", ..PLAIN },
+        scope: GitScope { name: "message-is-config", file: ".git/COMMIT_EDITMSG", ..PLAIN },
         text: "config",
         message: CONFIG,
         host: COMMIT,
     },
     LinkVector {
-        scope: Scope { name: "message-is-global-config", file: ".git/COMMIT_EDITMSG", ..PLAIN },
+        scope: GitScope { name: "message-is-global-config", file: ".git/COMMIT_EDITMSG", ..PLAIN },
         text: "@S@/home/.gitconfig",
         message: CONFIG,
         host: COMMIT,
     },
     LinkVector {
-        scope: Scope {
+        scope: GitScope {
             name: "message-is-hook",
             file: ".git/COMMIT_EDITMSG",
             prepare: HOOK,
@@ -81,7 +81,7 @@ const LINKS: [LinkVector; 9] = [
             git commit --allow-empty -m y",
     },
     LinkVector {
-        scope: Scope {
+        scope: GitScope {
             name: "message-of-submodule-is-config",
             template: "super-sub",
             directory: "sub",
@@ -93,7 +93,7 @@ const LINKS: [LinkVector; 9] = [
         host: COMMIT,
     },
     LinkVector {
-        scope: Scope {
+        scope: GitScope {
             name: "message-of-worktree-is-config",
             workspace: "tree",
             prepare: "mv w main; git -C main worktree add -q ../tree",
@@ -105,7 +105,7 @@ const LINKS: [LinkVector; 9] = [
         host: COMMIT,
     },
     LinkVector {
-        scope: Scope {
+        scope: GitScope {
             name: "message-of-main-worktree-is-config",
             workspace: "tree",
             directory: "../main",
@@ -118,13 +118,13 @@ const LINKS: [LinkVector; 9] = [
         host: COMMIT,
     },
     LinkVector {
-        scope: Scope { name: "log-is-hook", file: ".git/logs/HEAD", prepare: HOOK, ..PLAIN },
+        scope: GitScope { name: "log-is-hook", file: ".git/logs/HEAD", prepare: HOOK, ..PLAIN },
         text: "../hooks/pre-commit",
         message: SHELL_SUBJECT,
         host: COMMIT,
     },
     LinkVector {
-        scope: Scope {
+        scope: GitScope {
             name: "log-of-branch-is-hook",
             file: ".git/logs/refs/heads/main",
             prepare: HOOK,
@@ -136,7 +136,7 @@ const LINKS: [LinkVector; 9] = [
     },
     LinkVector {
         // The branch is named `pre-commit`, so that its log is the hook.
-        scope: Scope {
+        scope: GitScope {
             name: "logs-are-hooks",
             file: ".git/logs/refs/heads",
             prepare: "printf '#!/bin/sh\\n' > w/.git/hooks/pre-commit
@@ -149,15 +149,16 @@ const LINKS: [LinkVector; 9] = [
     },
 ];
 
-fn links() -> impl Iterator<Item = Vector> {
+fn links() -> impl Iterator<Item = GitVector> {
     LINKS.iter().map(|LinkVector { scope, text, message, host }| {
-        let setting = Setting { name: "link", config: "", extra: "", host };
+        let setting = GitSetting { name: "link", config: "", extra: "", host };
         let script = format!(
             "rm -rf \"$P\"; mkdir -p \"$D\"; ln -s '{text}' \"$P\"
-             cp .evil/payload \"$(cd '@R@' && git rev-parse --path-format=absolute --git-path MERGE_MSG)\"\n"
+             cp .evil/payload \"$(cd '@R@' && git rev-parse --path-format=absolute --git-path \
+             MERGE_MSG)\"\n"
         );
-        let trick = Trick::scripted("plain", None, "");
-        let mut vector = compose(scope, &setting, Payload::Whole(message), &trick);
+        let trick = WriteTrick::scripted("plain", None, "");
+        let mut vector = compose(scope, &setting, FilePayload::Whole(message), &trick);
         vector.add_to_last_run(&script);
         vector
     })
@@ -165,9 +166,9 @@ fn links() -> impl Iterator<Item = Vector> {
 
 /// Returns vectors with lists and stashes with which git continues, and which overwrite hooks of
 /// the work tree with the marker.
-fn sequences() -> Vec<Vector> {
-    let tracked = Scope { prepare: TRACKED_HOOKS, ..PLAIN };
-    let stopped = Scope {
+fn sequences() -> Vec<GitVector> {
+    let tracked = GitScope { prepare: TRACKED_HOOKS, ..PLAIN };
+    let stopped = GitScope {
         prepare: "mkdir w/.husky; printf '#!/bin/sh\\n' > w/.husky/pre-commit
             chmod +x w/.husky/pre-commit; git -C w add .husky; git -C w commit -q -m husky
             git -C w checkout -q -b topic HEAD~2; echo conflict > w/file.txt
@@ -175,14 +176,14 @@ fn sequences() -> Vec<Vector> {
             test -d w/.git/rebase-merge; git -C w config core.hooksPath .husky",
         ..PLAIN
     };
-    let cases: [(Scope, &str, &str); 6] = [
+    let cases: [(GitScope, &str, &str); 6] = [
         (
-            Scope { name: "merge-autostash", file: ".git/MERGE_AUTOSTASH", ..tracked },
+            GitScope { name: "merge-autostash", file: ".git/MERGE_AUTOSTASH", ..tracked },
             "echo $A > .git/MERGE_AUTOSTASH",
             "echo x >> new.txt; git add new.txt; git commit -m x; git commit --allow-empty -m y",
         ),
         (
-            Scope {
+            GitScope {
                 name: "merge-autostash-of-main-worktree",
                 workspace: "tree",
                 directory: "../main",
@@ -199,40 +200,50 @@ fn sequences() -> Vec<Vector> {
             "echo x >> new.txt; git add new.txt; git commit -m x; git commit --allow-empty -m y",
         ),
         (
-            Scope { name: "rebase-autostash", file: ".git/rebase-merge/autostash", ..tracked },
+            GitScope { name: "rebase-autostash", file: ".git/rebase-merge/autostash", ..tracked },
             "echo $A > .git/rebase-merge/autostash; echo noop > .git/rebase-merge/git-rebase-todo",
             CONTINUE,
         ),
         (
-            Scope { name: "am-autostash", file: ".git/rebase-apply/autostash", ..tracked },
+            GitScope { name: "am-autostash", file: ".git/rebase-apply/autostash", ..tracked },
             "mkdir .git/rebase-apply; cd .git/rebase-apply
             for f in onto orig-head abort-safety original-commit; do git rev-parse HEAD > $f; done
             echo refs/heads/main > head-name; : > rebasing; echo 1 > next; echo 1 > last
             echo message > final-commit
-            printf \"GIT_AUTHOR_NAME='d'\\nGIT_AUTHOR_EMAIL='d@e'\\nGIT_AUTHOR_DATE='@1700000000 +0000'\\n\" > author-script
+            printf \"GIT_AUTHOR_NAME='d'\\nGIT_AUTHOR_EMAIL='d@e'\\nGIT_AUTHOR_DATE='@1700000000 \
+            +0000'\\n\" > author-script
             for f in threeway keep utf8 sign quiet messageid scissors; do echo f > $f; done
             : > apply-opt; echo $A > autostash; cd ../..",
-            "echo x > new.txt; git add new.txt; git rebase --continue; git commit --allow-empty -m y",
+            "echo x > new.txt; git add new.txt; git rebase --continue; git commit --allow-empty \
+             -m y",
         ),
         (
-            Scope { name: "rebase-pick", file: ".git/rebase-merge/git-rebase-todo", ..tracked },
+            GitScope { name: "rebase-pick", file: ".git/rebase-merge/git-rebase-todo", ..tracked },
             "echo \"pick $C hooks\" > .git/rebase-merge/git-rebase-todo",
             CONTINUE,
         ),
         (
-            Scope { name: "rebase-of-the-user-pick", file: ".git/rebase-merge/git-rebase-todo", ..stopped },
+            GitScope {
+                name: "rebase-of-the-user-pick",
+                file: ".git/rebase-merge/git-rebase-todo",
+                ..stopped
+            },
             "git checkout -q --theirs file.txt; git add file.txt
              echo \"pick $C hooks\" >> .git/rebase-merge/git-rebase-todo",
             CONTINUE,
         ),
     ];
-    let compose_case = |(scope, script, host): (Scope, &str, &'static str)| {
-        let setting = Setting { name: "tracked-hook", config: "", extra: "", host };
+    let compose_case = |(scope, script, host): (GitScope, &str, &'static str)| {
+        let setting = GitSetting { name: "tracked-hook", config: "", extra: "", host };
         let is_new_rebase =
             scope.file.contains("rebase-merge") && scope.name != "rebase-of-the-user-pick";
         let plant = if is_new_rebase { PLANT_REBASE } else { "" };
-        let mut vector =
-            compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+        let mut vector = compose(
+            &scope,
+            &setting,
+            FilePayload::Whole(""),
+            &WriteTrick::scripted("plain", None, ""),
+        );
         vector.add_to_last_run(&format!("{HOOKS_COMMIT}{plant}{script}\n"));
         vector
     };
@@ -240,7 +251,7 @@ fn sequences() -> Vec<Vector> {
 }
 
 /// Returns vectors with repositories of submodules inside the repository of another submodule.
-fn modules() -> impl Iterator<Item = Vector> {
+fn modules() -> impl Iterator<Item = GitVector> {
     let names = [
         ("module-in-module", "sub/foo", ""),
         ("module-deep-in-module", "sub/one/two/foo", ""),
@@ -251,10 +262,15 @@ fn modules() -> impl Iterator<Item = Vector> {
     names.into_iter().map(|(name, module, more)| {
         let file: &'static str = format!(".git/modules/{module}").leak();
         let leads = &[".git/index", ".gitmodules"];
-        let scope = Scope { name, template: "super-sub", file, leads, ..PLAIN };
-        let setting = Setting { name: "hidden-module", config: "", extra: "", host: "git fetch" };
-        let mut vector =
-            compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+        let scope = GitScope { name, template: "super-sub", file, leads, ..PLAIN };
+        let setting =
+            GitSetting { name: "hidden-module", config: "", extra: "", host: "git fetch" };
+        let mut vector = compose(
+            &scope,
+            &setting,
+            FilePayload::Whole(""),
+            &WriteTrick::scripted("plain", None, ""),
+        );
         vector.add_to_last_run(&format!(
             "git init -q --bare {file}; git -C {file} config remote.origin.url /x
              git -C {file} config remote.origin.uploadpack '@M@'
@@ -269,8 +285,8 @@ fn modules() -> impl Iterator<Item = Vector> {
 
 /// Returns a vector with a commit of a submodule that the run chose. The commit has hooks in the
 /// directory that the submodule's settings name.
-fn checked_out_hooks() -> Vector {
-    let scope = Scope {
+fn checked_out_hooks() -> GitVector {
+    let scope = GitScope {
         name: "submodule-commit",
         template: "super-sub",
         file: "sub",
@@ -278,9 +294,9 @@ fn checked_out_hooks() -> Vector {
         ..PLAIN
     };
     let setting =
-        Setting { name: "tracked-hook", config: "", extra: "", host: "git submodule update" };
+        GitSetting { name: "tracked-hook", config: "", extra: "", host: "git submodule update" };
     let mut vector =
-        compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+        compose(&scope, &setting, FilePayload::Whole(""), &WriteTrick::scripted("plain", None, ""));
     vector.add_to_last_run(&format!(
         "cp -r .evil sub/.evil; cd sub{HOOKS_COMMIT}rm -r .evil; cd ..
          git update-index --cacheinfo 160000,$C,sub\n"
@@ -289,6 +305,6 @@ fn checked_out_hooks() -> Vector {
 }
 
 /// Returns all vectors of this module.
-pub(super) fn vectors() -> Vec<Vector> {
+pub(super) fn vectors() -> Vec<GitVector> {
     links().chain(sequences()).chain(modules()).chain([checked_out_hooks()]).collect()
 }

@@ -6,29 +6,29 @@ use std::net::TcpStream;
 use ringfence_test_ledger::require;
 
 use super::strain::answer_on;
-use super::{ANY, Client, Made, against_each};
+use super::{ANY_KEY, CreatedSandbox, KeyClient, against_each};
 use crate::asks;
 
 /// Number of connections that a server keeps open at once.
-const MOST: usize = 4096;
+const MAX_SERVER_CONNECTIONS: usize = 4096;
 
 const PLAIN: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
 
 /// Takes every connection that a server has, and calls `act` on each.
-fn take_all(client: &Client<'_>, act: impl Fn(&mut TcpStream)) -> Vec<TcpStream> {
+fn take_all(client: &KeyClient<'_>, act: impl Fn(&mut TcpStream)) -> Vec<TcpStream> {
     let take = |_| {
         let mut stream = client.connect();
         act(&mut stream);
         stream
     };
-    (0..MOST).map(take).collect()
+    (0..MAX_SERVER_CONNECTIONS).map(take).collect()
 }
 
 /// Opens the event stream of a sandbox.
-fn watch(client: &Client<'_>, made: &Made) -> TcpStream {
+fn watch(client: &KeyClient<'_>, made: &CreatedSandbox) -> TcpStream {
     let mut stream = client.connect();
     let head = format!(
-        "GET /ringfence/sandboxes/{} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-KEY: {ANY}\r\n\r\n",
+        "GET /ringfence/sandboxes/{} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-KEY: {ANY_KEY}\r\n\r\n",
         format_args!("{}/events", made.id)
     );
     stream.write_all(head.as_bytes()).expect("the server reads");
@@ -43,7 +43,7 @@ fn watch(client: &Client<'_>, made: &Made) -> TcpStream {
 }
 
 #[test]
-fn connections_on_which_nothing_happens_keep_nobody_out_and_those_of_use_stay() {
+fn idle_connections_block_no_client_and_active_ones_stay() {
     require!(root, ordinary_user, binary, user_namespaces, ordinary_user_namespaces);
     let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised =
@@ -77,7 +77,7 @@ fn connections_on_which_nothing_happens_keep_nobody_out_and_those_of_use_stay() 
         client.check("GET /sandboxes", "", 200);
         drop(take_no_answer);
         // The server did not mistake the stream of a waiting client for an idle connection.
-        let asks = asks::Client::of(&client.server.url);
+        let asks = asks::RawClient::for_url(&client.server.url);
         asks.shell(&(made.id.clone(), made.token.clone()), "echo still-watched", &[]);
         let mut seen = String::new();
         while !seen.contains("still-watched") {

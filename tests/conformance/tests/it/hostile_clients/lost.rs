@@ -12,15 +12,15 @@ use ringfence_test_ledger::require;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use serde_json::Value;
 
-use super::{ANY, Client, Made, against};
-use crate::keeper::{Keeper, PATIENCE};
-use crate::served::{Served, expect_nothing_left, log_of};
+use super::{ANY_KEY, CreatedSandbox, KeyClient, against};
+use crate::keeper::{SandboxKeeper, WAIT_TIMEOUT};
+use crate::served::{RunningServer, expect_nothing_left, log_of};
 
 /// Number of descriptors with which a server can start, but cannot examine many sandboxes.
-const FEW: u32 = 36;
+const FEW_DESCRIPTORS: u32 = 36;
 
 /// Returns the ids of all sandboxes that a server lists.
-fn listed(client: &Client<'_>) -> Vec<String> {
+fn listed(client: &KeyClient<'_>) -> Vec<String> {
     let list: Value =
         serde_json::from_str(&client.check("GET /v2/sandboxes", "", 200)).expect("it is JSON");
     let id = |one: &Value| one["sandboxID"].as_str().expect("it is text").to_owned();
@@ -28,8 +28,8 @@ fn listed(client: &Client<'_>) -> Vec<String> {
 }
 
 #[track_caller]
-fn expect_all(server: &Served<'_>, made: &[Made]) {
-    let client = Client { server, key: ANY.to_owned() };
+fn expect_all(server: &RunningServer<'_>, made: &[CreatedSandbox]) {
+    let client = KeyClient { server, key: ANY_KEY.to_owned() };
     let mut found = listed(&client);
     let mut expected: Vec<String> = made.iter().map(|made| made.id.clone()).collect();
     found.sort();
@@ -47,10 +47,10 @@ fn expect_all(server: &Served<'_>, made: &[Made]) {
 }
 
 /// Creates sandboxes with a file in each, and ends their server.
-fn left_behind(keeper: &Keeper, count: usize) -> Vec<Made> {
-    let server = Served::by(keeper);
-    let client = Client { server: &server, key: ANY.to_owned() };
-    let made: Vec<Made> = (0..count).map(|_| client.make()).collect();
+fn left_behind(keeper: &SandboxKeeper, count: usize) -> Vec<CreatedSandbox> {
+    let server = RunningServer::start(keeper);
+    let client = KeyClient { server: &server, key: ANY_KEY.to_owned() };
+    let made: Vec<CreatedSandbox> = (0..count).map(|_| client.make()).collect();
     for made in &made {
         assert_eq!(client.guest(made, "POST /files?path=note", "kept").0, 200);
     }
@@ -59,29 +59,29 @@ fn left_behind(keeper: &Keeper, count: usize) -> Vec<Made> {
 }
 
 /// Starts a server that soon has no descriptors left.
-fn with_few_descriptors(keeper: &Keeper) -> Served<'_> {
+fn with_few_descriptors(keeper: &SandboxKeeper) -> RunningServer<'_> {
     let serve = keeper.ringfence(&["serve", "--listen", "127.0.0.1:0"]);
     let mut few = Command::new("sh");
-    few.args(["-c", &format!("ulimit -n {FEW}; exec \"$@\""), "sh"])
+    few.args(["-c", &format!("ulimit -n {FEW_DESCRIPTORS}; exec \"$@\""), "sh"])
         .arg(serve.get_program())
         .args(serve.get_args());
     few.env_clear().envs(keeper.variables()).current_dir(keeper.workspace());
-    Served::run(keeper, few)
+    RunningServer::run(keeper, few)
 }
 
 #[test]
-fn a_server_without_descriptors_takes_nothing_for_gone() {
+fn a_server_without_descriptors_keeps_its_sandboxes() {
     require!(root, binary, user_namespaces);
-    let keeper = Keeper::on(Backend::Native);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
     let made = left_behind(&keeper, 12);
     let server = with_few_descriptors(&keeper);
     let begun = Instant::now();
     while !log_of(&keeper).contains("Too many open files") {
-        assert!(begun.elapsed() < PATIENCE, "it has enough");
+        assert!(begun.elapsed() < WAIT_TIMEOUT, "it has enough");
         std::thread::sleep(Duration::from_millis(50));
     }
     server.end();
-    let server = Served::by(&keeper);
+    let server = RunningServer::start(&keeper);
     expect_all(&server, &made);
     server.end();
     expect_nothing_left(&keeper);
@@ -89,13 +89,13 @@ fn a_server_without_descriptors_takes_nothing_for_gone() {
 
 /// Sets the descriptor limit of a server and returns the former limit. The server keeps the
 /// descriptors that it has.
-fn set_descriptor_limit(server: &Served<'_>, limit: Rlimit) -> Rlimit {
+fn set_descriptor_limit(server: &RunningServer<'_>, limit: Rlimit) -> Rlimit {
     let server = Pid::from_raw(server.id().cast_signed());
     prlimit(server, Resource::Nofile, limit).expect("the server runs and is ours")
 }
 
 /// Opens a connection that the server has accepted, as its answer to a request shows.
-fn accepted(client: &Client<'_>) -> TcpStream {
+fn accepted(client: &KeyClient<'_>) -> TcpStream {
     let mut stream = client.connect();
     stream
         .write_all(b"GET /healthz HTTP/1.1\r\nHost: x.localhost\r\n\r\n")
@@ -111,12 +111,12 @@ fn accepted(client: &Client<'_>) -> TcpStream {
 }
 
 #[test]
-fn a_server_without_descriptors_says_which_sandbox_it_could_not_pause_or_end() {
+fn a_server_without_descriptors_names_sandboxes_it_could_not_pause_or_end() {
     require!(root, binary, user_namespaces);
-    let keeper = Keeper::on(Backend::Native);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
     let made = left_behind(&keeper, 1);
-    let server = Served::by(&keeper);
-    let client = Client { server: &server, key: ANY.to_owned() };
+    let server = RunningServer::start(&keeper);
+    let client = KeyClient { server: &server, key: ANY_KEY.to_owned() };
     let id = &made[0].id;
     let requests = [
         (format!("POST /sandboxes/{id}/pause"), "paused"),
@@ -129,7 +129,7 @@ fn a_server_without_descriptors_says_which_sandbox_it_could_not_pause_or_end() {
     );
     for ((line, undone), mut stream) in requests {
         let head = format!(
-            "{line} HTTP/1.1\r\nHost: x.localhost\r\nX-API-KEY: {ANY}\r\nConnection: close\r\n"
+            "{line} HTTP/1.1\r\nHost: x.localhost\r\nX-API-KEY: {ANY_KEY}\r\nConnection: close\r\n"
         );
         stream
             .write_all(format!("{head}Content-Length: 0\r\n\r\n").as_bytes())
@@ -148,7 +148,12 @@ fn a_server_without_descriptors_says_which_sandbox_it_could_not_pause_or_end() {
 }
 
 /// Replaces text in the stored record of a sandbox.
-fn change_record(keeper: &Keeper, id: &str, from: &str, to: &str) -> Result<(), redb::Error> {
+fn change_record(
+    keeper: &SandboxKeeper,
+    id: &str,
+    from: &str,
+    to: &str,
+) -> Result<(), redb::Error> {
     let database = redb::Database::open(keeper.server().join("state.redb"))?;
     let transaction = database.begin_write()?;
     {
@@ -163,27 +168,27 @@ fn change_record(keeper: &Keeper, id: &str, from: &str, to: &str) -> Result<(), 
 }
 
 #[test]
-fn what_a_record_is_about_that_cannot_be_read_stays() {
+fn a_sandbox_with_an_unreadable_record_is_kept() {
     require!(root, binary, user_namespaces);
-    let keeper = Keeper::on(Backend::Native);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
     let made = left_behind(&keeper, 1);
     let patch = |from: &str, to: &str| {
         change_record(&keeper, &made[0].id, from, to).expect("no server has it open")
     };
     let (known, unknown) = (r#""at_end":"kill""#, r#""at_end":"sing""#);
     patch(known, unknown);
-    let server = Served::by(&keeper);
-    assert_eq!(listed(&Client { server: &server, key: ANY.to_owned() }), [""; 0]);
+    let server = RunningServer::start(&keeper);
+    assert_eq!(listed(&KeyClient { server: &server, key: ANY_KEY.to_owned() }), [""; 0]);
     server.end();
     patch(unknown, known);
-    let server = Served::by(&keeper);
+    let server = RunningServer::start(&keeper);
     expect_all(&server, &made);
     server.end();
     expect_nothing_left(&keeper);
 }
 
 #[test]
-fn a_server_ends_after_the_files_of_what_was_killed_are_gone() {
+fn a_server_ends_after_the_files_of_killed_sandboxes_are_removed() {
     require!(root, binary, user_namespaces);
     against(|client, keeper| {
         let made = client.make();
@@ -199,14 +204,14 @@ fn a_server_ends_after_the_files_of_what_was_killed_are_gone() {
 }
 
 #[test]
-fn a_sandbox_that_is_killed_by_a_client_that_hangs_up_is_gone_or_there_and_nothing_in_between() {
+fn a_kill_by_a_disconnected_client_completes_or_does_not_start() {
     require!(root, binary, user_namespaces);
     against(|client, _| {
         for moment in 0..12 {
             let made = client.make();
             let line = format!("DELETE /sandboxes/{}", made.id);
             let request =
-                format!("{line} HTTP/1.1\r\nHost: x.localhost\r\nX-API-KEY: {ANY}\r\n\r\n");
+                format!("{line} HTTP/1.1\r\nHost: x.localhost\r\nX-API-KEY: {ANY_KEY}\r\n\r\n");
             let mut stream = client.connect();
             stream.write_all(request.as_bytes()).expect("the server reads");
             std::thread::sleep(Duration::from_millis(moment));
@@ -218,7 +223,7 @@ fn a_sandbox_that_is_killed_by_a_client_that_hangs_up_is_gone_or_there_and_nothi
 }
 
 #[test]
-fn a_time_that_is_set_by_a_client_that_hangs_up_is_the_same_for_all() {
+fn a_timeout_set_by_a_disconnected_client_is_consistent() {
     require!(root, binary, user_namespaces);
     against(|client, keeper| {
         let made = client.make();
@@ -236,7 +241,8 @@ fn a_time_that_is_set_by_a_client_that_hangs_up_is_the_same_for_all() {
             let body = format!(r#"{{"timeout": {seconds}}}"#);
             let (id, length) = (&made.id, body.len());
             let head = format!(
-                "POST /sandboxes/{id}/timeout HTTP/1.1\r\nHost: x.localhost\r\nX-API-KEY: {ANY}\r\n"
+                "POST /sandboxes/{id}/timeout HTTP/1.1\r\nHost: x.localhost\r\nX-API-KEY: \
+                 {ANY_KEY}\r\n"
             );
             let request = format!("{head}Content-Length: {length}\r\n\r\n{body}");
             // The temporary connection is closed right after the write, so the client hangs up.
@@ -244,7 +250,7 @@ fn a_time_that_is_set_by_a_client_that_hangs_up_is_the_same_for_all() {
         }
         let begun = Instant::now();
         while (told() - kept()).abs() > 1 {
-            assert!(begun.elapsed() < PATIENCE, "{} and {}", told(), kept());
+            assert!(begun.elapsed() < WAIT_TIMEOUT, "{} and {}", told(), kept());
             std::thread::sleep(Duration::from_millis(100));
         }
         client.check(&format!("DELETE /sandboxes/{}", made.id), "", 204);
@@ -252,7 +258,7 @@ fn a_time_that_is_set_by_a_client_that_hangs_up_is_the_same_for_all() {
 }
 
 #[test]
-fn who_is_told_of_more_time_has_it() {
+fn an_acknowledged_timeout_extension_holds() {
     require!(root, binary, user_namespaces);
     against(|client, keeper| {
         let mut tried = 0;
@@ -282,21 +288,21 @@ fn who_is_told_of_more_time_has_it() {
         let begun = Instant::now();
         let workspaces = keeper.server().join("workspaces");
         while fs_err::read_dir(&workspaces).expect("it is there").count() > 0 {
-            assert!(begun.elapsed() < PATIENCE, "it does not end");
+            assert!(begun.elapsed() < WAIT_TIMEOUT, "it does not end");
             std::thread::sleep(Duration::from_millis(50));
         }
     });
 }
 
 /// Returns a field of a sandbox as the server reports it.
-fn told(client: &Client<'_>, id: &str, field: &str) -> String {
+fn told(client: &KeyClient<'_>, id: &str, field: &str) -> String {
     let told = client.check(&format!("GET /sandboxes/{id}"), "", 200);
     let told: Value = serde_json::from_str(&told).expect("it is JSON");
     told[field].as_str().expect("it is text").to_owned()
 }
 
 #[test]
-fn a_sandbox_that_cannot_be_paused_when_its_time_is_over_is_not_killed_for_that() {
+fn an_expired_sandbox_that_cannot_be_paused_is_not_killed() {
     require!(root, binary, user_namespaces);
     against(|client, keeper| {
         let answer = client.check(
@@ -313,13 +319,13 @@ fn a_sandbox_that_cannot_be_paused_when_its_time_is_over_is_not_killed_for_that(
         client.check(&format!("POST /sandboxes/{id}/timeout"), r#"{"timeout": 1}"#, 204);
         let begun = Instant::now();
         while !log_of(keeper).contains("or not rest, when its time is over") {
-            assert!(begun.elapsed() < PATIENCE, "its time is not over");
+            assert!(begun.elapsed() < WAIT_TIMEOUT, "its time is not over");
             std::thread::sleep(Duration::from_millis(20));
         }
         assert_eq!(told(client, id, "state"), "running");
         fs_err::remove_dir(&obstacle).expect("it is ours");
         while told(client, id, "state") != "paused" {
-            assert!(begun.elapsed() < PATIENCE, "it is not tried again");
+            assert!(begun.elapsed() < WAIT_TIMEOUT, "it is not tried again");
             std::thread::sleep(Duration::from_millis(100));
         }
         client.check(&format!("DELETE /sandboxes/{id}"), "", 204);
@@ -327,15 +333,15 @@ fn a_sandbox_that_cannot_be_paused_when_its_time_is_over_is_not_killed_for_that(
 }
 
 #[test]
-fn a_sandbox_that_is_found_at_rest_stays_as_long_as_is_told() {
+fn a_sandbox_found_paused_keeps_its_reported_expiry() {
     require!(root, binary, user_namespaces);
-    let keeper = Keeper::on(Backend::Native);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
     let made = left_behind(&keeper, 1);
     // This is the state after a server is killed while it takes a snapshot.
     let mark = keeper.room(&made[0].id).join("paused");
     fs_err::write(mark, "[]").expect("it is ours");
-    let server = Served::by(&keeper);
-    let client = Client { server: &server, key: ANY.to_owned() };
+    let server = RunningServer::start(&keeper);
+    let client = KeyClient { server: &server, key: ANY_KEY.to_owned() };
     let seconds = |text: &str| text.parse::<jiff::Timestamp>().expect("it is a time").as_second();
     assert_eq!(told(&client, &made[0].id, "state"), "paused");
     let kept = keeper.expect(&mut keeper.ringfence(&["inspect", "--json", &made[0].id]));
@@ -349,24 +355,24 @@ fn a_sandbox_that_is_found_at_rest_stays_as_long_as_is_told() {
 }
 
 #[test]
-fn a_server_that_is_told_to_end_while_it_starts_sandboxes_leaves_none() {
+fn a_server_stopped_while_it_starts_sandboxes_leaves_none() {
     require!(root, binary, user_namespaces);
-    let keeper = Keeper::on(Backend::Native);
-    let server = Served::configured(&keeper, "[templates.base]\nwarm = 16\n");
+    let keeper = SandboxKeeper::for_root(Backend::Native);
+    let server = RunningServer::configured(&keeper, "[templates.base]\nwarm = 16\n");
     server.note_sandboxes();
     server.end();
     expect_nothing_left(&keeper);
 }
 
 #[test]
-fn a_server_that_is_killed_while_it_starts_sandboxes_leaves_none_to_the_next() {
+fn sandboxes_of_a_server_killed_during_their_start_are_swept() {
     require!(root, binary, user_namespaces);
-    let keeper = Keeper::on(Backend::Native);
-    let server = Served::configured(&keeper, "[templates.base]\nwarm = 16\n");
+    let keeper = SandboxKeeper::for_root(Backend::Native);
+    let server = RunningServer::configured(&keeper, "[templates.base]\nwarm = 16\n");
     let begun = Instant::now();
     let rooms = keeper.room("any").parent().expect("it is below our home").to_owned();
     while fs_err::read_dir(&rooms).map_or(0, Iterator::count) == 0 {
-        assert!(begun.elapsed() < PATIENCE, "it starts none");
+        assert!(begun.elapsed() < WAIT_TIMEOUT, "it starts none");
     }
     server.note_sandboxes();
     drop(server);
@@ -384,7 +390,7 @@ fn a_server_that_is_killed_while_it_starts_sandboxes_leaves_none_to_the_next() {
             std::thread::sleep(Duration::from_secs(1));
             tell_all(Signal::CONT);
         });
-        Served::by(&keeper)
+        RunningServer::start(&keeper)
     });
     next.end();
     expect_nothing_left(&keeper);

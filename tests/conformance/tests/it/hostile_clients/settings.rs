@@ -3,11 +3,11 @@
 use ringfence_test_ledger::require;
 use serde_json::{Value, json};
 
-use super::{Client, Made, against_each};
+use super::{CreatedSandbox, KeyClient, against_each};
 use crate::asks;
 
 /// Returns the hash of a sandbox's policy, as its page shows it.
-fn policy_of(client: &Client<'_>, id: &str) -> Value {
+fn policy_of(client: &KeyClient<'_>, id: &str) -> Value {
     let facts: Value =
         serde_json::from_str(&client.check(&format!("GET /ringfence/sandboxes/{id}"), "", 200))
             .expect("it is JSON");
@@ -15,11 +15,11 @@ fn policy_of(client: &Client<'_>, id: &str) -> Value {
 }
 
 #[test]
-fn settings_among_a_clients_files_do_not_decide_how_its_next_sandbox_is_started() {
+fn settings_files_of_a_client_do_not_configure_its_next_sandbox() {
     require!(root, ordinary_user, binary, user_namespaces, ordinary_user_namespaces);
     against_each(|client, _| {
-        let asks = asks::Client::of(&client.server.url);
-        let policy = |made: &Made| policy_of(client, &made.id);
+        let asks = asks::RawClient::for_url(&client.server.url);
+        let policy = |made: &CreatedSandbox| policy_of(client, &made.id);
         for plant in [
             "printf '[filesystem]\\nhide = [\"note\"]\\n' > ringfence.toml",
             "printf '[limits]\\ntime = \"1s\"\\n' > ringfence.toml",
@@ -45,7 +45,7 @@ fn settings_among_a_clients_files_do_not_decide_how_its_next_sandbox_is_started(
             client.server.note_sandboxes();
             let child: Value = serde_json::from_str(&child).expect("it is JSON");
             let text = |name: &str| child[name].as_str().expect("it is text").to_owned();
-            let child = Made { id: text("sandboxID"), token: text("envdAccessToken") };
+            let child = CreatedSandbox { id: text("sandboxID"), token: text("envdAccessToken") };
             assert_eq!(
                 client.guest(&child, "GET /files?path=note", ""),
                 (200, "kept".to_owned()),

@@ -11,21 +11,22 @@ use ringfence::Backend;
 use ringfence_test_ledger::require;
 use serde_json::Value;
 
-use super::{ANY, Client, Made, against, status};
+use super::{ANY_KEY, CreatedSandbox, KeyClient, against, status};
 use crate::asks;
-use crate::keeper::{Keeper, PATIENCE};
-use crate::served::{Served, expect_nothing_left};
+use crate::keeper::{SandboxKeeper, WAIT_TIMEOUT};
+use crate::served::{RunningServer, expect_nothing_left};
 
 /// Number of connections that one owner may have at once.
-const MOST: usize = 1024;
+const MAX_OWNER_CONNECTIONS: usize = 1024;
 
 #[test]
-fn a_body_that_does_not_come_is_not_waited_for_and_holds_up_nobody() {
+fn a_missing_body_times_out_and_delays_no_client() {
     require!(root, binary, user_namespaces);
     against(|client, _| {
         let mut slow = client.connect();
         let head = format!(
-            "POST /sandboxes HTTP/1.1\r\nHost: x.localhost\r\nX-API-KEY: {ANY}\r\nContent-Length: 100\r\n\r\n{{"
+            "POST /sandboxes HTTP/1.1\r\nHost: x.localhost\r\nX-API-KEY: {ANY_KEY}\r\n\
+             Content-Length: 100\r\n\r\n{{"
         );
         slow.write_all(head.as_bytes()).expect("the server reads");
         let begun = Instant::now();
@@ -39,7 +40,7 @@ fn a_body_that_does_not_come_is_not_waited_for_and_holds_up_nobody() {
 }
 
 #[test]
-fn a_refusal_leaves_its_connection_of_use_however_much_was_sent() {
+fn a_connection_stays_usable_after_a_refusal() {
     require!(root, binary, user_namespaces);
     against(|client, _| {
         let made = client.make();
@@ -55,7 +56,7 @@ fn a_refusal_leaves_its_connection_of_use_however_much_was_sent() {
             answer_on(&mut stream)
         };
         let (key, sandbox) =
-            (format!("X-API-KEY: {ANY}\r\n"), format!("E2b-Sandbox-Id: {}\r\n", made.id));
+            (format!("X-API-KEY: {ANY_KEY}\r\n"), format!("E2b-Sandbox-Id: {}\r\n", made.id));
         for length in [0, 10, 3 << 20] {
             assert_eq!(
                 ask("POST /files?path=x", "E2b-Sandbox-Id: gone\r\n", length),
@@ -74,13 +75,13 @@ fn a_refusal_leaves_its_connection_of_use_however_much_was_sent() {
 }
 
 #[test]
-fn who_shows_nothing_takes_none_of_an_owners_places_and_another_protocol_keeps_its_own() {
+fn unauthenticated_requests_do_not_use_the_owners_connections() {
     require!(root, binary, user_namespaces, python3);
-    let keeper = Keeper::on(Backend::Native);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
     let key =
         keeper.expect(&mut keeper.ringfence(&["keys", "create", "one"])).trim_end().to_owned();
-    let server = Served::by(&keeper);
-    let client = Client { server: &server, key };
+    let server = RunningServer::start(&keeper);
+    let client = KeyClient { server: &server, key };
     let made = client.make();
     let sandbox = format!("E2b-Sandbox-Id: {}\r\n", made.id);
     let ask = |headers: &str| {
@@ -91,7 +92,7 @@ fn who_shows_nothing_takes_none_of_an_owners_places_and_another_protocol_keeps_i
         let status = answer_on(&mut stream);
         (status, stream)
     };
-    let strangers: Vec<TcpStream> = (0..MOST)
+    let strangers: Vec<TcpStream> = (0..MAX_OWNER_CONNECTIONS)
         .map(|_| ask(""))
         .map(|(status, stream)| {
             assert_eq!(status, 401);
@@ -104,7 +105,7 @@ fn who_shows_nothing_takes_none_of_an_owners_places_and_another_protocol_keeps_i
     let port = listener_inside(&client, &made);
     let visit = format!("E2b-Sandbox-Port: {port}\r\nConnection: upgrade\r\nUpgrade: anything\r\n");
     drop(strangers);
-    let visitors: Vec<TcpStream> = (0..MOST)
+    let visitors: Vec<TcpStream> = (0..MAX_OWNER_CONNECTIONS)
         .map(|_| ask(&visit))
         .map(|(status, stream)| {
             assert_eq!(status, 101);
@@ -116,7 +117,7 @@ fn who_shows_nothing_takes_none_of_an_owners_places_and_another_protocol_keeps_i
     drop(visitors);
     let begun = Instant::now();
     while ask(&visit).0 != 101 {
-        assert!(begun.elapsed() < PATIENCE, "their places are still taken");
+        assert!(begun.elapsed() < WAIT_TIMEOUT, "their places are still taken");
         std::thread::sleep(Duration::from_millis(100));
     }
     client.check(&format!("DELETE /sandboxes/{}", made.id), "", 204);
@@ -126,13 +127,14 @@ fn who_shows_nothing_takes_none_of_an_owners_places_and_another_protocol_keeps_i
 
 /// Starts a program in a sandbox that upgrades every connection to another protocol until the
 /// client leaves. Returns its port.
-fn listener_inside(client: &Client<'_>, made: &Made) -> u16 {
+fn listener_inside(client: &KeyClient<'_>, made: &CreatedSandbox) -> u16 {
     let program = "import asyncio, resource\n\
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n\
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))\n\
         async def talk(reader, writer):\n \
          await reader.readuntil(b'\\r\\n\\r\\n')\n \
-         writer.write(b'HTTP/1.1 101 x\\r\\nConnection: upgrade\\r\\nUpgrade: anything\\r\\n\\r\\n')\n \
+         writer.write(b'HTTP/1.1 101 x\\r\\nConnection: upgrade\\r\\nUpgrade: \
+         anything\\r\\n\\r\\n')\n \
          await reader.read()\n \
          writer.close()\n\
         async def main():\n \
@@ -141,7 +143,7 @@ fn listener_inside(client: &Client<'_>, made: &Made) -> u16 {
          await server.serve_forever()\n\
         asyncio.run(main())\n";
     assert_eq!(client.guest(made, "POST /files?path=talk.py", program).0, 200);
-    let client = &asks::Client::of(&client.server.url);
+    let client = &asks::RawClient::for_url(&client.server.url);
     let made = (made.id.clone(), made.token.clone());
     client.shell(
         &made,
@@ -172,7 +174,7 @@ pub(super) fn answer_on(stream: &mut TcpStream) -> u16 {
 }
 
 #[test]
-fn a_head_that_trickles_in_is_not_waited_for_and_a_connection_may_rest() {
+fn a_slow_request_head_times_out_and_an_idle_connection_stays() {
     require!(root, binary, user_namespaces);
     against(|client, _| {
         let plain = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
@@ -201,7 +203,7 @@ fn a_head_that_trickles_in_is_not_waited_for_and_a_connection_may_rest() {
 
 /// Starts a server whose state is on a small file system of its own. This process reaches that file
 /// system through the server's root.
-fn served_on_little(keeper: &Keeper) -> Served<'_> {
+fn served_on_little(keeper: &SandboxKeeper) -> RunningServer<'_> {
     let serve = keeper.ringfence(&["serve", "--listen", "127.0.0.1:0"]);
     let mut command = Command::new("unshare");
     let script = "mount -t tmpfs -o size=24m,mode=700 none \"$1\"; shift; exec \"$@\"";
@@ -213,15 +215,15 @@ fn served_on_little(keeper: &Keeper) -> Served<'_> {
         .current_dir(keeper.workspace())
         .stdin(Stdio::null());
     fs_err::create_dir_all(keeper.home().join(".local")).expect("the home is ours");
-    Served::run(keeper, command)
+    RunningServer::run(keeper, command)
 }
 
 #[test]
-fn a_full_disk_is_told_of_and_nothing_is_lost_by_it() {
+fn a_full_disk_is_reported_and_loses_no_sandbox() {
     require!(root, binary, user_namespaces);
-    let keeper = Keeper::on(Backend::Native);
+    let keeper = SandboxKeeper::for_root(Backend::Native);
     let server = served_on_little(&keeper);
-    let client = Client { server: &server, key: ANY.to_owned() };
+    let client = KeyClient { server: &server, key: ANY_KEY.to_owned() };
     let made = client.make();
     let stay = r#"{"templateID": "base", "timeout": 4, "autoPause": true}"#;
     let sleeper: Value =
@@ -252,7 +254,7 @@ fn a_full_disk_is_told_of_and_nothing_is_lost_by_it() {
         .check(&format!("GET /sandboxes/{sleeper}"), "", 200)
         .contains(r#""state":"paused""#)
     {
-        assert!(begun.elapsed() < PATIENCE, "it is not brought to rest");
+        assert!(begun.elapsed() < WAIT_TIMEOUT, "it is not brought to rest");
         std::thread::sleep(Duration::from_millis(50));
     }
 

@@ -6,14 +6,14 @@ use ringfence::Backend;
 use ringfence_test_ledger::require;
 use serde_json::Value;
 
-use super::{Client, against_each};
+use super::{KeyClient, against_each};
 use crate::asks;
-use crate::keeper::Keeper;
-use crate::served::{Served, expect_nothing_left};
+use crate::keeper::SandboxKeeper;
+use crate::served::{RunningServer, expect_nothing_left};
 
 /// The proof that a route of a sandbox requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Proof {
+enum RequiredProof {
     /// No proof at all.
     None,
     /// The token of the guest, and no other.
@@ -24,45 +24,45 @@ enum Proof {
 
 /// Every route of a sandbox: its port, the request, the body, and the required proof. `CONTEXT`
 /// stands for the id of an existing context.
-const ROUTES: [(u16, &str, &str, Proof); 27] = [
-    (49999, "GET /contexts", "", Proof::AnyToken),
-    (49999, "POST /contexts", "{}", Proof::AnyToken),
-    (49999, "POST /contexts/CONTEXT/restart", "", Proof::AnyToken),
-    (49999, "DELETE /contexts/CONTEXT", "", Proof::AnyToken),
-    (49999, "GET /contexts/", "", Proof::AnyToken),
-    (49999, "PUT /contexts/any/thing", "", Proof::AnyToken),
-    (49999, "POST /execute", r#"{"code": "1"}"#, Proof::Token),
-    (49999, "GET /execute", "", Proof::Token),
-    (49983, "GET /health", "", Proof::None),
-    (49983, "GET /metrics", "", Proof::Token),
-    (49983, "GET /envs", "", Proof::Token),
-    (49983, "GET /files?path=note", "", Proof::Token),
-    (49983, "POST /files?path=other", "x", Proof::Token),
-    (49983, "POST /process.Process/List", "{}", Proof::Token),
-    (49983, "POST /process.Process/Start", "{}", Proof::Token),
-    (49983, "POST /process.Process/Connect", "{}", Proof::Token),
-    (49983, "POST /process.Process/SendInput", "{}", Proof::Token),
-    (49983, "POST /process.Process/StreamInput", "{}", Proof::Token),
-    (49983, "POST /process.Process/SendSignal", "{}", Proof::Token),
-    (49983, "POST /process.Process/CloseStdin", "{}", Proof::Token),
-    (49983, "POST /process.Process/Update", "{}", Proof::Token),
-    (49983, "POST /filesystem.Filesystem/Stat", r#"{"path": "note"}"#, Proof::Token),
-    (49983, "POST /filesystem.Filesystem/ListDir", r#"{"path": "."}"#, Proof::Token),
-    (49983, "POST /filesystem.Filesystem/MakeDir", r#"{"path": "made"}"#, Proof::Token),
-    (49983, "POST /filesystem.Filesystem/CreateWatcher", r#"{"path": "."}"#, Proof::Token),
-    (49983, "POST /filesystem.Filesystem/Remove", r#"{"path": "made"}"#, Proof::Token),
-    (4000, "GET /", "", Proof::None),
+const ROUTES: [(u16, &str, &str, RequiredProof); 27] = [
+    (49999, "GET /contexts", "", RequiredProof::AnyToken),
+    (49999, "POST /contexts", "{}", RequiredProof::AnyToken),
+    (49999, "POST /contexts/CONTEXT/restart", "", RequiredProof::AnyToken),
+    (49999, "DELETE /contexts/CONTEXT", "", RequiredProof::AnyToken),
+    (49999, "GET /contexts/", "", RequiredProof::AnyToken),
+    (49999, "PUT /contexts/any/thing", "", RequiredProof::AnyToken),
+    (49999, "POST /execute", r#"{"code": "1"}"#, RequiredProof::Token),
+    (49999, "GET /execute", "", RequiredProof::Token),
+    (49983, "GET /health", "", RequiredProof::None),
+    (49983, "GET /metrics", "", RequiredProof::Token),
+    (49983, "GET /envs", "", RequiredProof::Token),
+    (49983, "GET /files?path=note", "", RequiredProof::Token),
+    (49983, "POST /files?path=other", "x", RequiredProof::Token),
+    (49983, "POST /process.Process/List", "{}", RequiredProof::Token),
+    (49983, "POST /process.Process/Start", "{}", RequiredProof::Token),
+    (49983, "POST /process.Process/Connect", "{}", RequiredProof::Token),
+    (49983, "POST /process.Process/SendInput", "{}", RequiredProof::Token),
+    (49983, "POST /process.Process/StreamInput", "{}", RequiredProof::Token),
+    (49983, "POST /process.Process/SendSignal", "{}", RequiredProof::Token),
+    (49983, "POST /process.Process/CloseStdin", "{}", RequiredProof::Token),
+    (49983, "POST /process.Process/Update", "{}", RequiredProof::Token),
+    (49983, "POST /filesystem.Filesystem/Stat", r#"{"path": "note"}"#, RequiredProof::Token),
+    (49983, "POST /filesystem.Filesystem/ListDir", r#"{"path": "."}"#, RequiredProof::Token),
+    (49983, "POST /filesystem.Filesystem/MakeDir", r#"{"path": "made"}"#, RequiredProof::Token),
+    (49983, "POST /filesystem.Filesystem/CreateWatcher", r#"{"path": "."}"#, RequiredProof::Token),
+    (49983, "POST /filesystem.Filesystem/Remove", r#"{"path": "made"}"#, RequiredProof::Token),
+    (4000, "GET /", "", RequiredProof::None),
 ];
 
 /// The headers of a caller, with its key or tokens, and the proofs that they satisfy.
-struct Shown<'a> {
+struct CallerHeaders<'a> {
     who: &'a str,
     headers: Vec<(&'a str, &'a str)>,
-    opens: &'a [Proof],
+    opens: &'a [RequiredProof],
 }
 
 /// Creates a context in a sandbox and returns its id.
-fn context(client: &asks::Client, made: &(String, String)) -> String {
+fn context(client: &asks::RawClient, made: &(String, String)) -> String {
     let headers =
         route(49999, &made.0).into_iter().chain([("x-access-token".to_owned(), made.1.clone())]);
     let headers: Vec<(String, String)> = headers.collect();
@@ -83,23 +83,23 @@ fn route(port: u16, id: &str) -> [(String, String); 3] {
 }
 
 #[test]
-fn every_route_of_a_sandbox_wants_a_token_but_for_those_that_are_everybodys() {
+fn every_sandbox_route_but_the_public_ones_requires_a_token() {
     require!(root, ordinary_user, binary, user_namespaces, ordinary_user_namespaces, python3);
-    for keeper in Keeper::each_on(Backend::Native) {
+    for keeper in SandboxKeeper::for_each_user(Backend::Native) {
         check_every_route(&keeper);
         expect_nothing_left(&keeper);
     }
 }
 
 #[track_caller]
-fn check_every_route(keeper: &Keeper) {
+fn check_every_route(keeper: &SandboxKeeper) {
     let key = |name: &str| {
         keeper.expect(&mut keeper.ringfence(&["keys", "create", name])).trim_end().to_owned()
     };
     let (one, other) = (key("one"), key("other"));
-    let server = Served::by(keeper);
+    let server = RunningServer::start(keeper);
     let make = |key: &str| {
-        let client = Client { server: &server, key: key.to_owned() };
+        let client = KeyClient { server: &server, key: key.to_owned() };
         let answer =
             client.check("POST /v2/sandboxes", r#"{"templateID": "base", "timeout": 300}"#, 201);
         server.note_sandboxes();
@@ -109,56 +109,60 @@ fn check_every_route(keeper: &Keeper) {
     };
     let (id, token, traffic) = make(&one);
     let (strange_id, strange_token, strange_traffic) = make(&other);
-    let client = asks::Client::of(&server.url);
+    let client = asks::RawClient::for_url(&server.url);
     let nothing = "0".repeat(token.len());
-    let all = [Proof::None, Proof::Token, Proof::AnyToken];
+    let all = [RequiredProof::None, RequiredProof::Token, RequiredProof::AnyToken];
     let shown = [
-        Shown { who: "nobody", headers: vec![], opens: &[Proof::None] },
-        Shown {
+        CallerHeaders { who: "nobody", headers: vec![], opens: &[RequiredProof::None] },
+        CallerHeaders {
             who: "its owner's key alone",
             headers: vec![("x-api-key", &one)],
-            opens: &[Proof::None],
+            opens: &[RequiredProof::None],
         },
-        Shown { who: "another's key", headers: vec![("x-api-key", &other)], opens: &[Proof::None] },
-        Shown {
+        CallerHeaders {
+            who: "another's key",
+            headers: vec![("x-api-key", &other)],
+            opens: &[RequiredProof::None],
+        },
+        CallerHeaders {
             who: "a wrong token",
             headers: vec![("x-access-token", &nothing)],
-            opens: &[Proof::None],
+            opens: &[RequiredProof::None],
         },
-        Shown {
+        CallerHeaders {
             who: "another's token",
             headers: vec![("x-access-token", &strange_token), ("x-api-key", &other)],
-            opens: &[Proof::None],
+            opens: &[RequiredProof::None],
         },
-        Shown {
+        CallerHeaders {
             who: "another's traffic token",
             headers: vec![("e2b-traffic-access-token", &strange_traffic)],
-            opens: &[Proof::None],
+            opens: &[RequiredProof::None],
         },
-        Shown {
+        CallerHeaders {
             who: "the token as traffic token",
             headers: vec![("e2b-traffic-access-token", &token)],
-            opens: &[Proof::None],
+            opens: &[RequiredProof::None],
         },
-        Shown {
+        CallerHeaders {
             who: "the traffic token as token",
             headers: vec![("x-access-token", &traffic)],
-            opens: &[Proof::None],
+            opens: &[RequiredProof::None],
         },
-        Shown {
+        CallerHeaders {
             who: "its traffic token and a wrong token",
             headers: vec![("e2b-traffic-access-token", &traffic), ("x-access-token", &nothing)],
-            opens: &[Proof::None],
+            opens: &[RequiredProof::None],
         },
-        Shown {
+        CallerHeaders {
             who: "its traffic token",
             headers: vec![("e2b-traffic-access-token", &traffic)],
-            opens: &[Proof::None, Proof::AnyToken],
+            opens: &[RequiredProof::None, RequiredProof::AnyToken],
         },
-        Shown { who: "its token", headers: vec![("x-access-token", &token)], opens: &all },
+        CallerHeaders { who: "its token", headers: vec![("x-access-token", &token)], opens: &all },
     ];
     for (port, line, body, proof) in ROUTES {
-        for Shown { who, headers, opens } in &shown {
+        for CallerHeaders { who, headers, opens } in &shown {
             let line = match line.contains("CONTEXT") {
                 true => line.replace("CONTEXT", &context(&client, &(id.clone(), token.clone()))),
                 false => line.to_owned(),
@@ -204,7 +208,7 @@ fn check_every_route(keeper: &Keeper) {
     );
     assert!(String::from_utf8_lossy(&listed).contains(&kept));
     for (id, key) in [(id, &one), (strange_id, &other)] {
-        Client { server: &server, key: key.clone() }.check(
+        KeyClient { server: &server, key: key.clone() }.check(
             &format!("DELETE /sandboxes/{id}"),
             "",
             204,
@@ -214,7 +218,7 @@ fn check_every_route(keeper: &Keeper) {
 }
 
 fn ask_by_host(
-    server: &Served<'_>,
+    server: &RunningServer<'_>,
     line: &str,
     host: &str,
     headers: &[(&str, &str)],
@@ -223,7 +227,7 @@ fn ask_by_host(
     use std::io::Read;
     let mut stream =
         std::net::TcpStream::connect(server.url.trim_start_matches("http://")).expect("it listens");
-    stream.set_read_timeout(Some(crate::keeper::PATIENCE)).expect("it is a socket");
+    stream.set_read_timeout(Some(crate::keeper::WAIT_TIMEOUT)).expect("it is a socket");
     let mut head = format!("{line} HTTP/1.0\r\nHost: {host}\r\nContent-Length: {}\r\n", body.len());
     headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
     stream.write_all(format!("{head}\r\n{body}").as_bytes()).expect("it reads");
@@ -234,10 +238,13 @@ fn ask_by_host(
 }
 
 #[test]
-fn a_paused_sandbox_is_not_woken_by_who_shows_nothing() {
+fn an_unauthenticated_request_does_not_resume_a_paused_sandbox() {
     require!(root, ordinary_user, binary, user_namespaces, ordinary_user_namespaces, python3);
     against_each(|client, _| {
-        let asked = r#"{"templateID": "base", "timeout": 300, "autoPause": true, "autoResume": {"enabled": true}}"#;
+        let asked = concat!(
+            r#"{"templateID": "base", "timeout": 300, "autoPause": true, "autoResume": "#,
+            r#"{"enabled": true}}"#
+        );
         let answer: Value =
             serde_json::from_str(&client.check("POST /sandboxes", asked, 201)).expect("it is JSON");
         client.server.note_sandboxes();

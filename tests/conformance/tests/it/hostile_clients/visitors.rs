@@ -7,10 +7,10 @@ use std::process::{Child, Stdio};
 use ringfence::Backend;
 use ringfence_test_ledger::require;
 
-use super::{Client, Made};
+use super::{CreatedSandbox, KeyClient};
 use crate::asks;
-use crate::keeper::Keeper;
-use crate::served::{Served, expect_nothing_left, log_of};
+use crate::keeper::SandboxKeeper;
+use crate::served::{RunningServer, expect_nothing_left, log_of};
 
 /// Program that answers HTTP with one word at some addresses of one port, until its input ends.
 const PAGE: &str = "
@@ -18,7 +18,8 @@ import http.server, socket, sys, threading
 word, *places = sys.argv[1:]
 class Page(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        self.send_response(200); self.send_header('Content-Length', str(len(word))); self.end_headers()
+        self.send_response(200); self.send_header('Content-Length', str(len(word))); \
+        self.end_headers()
         self.wfile.write(word.encode())
     def log_message(self, *_): pass
 port = 0
@@ -48,7 +49,7 @@ struct HostsPage {
 
 impl HostsPage {
     /// Starts a service as the user of the server, because two users cannot share a port.
-    fn serve(keeper: &Keeper, places: &[&str]) -> HostsPage {
+    fn serve(keeper: &SandboxKeeper, places: &[&str]) -> HostsPage {
         let mut command = keeper.command("python3");
         command
             .args(["-c", PAGE, "the host's"])
@@ -74,13 +75,13 @@ impl Drop for HostsPage {
 }
 
 /// Returns the answer that a visitor gets at a port of a sandbox.
-fn visit(client: &Client<'_>, made: &Made, port: u16) -> (u16, String) {
+fn visit(client: &KeyClient<'_>, made: &CreatedSandbox, port: u16) -> (u16, String) {
     let headers = format!("E2b-Sandbox-Id: {}\r\nE2b-Sandbox-Port: {port}\r\n", made.id);
     client.request_with("GET /", &headers, "")
 }
 
 #[test]
-fn a_visitor_reaches_what_the_sandbox_listens_at_and_no_service_of_the_host() {
+fn a_visitor_reaches_ports_of_the_sandbox_and_no_service_of_the_host() {
     require!(
         root,
         ordinary_user,
@@ -91,12 +92,14 @@ fn a_visitor_reaches_what_the_sandbox_listens_at_and_no_service_of_the_host() {
         python3,
         ipv6
     );
-    for keeper in [Backend::Native, Backend::Bwrap].into_iter().flat_map(Keeper::each_on) {
+    for keeper in
+        [Backend::Native, Backend::Bwrap].into_iter().flat_map(SandboxKeeper::for_each_user)
+    {
         let backend = keeper.backend;
         let policy = format!("backend = '{backend}'\n[network]\nmode = 'open'\n");
         fs_err::write(keeper.workspace().join("open.toml"), policy).expect("the workspace is ours");
-        let server = Served::configured(&keeper, "[templates.base]\npolicy = 'open.toml'\n");
-        let client = Client { server: &server, key: super::ANY.to_owned() };
+        let server = RunningServer::configured(&keeper, "[templates.base]\npolicy = 'open.toml'\n");
+        let client = KeyClient { server: &server, key: super::ANY_KEY.to_owned() };
         // Each row has the host's addresses, the sandbox's address at the same port, and whether a
         // visitor reaches the sandbox.
         let inside = (200, "the sandbox's".to_owned());
@@ -116,7 +119,7 @@ fn a_visitor_reaches_what_the_sandbox_listens_at_and_no_service_of_the_host() {
         ] {
             let host = HostsPage::serve(&keeper, hosts);
             let made = client.make();
-            let asks = asks::Client::of(&server.url);
+            let asks = asks::RawClient::for_url(&server.url);
             assert_eq!(client.guest(&made, "POST /files?path=page.py", PAGE).0, 200);
             let (status, told) = visit(&client, &made, host.port);
             assert_eq!(

@@ -7,15 +7,15 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::compare;
-use super::contenders::{Contender, PLAIN, Start};
-use super::report::{Goal, goals_as_text};
+use super::contenders::{Contender, PLAIN, RunMethod};
+use super::report::{BenchGoal, goals_as_text};
 use crate::dist;
 use crate::workspace::{Workspace, output_of, run as run_command};
 
 const THIS_BUILD: &str = "this build";
 const OTHER_BUILD: &str = "other build";
 /// Limit of the ratio between the times of this build and of the other build.
-const MOST: f64 = 1.05;
+const MAX_TIME_RATIO: f64 = 1.05;
 
 const FILES: usize = 10_000;
 const FILES_PER_DIRECTORY: usize = 100;
@@ -30,7 +30,8 @@ pub(super) fn measure(workspace: &Workspace, revision: &str, runs: usize) -> Res
     let (empty, repository) = (directory.path().join("empty"), directory.path().join("repository"));
     fs_err::create_dir(&empty)?;
     println!(
-        "making a repository with {FILES} files, {SUBMODULES} submodules and {CONFIG_LINES} lines of configuration"
+        "making a repository with {FILES} files, {SUBMODULES} submodules and {CONFIG_LINES} lines \
+         of configuration"
     );
     make_repository(&repository)?;
 
@@ -39,7 +40,7 @@ pub(super) fn measure(workspace: &Workspace, revision: &str, runs: usize) -> Res
         std::env::set_current_dir(place)
             .context("cannot enter the working directory of the runs")?;
         let contenders = vec![
-            Contender { name: PLAIN, start: Ok(Start::Spawn(vec!["/bin/true".into()])) },
+            Contender { name: PLAIN, start: Ok(RunMethod::Spawn(vec!["/bin/true".into()])) },
             Contender { name: THIS_BUILD, start: Ok(native(&ours)) },
             Contender { name: OTHER_BUILD, start: Ok(native(&other)) },
         ];
@@ -47,9 +48,9 @@ pub(super) fn measure(workspace: &Workspace, revision: &str, runs: usize) -> Res
             compare(format!("/bin/true in {name}"), OTHER_BUILD, None, contenders, runs)?;
         print!("\n{}", comparison.as_text());
         let ratio = comparison.ratio(THIS_BUILD, OTHER_BUILD);
-        goals.push(Goal::below(
-            MOST,
-            format!("in {name}: below {MOST}× of {revision}"),
+        goals.push(BenchGoal::below(
+            MAX_TIME_RATIO,
+            format!("in {name}: below {MAX_TIME_RATIO}× of {revision}"),
             ratio,
             "×",
         ));
@@ -60,9 +61,9 @@ pub(super) fn measure(workspace: &Workspace, revision: &str, runs: usize) -> Res
     Ok(())
 }
 
-fn native(program: &Path) -> Start {
+fn native(program: &Path) -> RunMethod {
     let flags = ["run", "--backend", "native", "--", "/bin/true"];
-    Start::Spawn(std::iter::once(program.into()).chain(flags.map(Into::into)).collect())
+    RunMethod::Spawn(std::iter::once(program.into()).chain(flags.map(Into::into)).collect())
 }
 
 /// Builds another revision as `cargo xtask dist` does, in its own work tree, and returns the path
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_repository_has_as_much_as_it_says() {
+    fn the_repository_has_the_stated_number_of_files() {
         let directory = tempfile::tempdir().unwrap();
         let repository = directory.path().join("repository");
         make_repository(&repository).unwrap();

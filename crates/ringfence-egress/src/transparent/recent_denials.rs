@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Time during which the same denial is reported only once.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 /// Most denials that are reported individually in that time.
-const MOST_TOLD: usize = 256;
+const MAX_REPORTED_DENIALS: usize = 256;
 
 /// Denials of one kind that were reported a short time ago.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct RecentDenials {
 
 /// Report to the owner of a tunnel.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Telling {
+pub(super) enum DenialReport {
     Denial,
     /// Report of the number of denials that have no report of their own.
     Omitted(u64),
@@ -37,24 +37,24 @@ impl Default for RecentDenials {
 impl RecentDenials {
     /// Adds the denial of a target, and returns the report to make. The interval between two
     /// reports of omitted denials doubles each time, so that a flood causes few reports.
-    pub(super) fn add(&mut self, target: &str) -> Telling {
+    pub(super) fn add(&mut self, target: &str) -> DenialReport {
         if self.since.elapsed() > REPEAT_INTERVAL {
             self.since = Instant::now();
             self.targets.clear();
         }
         if self.targets.contains(target) {
-            return Telling::Nothing;
+            return DenialReport::Nothing;
         }
-        if self.targets.len() < MOST_TOLD {
+        if self.targets.len() < MAX_REPORTED_DENIALS {
             self.targets.insert(target.to_owned());
-            return Telling::Denial;
+            return DenialReport::Denial;
         }
         self.omitted += 1;
         if self.omitted < self.told_at {
-            return Telling::Nothing;
+            return DenialReport::Nothing;
         }
         self.told_at = self.told_at.saturating_mul(2);
-        Telling::Omitted(self.take_omitted())
+        DenialReport::Omitted(self.take_omitted())
     }
 
     /// Takes the number of denials that the owner has not been told about.
@@ -68,21 +68,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_denial_is_told_once_or_counted() {
+    fn each_denial_is_reported_once_or_counted() {
         let mut recent = RecentDenials::default();
-        for index in 0..MOST_TOLD {
-            assert_eq!(recent.add(&index.to_string()), Telling::Denial);
-            assert_eq!(recent.add(&index.to_string()), Telling::Nothing);
+        for index in 0..MAX_REPORTED_DENIALS {
+            assert_eq!(recent.add(&index.to_string()), DenialReport::Denial);
+            assert_eq!(recent.add(&index.to_string()), DenialReport::Nothing);
         }
         let mut messages = 0;
         let mut counted = 0;
         for index in 0..10_000 {
             match recent.add(&format!("more {index}")) {
-                Telling::Omitted(denials) => {
+                DenialReport::Omitted(denials) => {
                     messages += 1;
                     counted += denials;
                 }
-                telling => assert_eq!(telling, Telling::Nothing),
+                telling => assert_eq!(telling, DenialReport::Nothing),
             }
         }
         assert!(messages < 20 && counted > 5000, "{messages} {counted}");
@@ -91,11 +91,11 @@ mod tests {
     }
 
     #[test]
-    fn denials_are_told_again_after_a_while() {
+    fn denials_are_reported_again_after_the_repeat_interval() {
         let mut recent = RecentDenials::default();
-        assert_eq!(recent.add("a"), Telling::Denial);
+        assert_eq!(recent.add("a"), DenialReport::Denial);
         recent.since =
             recent.since.checked_sub(REPEAT_INTERVAL * 2).expect("the clock has run for that long");
-        assert_eq!(recent.add("a"), Telling::Denial);
+        assert_eq!(recent.add("a"), DenialReport::Denial);
     }
 }

@@ -11,24 +11,24 @@ use ringfence_core::policy::HostName;
 
 /// First address that stands for a name. The addresses are in a range that is reserved for tests of
 /// network devices (RFC 2544). The 256 addresses before this one belong to the tunnel itself.
-const FIRST: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 0);
+const FIRST_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 0);
 /// Most names that may have an address: far more than an honest program asks for, and far fewer
 /// than the range has addresses.
-const MOST: usize = 8192;
+const MAX_NAMES: usize = 8192;
 
 /// Host names that have an address.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(super) struct NameTable {
     places: HashMap<HostName, usize>,
     names: Vec<HostName>,
 }
 
-impl Names {
+impl NameTable {
     /// Returns the address that stands for `name`, or `None` if too many names have an address.
-    pub(super) fn address(&mut self, name: &HostName) -> Option<Ipv4Addr> {
+    pub(super) fn assign_address(&mut self, name: &HostName) -> Option<Ipv4Addr> {
         let place = match self.places.get(name) {
             Some(place) => *place,
-            None if self.names.len() == MOST => return None,
+            None if self.names.len() == MAX_NAMES => return None,
             None => {
                 self.names.push(name.clone());
                 self.places.insert(name.clone(), self.names.len() - 1);
@@ -36,12 +36,12 @@ impl Names {
             }
         };
         let place = u32::try_from(place).expect("there are fewer names than addresses");
-        Some(Ipv4Addr::from_bits(FIRST.to_bits() + place))
+        Some(Ipv4Addr::from_bits(FIRST_ADDRESS.to_bits() + place))
     }
 
     /// Returns the name that `address` stands for.
-    pub(super) fn name(&self, address: Ipv4Addr) -> Option<&HostName> {
-        let place = address.to_bits().checked_sub(FIRST.to_bits())?;
+    pub(super) fn name_at(&self, address: Ipv4Addr) -> Option<&HostName> {
+        let place = address.to_bits().checked_sub(FIRST_ADDRESS.to_bits())?;
         self.names.get(usize::try_from(place).ok()?)
     }
 }
@@ -56,32 +56,32 @@ mod tests {
 
     #[test]
     fn a_name_keeps_its_address_and_shares_it_with_no_other() {
-        let mut names = Names::default();
-        let first = names.address(&name("a.org")).unwrap();
-        let second = names.address(&name("b.org")).unwrap();
+        let mut names = NameTable::default();
+        let first = names.assign_address(&name("a.org")).unwrap();
+        let second = names.assign_address(&name("b.org")).unwrap();
         assert_ne!(first, second);
-        assert_eq!(names.address(&name("a.org")), Some(first));
-        assert_eq!(names.name(first), Some(&name("a.org")));
-        assert_eq!(names.name(second), Some(&name("b.org")));
+        assert_eq!(names.assign_address(&name("a.org")), Some(first));
+        assert_eq!(names.name_at(first), Some(&name("a.org")));
+        assert_eq!(names.name_at(second), Some(&name("b.org")));
     }
 
     #[test]
-    fn an_address_that_was_given_to_no_name_stands_for_none() {
-        let mut names = Names::default();
-        let given = names.address(&name("a.org")).unwrap();
+    fn an_unassigned_address_has_no_name() {
+        let mut names = NameTable::default();
+        let given = names.assign_address(&name("a.org")).unwrap();
         for bits in [0, given.to_bits() - 1, given.to_bits() + 1, u32::MAX] {
-            assert_eq!(names.name(bits.into()), None);
+            assert_eq!(names.name_at(bits.into()), None);
         }
     }
 
     #[test]
-    fn there_are_only_so_many() {
-        let mut names = Names::default();
-        let first = names.address(&name("n0.a.org"));
-        let given = (0..2 * MOST)
-            .filter_map(|number| names.address(&name(&format!("n{number}.a.org"))))
+    fn the_number_of_names_with_addresses_is_limited() {
+        let mut names = NameTable::default();
+        let first = names.assign_address(&name("n0.a.org"));
+        let given = (0..2 * MAX_NAMES)
+            .filter_map(|number| names.assign_address(&name(&format!("n{number}.a.org"))))
             .count();
-        assert_eq!(given, MOST);
-        assert_eq!(names.address(&name("n0.a.org")), first);
+        assert_eq!(given, MAX_NAMES);
+        assert_eq!(names.assign_address(&name("n0.a.org")), first);
     }
 }

@@ -12,14 +12,14 @@ use ringfence_proto::process::{ProcessConfig, StartRequest};
 use rustix::fs::{Access, AtFlags, CWD, FileType};
 use rustix::io::Errno;
 
-use super::Service;
-use super::streams::{self, Stdio, Streams};
+use super::ProcessService;
+use super::streams::{self, CommandStdio, CommandStreams};
 use crate::user;
 
 /// Returns the variables that every command gets: the guest's own, and defaults for `PATH`, `HOME`,
 /// `USER` and `LOGNAME`.
-pub(super) fn environment() -> BTreeMap<Vec<u8>, CString> {
-    let user = user::current();
+pub(super) fn base_environment() -> BTreeMap<Vec<u8>, CString> {
+    let user = user::current_user();
     let given = [
         ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into()),
         ("HOME", user.home.into_os_string().into_vec()),
@@ -32,21 +32,22 @@ pub(super) fn environment() -> BTreeMap<Vec<u8>, CString> {
     // Later entries replace earlier ones, so the guest's own variables win over the defaults. No
     // variable contains a NUL, because the system passed them to the guest.
     let all = given.chain(own);
-    all.filter_map(|(name, value)| variable(&name, &value).map(|variable| (name, variable)))
+    all.filter_map(|(name, value)| format_variable(&name, &value).map(|variable| (name, variable)))
         .collect()
 }
 
 /// Describes the launch that a request asks for, and creates the command's streams.
-pub(super) fn describe(
-    service: &Service,
+pub(super) fn describe_launch(
+    service: &ProcessService,
     request: &StartRequest,
-) -> Result<(Launch, Streams, Stdio), Failure> {
+) -> Result<(Launch, CommandStreams, CommandStdio), Failure> {
     let ProcessConfig { cmd, args, envs, cwd } = &request.process;
     if cmd.is_empty() {
-        return Err(invalid("the request names no command"));
+        return Err(invalid_failure("the request names no command"));
     }
-    let word =
-        |text: &str| CString::new(text).map_err(|_| invalid("a command's words cannot hold a NUL"));
+    let word = |text: &str| {
+        CString::new(text).map_err(|_| invalid_failure("a command's words cannot hold a NUL"))
+    };
     let program = word(cmd)?;
     let argv = std::iter::once(Ok(program.clone()))
         .chain(args.iter().map(|text| word(text)))
@@ -54,14 +55,15 @@ pub(super) fn describe(
     let exec = Exec {
         program,
         argv,
-        env: variables(service, envs)?,
-        directory: directory(service, cwd.as_deref())?,
+        env: command_variables(service, envs)?,
+        directory: working_directory(service, cwd.as_deref())?,
     };
     let made = match request.pty {
-        Some(pty) => streams::terminal(pty.size),
-        None => streams::pipes(request.stdin.unwrap_or(true)),
+        Some(pty) => streams::open_terminal(pty.size),
+        None => streams::open_pipes(request.stdin.unwrap_or(true)),
     };
-    let (streams, stdio) = made.map_err(|error| system("make the command's streams", &error))?;
+    let (streams, stdio) =
+        made.map_err(|error| system_failure("make the command's streams", &error))?;
     let terminal = if request.pty.is_some() { TerminalMode::Own } else { TerminalMode::Detached };
     let confinement = Confinement::Bare;
     let survivors = if request.end_survivors { Survivors::End } else { Survivors::Leave };
@@ -71,19 +73,25 @@ pub(super) fn describe(
     Ok((launch, streams, stdio))
 }
 
-fn variables(service: &Service, envs: &BTreeMap<String, String>) -> Result<Vec<CString>, Failure> {
+fn command_variables(
+    service: &ProcessService,
+    envs: &BTreeMap<String, String>,
+) -> Result<Vec<CString>, Failure> {
     let mut all = service.environment.borrow().clone();
-    all.extend(more(envs)?);
+    all.extend(check_variables(envs)?);
     Ok(all.into_values().collect())
 }
 
 /// Checks the variables that a client sets, and returns them as `NAME=value` by name.
-pub(super) fn more(envs: &BTreeMap<String, String>) -> Result<BTreeMap<Vec<u8>, CString>, Failure> {
+pub(super) fn check_variables(
+    envs: &BTreeMap<String, String>,
+) -> Result<BTreeMap<Vec<u8>, CString>, Failure> {
     let checked = |(name, value): (&String, &String)| {
         let is_sound = !name.is_empty() && !name.contains('=');
-        let variable = is_sound.then(|| variable(name.as_bytes(), value.as_bytes())).flatten();
+        let variable =
+            is_sound.then(|| format_variable(name.as_bytes(), value.as_bytes())).flatten();
         let refusal = || {
-            invalid(format!(
+            invalid_failure(format!(
                 "`{}` cannot be a variable, or its value cannot be one's",
                 name.escape_debug()
             ))
@@ -93,17 +101,17 @@ pub(super) fn more(envs: &BTreeMap<String, String>) -> Result<BTreeMap<Vec<u8>, 
     envs.iter().map(checked).collect()
 }
 
-fn variable(name: &[u8], value: &[u8]) -> Option<CString> {
+fn format_variable(name: &[u8], value: &[u8]) -> Option<CString> {
     CString::new([name, b"=", value].concat()).ok()
 }
 
 /// Returns the working directory of the command. `~` and relative paths start from the user's home
 /// directory.
-fn directory(service: &Service, cwd: Option<&str>) -> Result<PathBuf, Failure> {
+fn working_directory(service: &ProcessService, cwd: Option<&str>) -> Result<PathBuf, Failure> {
     let directory = match cwd {
         None | Some("") => service.directory.clone(),
         Some(given) => {
-            let home = user::current().home;
+            let home = user::current_user().home;
             match given.strip_prefix('~') {
                 Some("") => home,
                 Some(rest) if rest.starts_with('/') => home.join(rest.trim_start_matches('/')),
@@ -112,7 +120,10 @@ fn directory(service: &Service, cwd: Option<&str>) -> Result<PathBuf, Failure> {
         }
     };
     let refuse = |why: &dyn std::fmt::Display| {
-        Err(invalid(format!("cannot start in the directory `{}`: {why}", directory.display())))
+        Err(invalid_failure(format!(
+            "cannot start in the directory `{}`: {why}",
+            directory.display()
+        )))
     };
     match is_directory(&directory) {
         Ok(true) => Ok(directory),
@@ -132,7 +143,7 @@ fn is_directory(path: &Path) -> Result<bool, Errno> {
 }
 
 /// Returns the failure of a command that execve(2) could not execute.
-pub(super) fn not_executed(program: &str, errno: i32) -> Failure {
+pub(super) fn exec_failure(program: &str, errno: i32) -> Failure {
     let (code, why) = match Errno::from_raw_os_error(errno) {
         Errno::NOENT | Errno::NOTDIR => {
             (Code::NotFound, "there is no such program, or no interpreter for it".to_owned())
@@ -142,20 +153,20 @@ pub(super) fn not_executed(program: &str, errno: i32) -> Failure {
         Errno::TOOBIG => {
             (Code::InvalidArgument, "its arguments and variables are too long".to_owned())
         }
-        error => (code_of(error), error.to_string()),
+        error => (errno_code(error), error.to_string()),
     };
     Failure::new(code, format!("cannot run `{}`: {why}", program.escape_debug()))
 }
 
 /// Returns the failure of a system call.
-pub(super) fn system(step: &str, error: &io::Error) -> Failure {
+pub(super) fn system_failure(step: &str, error: &io::Error) -> Failure {
     let code = error
         .raw_os_error()
-        .map_or(Code::Internal, |errno| code_of(Errno::from_raw_os_error(errno)));
+        .map_or(Code::Internal, |errno| errno_code(Errno::from_raw_os_error(errno)));
     Failure::new(code, format!("cannot {step}: {error}"))
 }
 
-fn code_of(error: Errno) -> Code {
+fn errno_code(error: Errno) -> Code {
     match error {
         Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE | Errno::NOSPC => {
             Code::ResourceExhausted
@@ -164,6 +175,6 @@ fn code_of(error: Errno) -> Code {
     }
 }
 
-fn invalid(message: impl Into<String>) -> Failure {
+fn invalid_failure(message: impl Into<String>) -> Failure {
     Failure::new(Code::InvalidArgument, message)
 }

@@ -5,7 +5,7 @@ use ringfence_proto::process::{EndEvent, UsageReport};
 
 /// Returns the event that reports an end. `None` means that the first process was killed, and the
 /// command with it.
-pub(super) fn event(ending: Option<&CommandEnding>) -> EndEvent {
+pub(super) fn end_event(ending: Option<&CommandEnding>) -> EndEvent {
     let code = ending.and_then(|ending| ending.exit_code);
     let status = match (code, ending.and_then(|ending| ending.signal)) {
         (Some(code), _) => format!("exit status {code}"),
@@ -55,8 +55,8 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_is_told_as_envd_tells_it() {
-        let event = event(Some(&ending(Some(3), None)));
+    fn an_exit_is_reported_as_envd_reports_it() {
+        let event = end_event(Some(&ending(Some(3), None)));
         assert_eq!((event.exit_code, event.exited), (3, true));
         assert_eq!(
             (event.status.as_str(), event.error.as_deref()),
@@ -66,17 +66,17 @@ mod tests {
 
     #[test]
     fn a_success_has_no_error() {
-        let event = event(Some(&ending(Some(0), None)));
+        let event = end_event(Some(&ending(Some(0), None)));
         assert_eq!((event.exit_code, event.exited, event.error), (0, true, None));
         assert_eq!(event.status, "exit status 0");
     }
 
     #[test]
-    fn a_signal_is_told_as_envd_tells_it() {
+    fn a_signal_is_reported_as_envd_reports_it() {
         for (number, words) in
             [(9, "signal: killed"), (15, "signal: terminated"), (35, "signal: signal 35")]
         {
-            let event = event(Some(&ending(None, Some(number))));
+            let event = end_event(Some(&ending(None, Some(number))));
             assert_eq!((event.exit_code, event.exited, event.status.as_str()), (-1, false, words));
             assert_eq!(event.error.as_deref(), Some(words));
         }
@@ -84,6 +84,6 @@ mod tests {
 
     #[test]
     fn a_lost_command_counts_as_killed() {
-        assert_eq!(event(None).status, "signal: killed");
+        assert_eq!(end_event(None).status, "signal: killed");
     }
 }

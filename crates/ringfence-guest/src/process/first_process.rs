@@ -13,29 +13,29 @@ use tokio::net::UnixDatagram;
 /// Handle to the first process of a command. When the handle is dropped, the first process ends,
 /// together with every process that is left below it.
 #[derive(Debug)]
-pub(super) struct Control {
+pub(super) struct FirstProcess {
     started: StartedSandbox,
     /// Duplicate of the control socket, on which the runtime waits. The socket is of type
     /// `SOCK_SEQPACKET`, which preserves message boundaries as a datagram socket does.
     socket: UnixDatagram,
 }
 
-impl Control {
-    pub(super) fn new(started: StartedSandbox) -> io::Result<Control> {
+impl FirstProcess {
+    pub(super) fn new(started: StartedSandbox) -> io::Result<FirstProcess> {
         let socket = net::UnixDatagram::from(started.control.try_clone()?);
         // A first process that is stopped reads no orders, and the guest must not block on sending
         // to it.
         socket.set_nonblocking(true)?;
-        Ok(Control { started, socket: UnixDatagram::from_std(socket)? })
+        Ok(FirstProcess { started, socket: UnixDatagram::from_std(socket)? })
     }
 
     /// Returns the process id of the first process.
-    pub(super) fn first(&self) -> i32 {
+    pub(super) fn pid(&self) -> i32 {
         self.started.launched.pid
     }
 
     /// Receives the next report of the first process; `None` if the first process has ended.
-    pub(super) async fn report(&self) -> Option<ControlReport> {
+    pub(super) async fn next_report(&self) -> Option<ControlReport> {
         let receive = || control::receive(&self.socket, RecvFlags::DONTWAIT);
         // Only the first process writes to this socket. A message that cannot be parsed counts as
         // its end.
@@ -43,12 +43,12 @@ impl Control {
     }
 
     /// Waits until the first process has ended.
-    pub(super) async fn gone(&self) {
-        while self.report().await.is_some() {}
+    pub(super) async fn wait_until_ended(&self) {
+        while self.next_report().await.is_some() {}
     }
 
     /// Sends an order to the first process.
-    pub(super) fn order(&self, order: ControlOrder) -> io::Result<()> {
+    pub(super) fn send_order(&self, order: ControlOrder) -> io::Result<()> {
         control::send(&self.socket, &order)
     }
 

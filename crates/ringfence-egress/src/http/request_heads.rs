@@ -2,8 +2,8 @@
 //!
 //! hyper reads a request as the standard allows: a bare line feed ends a line, a length beside
 //! chunks is dropped, and two equal lengths count as one. A server behind the proxy may read the
-//! same bytes differently. So [`StrictHeads`] checks each head before hyper sees it, and the first
-//! head that allows two readings ends the connection.
+//! same bytes differently. So [`StrictHeadStream`] checks each head before hyper sees it, and the
+//! first head that allows two readings ends the connection.
 
 use std::io;
 use std::pin::Pin;
@@ -13,12 +13,12 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::opening::is_token_byte;
-use crate::stream::Rewound;
+use crate::stream::RewoundStream;
 
 /// Most headers that hyper reads in one request.
-const MOST_HEADERS: usize = 100;
+const MAX_HEADERS: usize = 100;
 /// Most bytes of a refused request's target that are reported.
-const LONGEST_SAID: usize = 300;
+const MAX_REPORTED_BYTES: usize = 300;
 
 /// Reason why a request head is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -39,7 +39,7 @@ pub(crate) enum HeadFault {
     Name,
     #[error("a header's value has a control character")]
     Value,
-    #[error("the request has more than {MOST_HEADERS} headers")]
+    #[error("the request has more than {MAX_HEADERS} headers")]
     TooMany,
     #[error("the request has more than one Host header")]
     Hosts,
@@ -55,7 +55,7 @@ pub(crate) enum HeadFault {
 
 /// Body that follows a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Body {
+enum BodyFraming {
     /// A body of this many bytes, after which another head follows.
     Length(u64),
     /// A body in chunks. Only hyper finds the end of the chunks, so no head is read after them: see
@@ -70,7 +70,7 @@ pub(crate) fn ends_connection(headers: &hyper::HeaderMap) -> bool {
 
 /// Judges the lines of `head`, which lacks the line feed of its last line. Returns the body that
 /// follows.
-fn judge(head: &[u8]) -> Result<Body, HeadFault> {
+fn judge_head(head: &[u8]) -> Result<BodyFraming, HeadFault> {
     let mut lines = head
         .split(|byte| *byte == b'\n')
         .map(|line| line.strip_suffix(b"\r").ok_or(HeadFault::LineEnd));
@@ -97,7 +97,7 @@ fn judge(head: &[u8]) -> Result<Body, HeadFault> {
     let (mut hosts, mut length, mut encoding) = (0, None, None);
     for (count, line) in lines.enumerate() {
         let line = line?;
-        if count >= MOST_HEADERS {
+        if count >= MAX_HEADERS {
             return Err(HeadFault::TooMany);
         }
         let colon = line.iter().position(|byte| *byte == b':').ok_or(HeadFault::Name)?;
@@ -111,7 +111,8 @@ fn judge(head: &[u8]) -> Result<Body, HeadFault> {
         if name.eq_ignore_ascii_case(b"host") {
             hosts += 1;
         } else if name.eq_ignore_ascii_case(b"content-length") {
-            let number = decimal(value).filter(|_| length.is_none()).ok_or(HeadFault::Length)?;
+            let number =
+                parse_decimal(value).filter(|_| length.is_none()).ok_or(HeadFault::Length)?;
             length = Some(number);
         } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
             if encoding.is_some()
@@ -120,15 +121,15 @@ fn judge(head: &[u8]) -> Result<Body, HeadFault> {
             {
                 return Err(HeadFault::Encoding);
             }
-            encoding = Some(Body::Chunks);
+            encoding = Some(BodyFraming::Chunks);
         }
     }
     match (length, encoding) {
         _ if hosts > 1 => Err(HeadFault::Hosts),
         (Some(_), Some(_)) => Err(HeadFault::LengthAndEncoding),
-        (None | Some(0), None) => Ok(Body::Length(0)),
+        (None | Some(0), None) => Ok(BodyFraming::Length(0)),
         _ if method == b"CONNECT" => Err(HeadFault::ConnectBody),
-        (Some(length), None) => Ok(Body::Length(length)),
+        (Some(length), None) => Ok(BodyFraming::Length(length)),
         (None, Some(chunks)) => Ok(chunks),
     }
 }
@@ -140,7 +141,7 @@ fn is_token(text: &[u8]) -> bool {
 }
 
 /// Parses a number that has only digits. Refuses a sign, which `parse` alone would accept.
-fn decimal(text: &[u8]) -> Option<u64> {
+fn parse_decimal(text: &[u8]) -> Option<u64> {
     let digits = std::str::from_utf8(text)
         .ok()
         .filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
@@ -149,8 +150,8 @@ fn decimal(text: &[u8]) -> Option<u64> {
 
 /// Client's stream whose request heads are checked before hyper reads them.
 #[derive(Debug)]
-pub(crate) struct StrictHeads<S> {
-    inner: Rewound<S>,
+pub(crate) struct StrictHeadStream<S> {
+    inner: RewoundStream<S>,
     /// Longest head that is accepted, in bytes.
     most: usize,
     /// Bytes that were read and not passed on.
@@ -163,9 +164,16 @@ pub(crate) struct StrictHeads<S> {
     fault: Option<HeadFault>,
 }
 
-impl<S> StrictHeads<S> {
-    pub(crate) fn new(inner: Rewound<S>, most: usize) -> StrictHeads<S> {
-        StrictHeads { inner, most, buffer: BytesMut::new(), cleared: 0, searched: 0, fault: None }
+impl<S> StrictHeadStream<S> {
+    pub(crate) fn new(inner: RewoundStream<S>, most: usize) -> StrictHeadStream<S> {
+        StrictHeadStream {
+            inner,
+            most,
+            buffer: BytesMut::new(),
+            cleared: 0,
+            searched: 0,
+            fault: None,
+        }
     }
 
     /// Returns the fault of the last head, if the head was refused.
@@ -176,12 +184,12 @@ impl<S> StrictHeads<S> {
     /// Returns the host that a refused request names, as far as the host can be recognised.
     ///
     /// Leaves out the path, the user and the password, because they may hold a secret.
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn refused_host(&self) -> String {
         let line =
             self.buffer[..].split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
         let target = line.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
         let target =
-            String::from_utf8_lossy(&target[..target.len().min(LONGEST_SAID)]).into_owned();
+            String::from_utf8_lossy(&target[..target.len().min(MAX_REPORTED_BYTES)]).into_owned();
         let rest = target.split_once("://").map_or(target.as_str(), |(_, rest)| rest);
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         authority.rsplit('@').next().unwrap_or_default().to_owned()
@@ -189,7 +197,7 @@ impl<S> StrictHeads<S> {
 
     /// Returns the inner stream, after putting back the bytes that hyper did not use: `unused`, and
     /// the bytes that hyper was not given yet.
-    pub(crate) fn into_inner(self, unused: Bytes) -> Rewound<S> {
+    pub(crate) fn into_inner(self, unused: Bytes) -> RewoundStream<S> {
         let mut inner = self.inner;
         inner.put_back(self.buffer.freeze());
         inner.put_back(unused);
@@ -198,7 +206,7 @@ impl<S> StrictHeads<S> {
 
     /// Checks the head at the start of the buffer, if the whole head is there, and clears the head
     /// and its body to pass.
-    fn look(&mut self) -> Result<(), HeadFault> {
+    fn check_next_head(&mut self) -> Result<(), HeadFault> {
         // Empty lines before a request are skipped (RFC 9112, section 2.2), because old clients
         // send an empty line after a body.
         while self.buffer.starts_with(b"\r\n") {
@@ -234,28 +242,28 @@ impl<S> StrictHeads<S> {
         if !self.buffer[end..].starts_with(b"\n\r\n") {
             return Err(HeadFault::LineEnd);
         }
-        let body = judge(&self.buffer[..end])?;
+        let body = judge_head(&self.buffer[..end])?;
         let length = end as u64 + 3;
         self.cleared = match body {
-            Body::Length(body) => length.saturating_add(body),
-            Body::Chunks => u64::MAX,
+            BodyFraming::Length(body) => length.saturating_add(body),
+            BodyFraming::Chunks => u64::MAX,
         };
         self.searched = 0;
         Ok(())
     }
 
-    fn allowance(&self, room: usize) -> usize {
+    fn passable_bytes(&self, room: usize) -> usize {
         usize::try_from(self.cleared).unwrap_or(usize::MAX).min(room)
     }
 
-    fn spend(&mut self, length: usize) {
+    fn consume_allowance(&mut self, length: usize) {
         if self.cleared != u64::MAX {
             self.cleared -= length as u64;
         }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for StrictHeads<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for StrictHeadStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -264,9 +272,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for StrictHeads<S> {
         let this = &mut *self;
         loop {
             if this.cleared > 0 && !this.buffer.is_empty() {
-                let length = this.allowance(into.remaining().min(this.buffer.len()));
+                let length = this.passable_bytes(into.remaining().min(this.buffer.len()));
                 into.put_slice(&this.buffer.split_to(length));
-                this.spend(length);
+                this.consume_allowance(length);
                 if this.buffer.is_empty() {
                     this.buffer = BytesMut::new();
                 }
@@ -274,19 +282,20 @@ impl<S: AsyncRead + Unpin> AsyncRead for StrictHeads<S> {
             }
             if this.cleared > 0 {
                 let before = into.filled().len();
-                if this.allowance(into.remaining()) == into.remaining() {
+                if this.passable_bytes(into.remaining()) == into.remaining() {
                     ready!(Pin::new(&mut this.inner).poll_read(cx, into))?;
                 } else {
-                    let mut part =
-                        ReadBuf::new(into.initialize_unfilled_to(this.allowance(into.remaining())));
+                    let mut part = ReadBuf::new(
+                        into.initialize_unfilled_to(this.passable_bytes(into.remaining())),
+                    );
                     ready!(Pin::new(&mut this.inner).poll_read(cx, &mut part))?;
                     let length = part.filled().len();
                     into.advance(length);
                 }
-                this.spend(into.filled().len() - before);
+                this.consume_allowance(into.filled().len() - before);
                 return Poll::Ready(Ok(()));
             }
-            if let Err(fault) = this.look() {
+            if let Err(fault) = this.check_next_head() {
                 this.fault = Some(fault);
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, fault)));
             }
@@ -314,7 +323,7 @@ fn poll_read_more<S: AsyncRead + Unpin>(
     Poll::Ready(Ok(()))
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for StrictHeads<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for StrictHeadStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

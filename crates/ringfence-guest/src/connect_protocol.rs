@@ -15,37 +15,37 @@ use hyper::body::{Body, Frame as BodyFrame, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use ringfence_proto::code::{Code, EndOfStream, Failure};
-use ringfence_proto::frame::{self, Decoder, Frame, FrameError};
-use ringfence_proto::{LONGEST_MESSAGE, content, header};
+use ringfence_proto::frame::{self, Frame, FrameDecoder, FrameError};
+use ringfence_proto::{MAX_MESSAGE_BYTES, content, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
 
-use crate::slices::decline;
+use crate::slices::refuse_unread;
 
 /// Body of a reply.
-pub(crate) type Contents = BoxBody<Bytes, io::Error>;
+pub(crate) type ReplyBody = BoxBody<Bytes, io::Error>;
 /// HTTP response to any request.
-pub(crate) type Reply = Response<Contents>;
+pub(crate) type Reply = Response<ReplyBody>;
 
 /// Number of messages that wait for a client that reads slowly.
-const BACKLOG: usize = 2;
+const MAX_QUEUED_MESSAGES: usize = 2;
 /// Default interval of silence on a stream, after which a keep-alive message is sent.
-const KEEPALIVE: Duration = Duration::from_secs(90);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(90);
 /// Time limit for a client to send the message of its call.
-const PATIENCE: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Message type of a stream. The type must have a message that means nothing except that the stream
 /// is alive.
-pub(crate) trait Streamed: Serialize {
+pub(crate) trait StreamMessage: Serialize {
     /// Returns the keep-alive message.
     fn keepalive() -> Self;
 }
 
 /// Meaning of the `connect-timeout-ms` header for a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Deadline {
+pub(crate) enum StreamDeadline {
     /// The stream ends with `deadline_exceeded`, and the future of the method is dropped.
     EndsTheStream,
     /// The method enforces the time limit, and reports `deadline_exceeded` itself.
@@ -55,31 +55,32 @@ pub(crate) enum Deadline {
 /// Error of sending to a stream whose client has disconnected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the client has gone")]
-pub(crate) struct Closed;
+pub(crate) struct StreamClosed;
 
 /// Sending half of a stream.
 #[derive(Debug)]
-pub(crate) struct Sender<Message> {
-    messages: mpsc::Sender<Piece>,
+pub(crate) struct StreamSender<Message> {
+    messages: mpsc::Sender<StreamPiece>,
     kind: PhantomData<fn(Message)>,
 }
 
-impl<Message> Clone for Sender<Message> {
+impl<Message> Clone for StreamSender<Message> {
     fn clone(&self) -> Self {
-        Sender { messages: self.messages.clone(), kind: PhantomData }
+        StreamSender { messages: self.messages.clone(), kind: PhantomData }
     }
 }
 
-impl<Message: Streamed> Sender<Message> {
-    /// Sends a message. Waits while [`BACKLOG`] messages are queued for the client.
-    pub(crate) async fn send(&self, message: &Message) -> Result<(), Closed> {
+impl<Message: StreamMessage> StreamSender<Message> {
+    /// Sends a message. Waits while [`MAX_QUEUED_MESSAGES`] messages are queued for the client.
+    pub(crate) async fn send(&self, message: &Message) -> Result<(), StreamClosed> {
         self.send_encoded(encode(message)).await
     }
 
     /// Sends the first message of a stream. The queue of a new stream is empty, so there is no need
     /// to wait.
     pub(crate) fn send_first(&self, message: &Message) {
-        let _ = self.messages.try_send(Piece::Message(encode(message))); // the client may be gone
+        // Ignore a failure, because the client may be gone.
+        let _ = self.messages.try_send(StreamPiece::Message(encode(message)));
     }
 
     /// Returns true if the client has disconnected.
@@ -89,18 +90,18 @@ impl<Message: Streamed> Sender<Message> {
 
     /// Sends a message that [`encode`] has put in its frame already, so that several streams can
     /// share the bytes.
-    pub(crate) async fn send_encoded(&self, message: Bytes) -> Result<(), Closed> {
-        self.messages.send(Piece::Message(message)).await.map_err(|_| Closed)
+    pub(crate) async fn send_encoded(&self, message: Bytes) -> Result<(), StreamClosed> {
+        self.messages.send(StreamPiece::Message(message)).await.map_err(|_| StreamClosed)
     }
 }
 
 /// Encodes a message as a frame.
-pub(crate) fn encode<Message: Streamed>(message: &Message) -> Bytes {
-    frame::message(message).into()
+pub(crate) fn encode<Message: StreamMessage>(message: &Message) -> Bytes {
+    frame::encode_message(message).into()
 }
 
 /// Answers a unary call: reads one message, and replies with one message.
-pub(crate) async fn unary<Message, Answer>(
+pub(crate) async fn answer_unary<Message, Answer>(
     request: Request<Incoming>,
     method: impl AsyncFnOnce(Message) -> Result<Answer, Failure>,
 ) -> Reply
@@ -108,56 +109,56 @@ where
     Message: DeserializeOwned,
     Answer: Serialize,
 {
-    if let Some(reply) = refusal(&request, content::UNARY) {
-        return decline(request, reply).await;
+    if let Some(reply) = check_request(&request, content::UNARY) {
+        return refuse_unread(request, reply).await;
     }
     let answer = async {
-        let time = timeout(request.headers())?;
+        let time = call_timeout(request.headers())?;
         let call = async {
-            let body = collect(request.into_body()).await?;
+            let body = collect_body(request.into_body()).await?;
             // The Connect protocol lets a client send an empty body for a message without fields.
             let body = if body.is_empty() { Bytes::from_static(b"{}") } else { body };
-            method(frame::parse(&body).map_err(malformed)?).await
+            method(frame::parse(&body).map_err(malformed_failure)?).await
         };
-        within(time, call).await
+        with_timeout(time, call).await
     };
     match answer.await {
-        Ok(answer) => json(StatusCode::OK, &answer),
-        Err(failure) => failed(&failure),
+        Ok(answer) => json_reply(StatusCode::OK, &answer),
+        Err(failure) => failure_reply(&failure),
     }
 }
 
 /// Answers a server-stream call: reads one message, and replies with a stream of messages. The
 /// future of `method` is dropped when the client disconnects.
-pub(crate) async fn server_stream<Message, Sent, Work>(
+pub(crate) async fn answer_server_stream<Message, Sent, Work>(
     request: Request<Incoming>,
-    deadline: Deadline,
-    method: impl FnOnce(Message, Sender<Sent>) -> Work + 'static,
+    deadline: StreamDeadline,
+    method: impl FnOnce(Message, StreamSender<Sent>) -> Work + 'static,
 ) -> Reply
 where
     Message: DeserializeOwned + 'static,
-    Sent: Streamed + 'static,
+    Sent: StreamMessage + 'static,
     Work: Future<Output = Result<(), Failure>> + 'static,
 {
-    if let Some(reply) = refusal(&request, content::STREAM) {
-        return decline(request, reply).await;
+    if let Some(reply) = check_request(&request, content::STREAM) {
+        return refuse_unread(request, reply).await;
     }
     let called = async {
         let time = match deadline {
-            Deadline::EndsTheStream => timeout(request.headers())?,
-            Deadline::IsTheMethods => None,
+            StreamDeadline::EndsTheStream => call_timeout(request.headers())?,
+            StreamDeadline::IsTheMethods => None,
         };
-        let interval = keepalive(request.headers());
-        let message = only_message(&collect(request.into_body()).await?)?;
+        let interval = keepalive_interval(request.headers());
+        let message = parse_only_message(&collect_body(request.into_body()).await?)?;
         Ok((time, interval, message))
     };
     let (time, interval, message) = match called.await {
         Ok(called) => called,
-        Err(failure) => return ended_stream(failure),
+        Err(failure) => return failed_stream_reply(failure),
     };
-    let (messages, pieces) = mpsc::channel(BACKLOG);
-    let sender = Sender { messages: messages.clone(), kind: PhantomData };
-    let mut work = Box::pin(within(time, method(message, sender)));
+    let (messages, pieces) = mpsc::channel(MAX_QUEUED_MESSAGES);
+    let sender = StreamSender { messages: messages.clone(), kind: PhantomData };
+    let mut work = Box::pin(with_timeout(time, method(message, sender)));
     // Poll the method once before the head of the reply is sent, so that a command starts while the
     // reply is on its way.
     let begun = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
@@ -170,57 +171,61 @@ where
             },
         };
         let end = EndOfStream { error: outcome.err() };
-        let _ = messages.send(Piece::Last(frame::end(&end).into())).await; // the client may be gone
+        // Ignore a failure, because the client may be gone.
+        let _ = messages.send(StreamPiece::Last(frame::encode_end(&end).into())).await;
     });
     let alive = encode(&Sent::keepalive());
     let silence = Box::pin(tokio::time::sleep(interval));
-    stream(BodyExt::boxed(Stream { pieces, alive, interval, silence, ended: false }))
+    stream_reply(BodyExt::boxed(StreamBody { pieces, alive, interval, silence, ended: false }))
 }
 
-/// Answers a client-stream call: `method` reads messages until [`Messages::next`] returns `None`,
-/// and the reply is one message.
-pub(crate) async fn client_stream<Message, Answer>(
+/// Answers a client-stream call: `method` reads messages until [`ClientMessages::next`] returns
+/// `None`, and the reply is one message.
+pub(crate) async fn answer_client_stream<Message, Answer>(
     request: Request<Incoming>,
-    method: impl AsyncFnOnce(&mut Messages<Message>) -> Result<Answer, Failure>,
+    method: impl AsyncFnOnce(&mut ClientMessages<Message>) -> Result<Answer, Failure>,
 ) -> Reply
 where
     Message: DeserializeOwned,
     Answer: Serialize,
 {
-    if let Some(reply) = refusal(&request, content::STREAM) {
-        return decline(request, reply).await;
+    if let Some(reply) = check_request(&request, content::STREAM) {
+        return refuse_unread(request, reply).await;
     }
     let answer = async {
-        let time = timeout(request.headers())?;
-        let mut messages =
-            Messages { body: request.into_body(), decoder: Decoder::default(), kind: PhantomData };
-        within(time, method(&mut messages)).await
+        let time = call_timeout(request.headers())?;
+        let mut messages = ClientMessages {
+            body: request.into_body(),
+            decoder: FrameDecoder::default(),
+            kind: PhantomData,
+        };
+        with_timeout(time, method(&mut messages)).await
     };
     match answer.await {
         Ok(answer) => {
-            let mut bytes = frame::message(&answer);
-            bytes.extend(frame::end(&EndOfStream::default()));
-            stream(full(bytes.into()))
+            let mut bytes = frame::encode_message(&answer);
+            bytes.extend(frame::encode_end(&EndOfStream::default()));
+            stream_reply(full_body(bytes.into()))
         }
-        Err(failure) => ended_stream(failure),
+        Err(failure) => failed_stream_reply(failure),
     }
 }
 
 /// Messages that a client streams to the guest.
 #[derive(Debug)]
-pub(crate) struct Messages<Message> {
+pub(crate) struct ClientMessages<Message> {
     body: Incoming,
-    decoder: Decoder,
+    decoder: FrameDecoder,
     kind: PhantomData<fn() -> Message>,
 }
 
-impl<Message: DeserializeOwned> Messages<Message> {
+impl<Message: DeserializeOwned> ClientMessages<Message> {
     /// Returns the next message, or `None` after the client has sent its last message.
     pub(crate) async fn next(&mut self) -> Result<Option<Message>, Failure> {
         loop {
-            match self.decoder.next_frame().map_err(malformed)? {
+            match self.decoder.next_frame().map_err(malformed_failure)? {
                 Some(Frame::Message(message)) => {
-                    return frame::parse(&message).map(Some).map_err(malformed);
+                    return frame::parse(&message).map(Some).map_err(malformed_failure);
                 }
                 Some(Frame::End(_)) => return Ok(None),
                 None => {}
@@ -233,7 +238,7 @@ impl<Message: DeserializeOwned> Messages<Message> {
                 }
                 Some(Err(_)) => return Err(Failure::new(Code::Canceled, "the client has gone")),
                 None => {
-                    self.decoder.finish().map_err(malformed)?;
+                    self.decoder.finish().map_err(malformed_failure)?;
                     return Ok(None);
                 }
             }
@@ -243,7 +248,7 @@ impl<Message: DeserializeOwned> Messages<Message> {
 
 /// Returns the time limit that the client sets for a call. `None` means no limit: the header is
 /// absent or 0.
-pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
+pub(crate) fn call_timeout(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
     let Some(value) = headers.get(header::TIMEOUT) else { return Ok(None) };
     // The Connect protocol allows at most ten digits.
     let digits = value.to_str().ok().filter(|text| (1..=10).contains(&text.len()));
@@ -258,23 +263,23 @@ pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Failure> 
 }
 
 /// Returns the failure of a call that exceeded the time limit of its client.
-pub(crate) fn too_late() -> Failure {
+pub(crate) fn deadline_failure() -> Failure {
     Failure::new(Code::DeadlineExceeded, "the time that the client gave has passed")
 }
 
 /// Returns a reply whose body is `answer` as JSON.
-pub(crate) fn json<Answer: Serialize>(status: StatusCode, answer: &Answer) -> Reply {
+pub(crate) fn json_reply<Answer: Serialize>(status: StatusCode, answer: &Answer) -> Reply {
     let bytes =
         serde_json::to_vec(answer).expect("our messages have text for keys and no failing parts");
-    let mut reply = Response::new(full(bytes.into()));
+    let mut reply = Response::new(full_body(bytes.into()));
     *reply.status_mut() = status;
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content::UNARY));
     reply
 }
 
 /// Returns the reply to a unary call that failed.
-pub(crate) fn failed(failure: &Failure) -> Reply {
-    json(
+pub(crate) fn failure_reply(failure: &Failure) -> Reply {
+    json_reply(
         StatusCode::from_u16(failure.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
         failure,
     )
@@ -282,28 +287,28 @@ pub(crate) fn failed(failure: &Failure) -> Reply {
 
 /// Returns the reply that refuses a request outside the Connect protocol. The body has the form
 /// that envd uses: the HTTP status as a number, and a message.
-pub(crate) fn refused(status: StatusCode, message: impl Into<String>) -> Reply {
+pub(crate) fn refusal_reply(status: StatusCode, message: impl Into<String>) -> Reply {
     #[derive(Serialize)]
-    struct Refusal {
+    struct RefusalBody {
         code: u16,
         message: String,
     }
-    json(status, &Refusal { code: status.as_u16(), message: message.into() })
+    json_reply(status, &RefusalBody { code: status.as_u16(), message: message.into() })
 }
 
 /// Returns a reply that has a status and no body.
-pub(crate) fn bare(status: StatusCode) -> Reply {
+pub(crate) fn status_reply(status: StatusCode) -> Reply {
     let mut reply = Response::new(BodyExt::boxed(Empty::new().map_err(|never| match never {})));
     *reply.status_mut() = status;
     reply
 }
 
 /// Returns a body whose bytes are all known already.
-pub(crate) fn full(bytes: Bytes) -> Contents {
+pub(crate) fn full_body(bytes: Bytes) -> ReplyBody {
     BodyExt::boxed(Full::new(bytes).map_err(|never| match never {}))
 }
 
-fn stream(contents: Contents) -> Reply {
+fn stream_reply(contents: ReplyBody) -> Reply {
     let mut reply = Response::new(contents);
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content::STREAM));
     reply
@@ -311,15 +316,15 @@ fn stream(contents: Contents) -> Reply {
 
 /// Returns the reply of a stream that fails before its first message. The HTTP status is still 200,
 /// because the Connect protocol reports the failure in the last frame.
-fn ended_stream(failure: Failure) -> Reply {
-    stream(full(frame::end(&EndOfStream { error: Some(failure) }).into()))
+fn failed_stream_reply(failure: Failure) -> Reply {
+    stream_reply(full_body(frame::encode_end(&EndOfStream { error: Some(failure) }).into()))
 }
 
 /// Returns the reply that refuses a request whose HTTP method or content type does not fit the kind
 /// of call. `None` means that the request fits.
-fn refusal(request: &Request<Incoming>, expected: &'static str) -> Option<Reply> {
+fn check_request(request: &Request<Incoming>, expected: &'static str) -> Option<Reply> {
     if request.method() != Method::POST {
-        return Some(refused(StatusCode::METHOD_NOT_ALLOWED, "a method is called with POST"));
+        return Some(refusal_reply(StatusCode::METHOD_NOT_ALLOWED, "a method is called with POST"));
     }
     let given = request
         .headers()
@@ -329,16 +334,18 @@ fn refusal(request: &Request<Incoming>, expected: &'static str) -> Option<Reply>
     let essence = given.split(';').next().unwrap_or_default().trim();
     (!essence.eq_ignore_ascii_case(expected)).then(|| {
         let message = format!("this method takes `{expected}`, and was sent `{essence}`");
-        refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
+        refusal_reply(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
     })
 }
 
-async fn collect(body: Incoming) -> Result<Bytes, Failure> {
-    match tokio::time::timeout(PATIENCE, Limited::new(body, LONGEST_MESSAGE).collect()).await {
+async fn collect_body(body: Incoming) -> Result<Bytes, Failure> {
+    match tokio::time::timeout(REQUEST_TIMEOUT, Limited::new(body, MAX_MESSAGE_BYTES).collect())
+        .await
+    {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(Failure::new(
             Code::ResourceExhausted,
-            format!("a message is longer than {LONGEST_MESSAGE} bytes"),
+            format!("a message is longer than {MAX_MESSAGE_BYTES} bytes"),
         )),
         Ok(Err(_)) => Err(Failure::new(Code::InvalidArgument, "the request ended early")),
         Err(_) => Err(Failure::new(Code::DeadlineExceeded, "the request did not arrive in time")),
@@ -346,22 +353,22 @@ async fn collect(body: Incoming) -> Result<Bytes, Failure> {
 }
 
 /// Parses the body of a server-stream request, which has one message.
-fn only_message<Message: DeserializeOwned>(body: &[u8]) -> Result<Message, Failure> {
-    let mut decoder = Decoder::default();
+fn parse_only_message<Message: DeserializeOwned>(body: &[u8]) -> Result<Message, Failure> {
+    let mut decoder = FrameDecoder::default();
     decoder.push(body);
-    match decoder.next_frame().map_err(malformed)? {
-        Some(Frame::Message(message)) => frame::parse(&message).map_err(malformed),
+    match decoder.next_frame().map_err(malformed_failure)? {
+        Some(Frame::Message(message)) => frame::parse(&message).map_err(malformed_failure),
         Some(Frame::End(_)) => {
             Err(Failure::new(Code::InvalidArgument, "the request has no message"))
         }
         None => {
-            decoder.finish().map_err(malformed)?;
+            decoder.finish().map_err(malformed_failure)?;
             Err(Failure::new(Code::InvalidArgument, "the request has no message"))
         }
     }
 }
 
-fn malformed(error: FrameError) -> Failure {
+fn malformed_failure(error: FrameError) -> Failure {
     let code = match error {
         FrameError::TooLong { .. } => Code::ResourceExhausted,
         _ => Code::InvalidArgument,
@@ -369,27 +376,31 @@ fn malformed(error: FrameError) -> Failure {
     Failure::new(code, error.to_string())
 }
 
-fn keepalive(headers: &HeaderMap) -> Duration {
+fn keepalive_interval(headers: &HeaderMap) -> Duration {
     let seconds =
         headers.get(header::KEEPALIVE).and_then(|value| value.to_str().ok()?.parse().ok());
     // Fall back to the default if the header is absent or not usable. An interval of 0 seconds
     // would send nothing but keep-alives.
-    seconds.filter(|seconds| (1..=86_400).contains(seconds)).map_or(KEEPALIVE, Duration::from_secs)
+    seconds
+        .filter(|seconds| (1..=86_400).contains(seconds))
+        .map_or(KEEPALIVE_INTERVAL, Duration::from_secs)
 }
 
-async fn within<T>(
+async fn with_timeout<T>(
     time: Option<Duration>,
     work: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
     match time {
         None => work.await,
-        Some(time) => tokio::time::timeout(time, work).await.unwrap_or_else(|_| Err(too_late())),
+        Some(time) => {
+            tokio::time::timeout(time, work).await.unwrap_or_else(|_| Err(deadline_failure()))
+        }
     }
 }
 
 /// Item that the task of a stream hands to the task of its connection.
 #[derive(Debug)]
-enum Piece {
+enum StreamPiece {
     Message(Bytes),
     Last(Bytes),
 }
@@ -397,15 +408,15 @@ enum Piece {
 /// Body of a stream: the messages that were sent, and a keep-alive after each interval without a
 /// message.
 #[derive(Debug)]
-struct Stream {
-    pieces: mpsc::Receiver<Piece>,
+struct StreamBody {
+    pieces: mpsc::Receiver<StreamPiece>,
     alive: Bytes,
     interval: Duration,
     silence: Pin<Box<Sleep>>,
     ended: bool,
 }
 
-impl Body for Stream {
+impl Body for StreamBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -417,8 +428,8 @@ impl Body for Stream {
             return Poll::Ready(None);
         }
         let bytes = match self.pieces.poll_recv(context) {
-            Poll::Ready(Some(Piece::Message(bytes))) => bytes,
-            Poll::Ready(Some(Piece::Last(bytes))) => {
+            Poll::Ready(Some(StreamPiece::Message(bytes))) => bytes,
+            Poll::Ready(Some(StreamPiece::Last(bytes))) => {
                 self.ended = true;
                 bytes
             }

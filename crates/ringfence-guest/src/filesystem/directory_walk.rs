@@ -8,44 +8,44 @@ use std::os::unix::ffi::OsStrExt as _;
 use rustix::fs::{Dir, FileType, Mode, OFlags, Stat, fstat, openat};
 
 /// Flags for opening a directory for reading. Opening a symbolic link fails.
-const READ: OFlags =
+const READ_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Position in a directory tree. One descriptor is open, however deep the position is.
 #[derive(Debug)]
-pub(crate) struct Descent {
+pub(crate) struct DirectoryWalk {
     here: OwnedFd,
-    /// Device and inode numbers of the directories above, which [`Descent::leave`] compares.
+    /// Device and inode numbers of the directories above, which [`DirectoryWalk::leave`] compares.
     above: Vec<(u64, u64)>,
 }
 
-impl Descent {
+impl DirectoryWalk {
     /// Starts a walk in an open directory. The descriptor must be open for reading.
-    pub(crate) fn from(directory: OwnedFd) -> Descent {
-        Descent { here: directory, above: Vec::new() }
+    pub(crate) fn from_directory(directory: OwnedFd) -> DirectoryWalk {
+        DirectoryWalk { here: directory, above: Vec::new() }
     }
 
     /// Starts a walk in the directory `name` below `directory`. Fails if `name` is a symbolic link.
-    pub(crate) fn into(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result<Descent> {
-        Ok(Descent::from(openat(directory, name, READ, Mode::empty())?))
+    pub(crate) fn open(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result<DirectoryWalk> {
+        Ok(DirectoryWalk::from_directory(openat(directory, name, READ_FLAGS, Mode::empty())?))
     }
 
     /// Enters the directory `name`, one level down. Fails if `name` is a symbolic link.
     pub(crate) fn enter(&mut self, name: &OsStr) -> io::Result<()> {
         let identity = identity(&fstat(&self.here)?);
-        self.here = openat(&self.here, name, READ, Mode::empty())?;
+        self.here = openat(&self.here, name, READ_FLAGS, Mode::empty())?;
         self.above.push(identity);
         Ok(())
     }
 
-    /// Returns one level up, to the directory in which [`Descent::enter`] was called. Returns false
-    /// if the walk is at its start.
+    /// Returns one level up, to the directory in which [`DirectoryWalk::enter`] was called. Returns
+    /// false if the walk is at its start.
     ///
     /// Fails if the directory was moved since it was entered, because `..` is then another
     /// directory.
     pub(crate) fn leave(&mut self) -> io::Result<bool> {
         let Some(expected) = self.above.pop() else { return Ok(false) };
-        let parent = openat(&self.here, "..", READ, Mode::empty())?;
+        let parent = openat(&self.here, "..", READ_FLAGS, Mode::empty())?;
         if identity(&fstat(&parent)?) != expected {
             return Err(io::Error::other("a directory was moved while it was being walked"));
         }
@@ -78,7 +78,7 @@ impl Descent {
 
     /// Returns the entries of the current directory in the order of the kernel, without `.` and
     /// `..`. The file type is a hint, and can be unknown.
-    pub(crate) fn unordered(
+    pub(crate) fn entries(
         &self,
     ) -> io::Result<impl Iterator<Item = io::Result<(CString, FileType)>>> {
         let entries = Dir::read_from(&self.here)?.map(|entry| {
@@ -91,7 +91,7 @@ impl Descent {
     }
 }
 
-impl AsFd for Descent {
+impl AsFd for DirectoryWalk {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.here.as_fd()
     }
@@ -117,7 +117,7 @@ mod tests {
         fs_err::create_dir(root.path().join("elsewhere")).expect("makes a directory");
         std::os::unix::fs::symlink("a", root.path().join("link")).expect("makes a link");
 
-        let mut descent = Descent::into(CWD, root.path().as_os_str()).expect("opens");
+        let mut descent = DirectoryWalk::open(CWD, root.path().as_os_str()).expect("opens");
         assert!(descent.enter(OsStr::new("link")).is_err());
         descent.enter(OsStr::new("a")).expect("is a directory");
         descent.enter(OsStr::new("b")).expect("is a directory");
@@ -129,12 +129,12 @@ mod tests {
     }
 
     #[test]
-    fn names_are_in_order_and_bounded() {
+    fn directory_names_are_sorted_and_limited() {
         let root = tempfile::tempdir().expect("makes a directory");
         for name in ["c", "a", "b"] {
             fs_err::write(root.path().join(name), "").expect("writes");
         }
-        let descent = Descent::into(CWD, root.path().as_os_str()).expect("opens");
+        let descent = DirectoryWalk::open(CWD, root.path().as_os_str()).expect("opens");
         assert_eq!(descent.names(3).expect("reads"), ["a", "b", "c"]);
         assert!(descent.names(2).is_err());
     }

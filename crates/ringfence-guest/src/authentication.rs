@@ -8,18 +8,18 @@ use hyper::{HeaderMap, StatusCode};
 use ringfence_proto::code::{Code, Failure};
 use ringfence_proto::{header, signature};
 
-use crate::connect::{Reply, refused};
-use crate::user::{self, User};
+use crate::connect_protocol::{Reply, refusal_reply};
+use crate::user::{self, SandboxUser};
 
 /// Access token that every caller must present. `None` if no token is needed, because the socket
 /// itself is private.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Token(Option<String>);
+pub(crate) struct AccessToken(Option<String>);
 
-impl Token {
+impl AccessToken {
     /// Creates the token from the text of the token file. Line breaks at the end are ignored.
-    pub(crate) fn new(text: &str) -> Token {
-        Token(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
+    pub(crate) fn new(text: &str) -> AccessToken {
+        AccessToken(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
     }
 
     /// Returns the text of the token, which signatures are made with.
@@ -29,38 +29,38 @@ impl Token {
 
     /// Returns true if the request has the token in its `x-access-token` header, or if no token is
     /// needed.
-    pub(crate) fn is_shown(&self, headers: &HeaderMap) -> bool {
+    pub(crate) fn is_presented(&self, headers: &HeaderMap) -> bool {
         let Some(token) = &self.0 else { return true };
         let given =
             headers.get(header::TOKEN).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        signature::agree(given, token)
+        signature::is_same_secret(given, token)
     }
 
     /// Returns the reply 401 if the request does not have the token, and `None` if the request may
     /// proceed.
     pub(crate) fn refusal(&self, headers: &HeaderMap) -> Option<Reply> {
-        (!self.is_shown(headers)).then(|| {
+        (!self.is_presented(headers)).then(|| {
             let message =
                 format!("the header `{}` is missing or not this sandbox's", header::TOKEN);
-            refused(StatusCode::UNAUTHORIZED, message)
+            refusal_reply(StatusCode::UNAUTHORIZED, message)
         })
     }
 }
 
 /// Returns the user that a request names with `Authorization: Basic` and an empty password. A
 /// request without the header means the user of the sandbox.
-pub(crate) fn user(headers: &HeaderMap) -> Result<User, Failure> {
-    let Some(value) = headers.get(AUTHORIZATION) else { return Ok(user::current()) };
-    let name = basic(value.as_bytes()).ok_or_else(|| {
+pub(crate) fn requested_user(headers: &HeaderMap) -> Result<SandboxUser, Failure> {
+    let Some(value) = headers.get(AUTHORIZATION) else { return Ok(user::current_user()) };
+    let name = decode_basic_user(value.as_bytes()).ok_or_else(|| {
         Failure::new(
             Code::Unauthenticated,
             "the header `authorization` does not name a user with `Basic`",
         )
     })?;
-    user::named(&name)
+    user::find_user(&name)
 }
 
-fn basic(value: &[u8]) -> Option<String> {
+fn decode_basic_user(value: &[u8]) -> Option<String> {
     let (scheme, credentials) = value.split_at_checked(6)?;
     if !scheme.eq_ignore_ascii_case(b"basic ") {
         return None;
@@ -75,8 +75,8 @@ mod tests {
 
     #[test]
     fn a_user_is_named_with_basic_and_no_password() {
-        assert_eq!(basic(b"Basic dXNlcjo="), Some("user".to_owned()));
-        assert_eq!(basic(b"basic cm9vdDo="), Some("root".to_owned()));
+        assert_eq!(decode_basic_user(b"Basic dXNlcjo="), Some("user".to_owned()));
+        assert_eq!(decode_basic_user(b"basic cm9vdDo="), Some("root".to_owned()));
         for wrong in [
             &b""[..],
             b"Basic",
@@ -85,23 +85,23 @@ mod tests {
             b"Basic dXNlcg==",
             b"\xff\xff\xff\xff\xff\xff",
         ] {
-            assert_eq!(basic(wrong), None);
+            assert_eq!(decode_basic_user(wrong), None);
         }
     }
 
     #[test]
     fn a_token_is_compared_whole() {
-        let token = Token::new("secret\n");
+        let token = AccessToken::new("secret\n");
         let headers = |value: &'static str| {
             HeaderMap::from_iter([(
                 header::TOKEN.parse::<hyper::header::HeaderName>().unwrap(),
                 value.parse().unwrap(),
             )])
         };
-        assert!(token.is_shown(&headers("secret")));
-        assert!(!token.is_shown(&headers("secre")));
-        assert!(!token.is_shown(&headers("")));
-        assert!(!token.is_shown(&HeaderMap::new()));
-        assert!(Token::default().is_shown(&HeaderMap::new()));
+        assert!(token.is_presented(&headers("secret")));
+        assert!(!token.is_presented(&headers("secre")));
+        assert!(!token.is_presented(&headers("")));
+        assert!(!token.is_presented(&HeaderMap::new()));
+        assert!(AccessToken::default().is_presented(&HeaderMap::new()));
     }
 }

@@ -5,7 +5,7 @@ use super::*;
 /// Returns the bytes that pass when `bytes` arrive in pieces of `size`, and the fault.
 async fn passed(bytes: &[u8], size: usize) -> (Vec<u8>, Option<HeadFault>) {
     let (mut client, server) = tokio::io::duplex(size);
-    let mut heads = StrictHeads::new(Rewound::new(Bytes::new(), server), 1024);
+    let mut heads = StrictHeadStream::new(RewoundStream::new(Bytes::new(), server), 1024);
     let write = async {
         let _ = client.write_all(bytes).await; // a fault ends the reader
         drop(client);
@@ -29,10 +29,11 @@ async fn passed(bytes: &[u8], size: usize) -> (Vec<u8>, Option<HeadFault>) {
 }
 
 #[tokio::test]
-async fn requests_pass_as_they_are_in_whatever_pieces_they_come() {
+async fn valid_requests_pass_unchanged_in_pieces_of_any_size() {
     let requests = b"GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n\
         PUT http://a/ HTTP/1.1\r\nHost: a\r\nContent-Length: 21\r\n\r\n01234\n\n\r\n\r\n0123456789\
-        POST http://a/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\nwhat follows is not looked at\n\n";
+        POST http://a/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\nwhat \
+        follows is not looked at\n\n";
     for size in [1, 2, 3, 7, 64, 4096] {
         let (out, fault) = passed(requests, size).await;
         assert_eq!(fault, None, "in pieces of {size}");
@@ -45,7 +46,7 @@ async fn requests_pass_as_they_are_in_whatever_pieces_they_come() {
 }
 
 #[tokio::test]
-async fn nothing_of_a_faulty_head_passes_in_whatever_pieces_it_comes() {
+async fn no_byte_of_a_faulty_head_passes_in_pieces_of_any_size() {
     let good = b"GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n";
     for (bad, fault) in [
         (&b"GET http://a/ HTTP/1.1\nHost: a\n\n"[..], HeadFault::LineEnd),
@@ -64,10 +65,12 @@ async fn nothing_of_a_faulty_head_passes_in_whatever_pieces_it_comes() {
 }
 
 #[tokio::test]
-async fn what_was_not_used_is_put_back_in_its_order() {
+async fn unused_bytes_are_put_back_in_order() {
     let bytes = b"CONNECT a:1 HTTP/1.1\r\n\r\neager words";
-    let mut heads =
-        StrictHeads::new(Rewound::new(Bytes::from_static(bytes), tokio::io::empty()), 1024);
+    let mut heads = StrictHeadStream::new(
+        RewoundStream::new(Bytes::from_static(bytes), tokio::io::empty()),
+        1024,
+    );
     let mut head = [0; 24];
     heads.read_exact(&mut head).await.unwrap();
     let mut rest = Vec::new();

@@ -7,9 +7,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector, rustls};
 
-use ringfence_egress::{Mode, Via};
+use ringfence_egress::{ProxyMode, RequestKind};
 
-use crate::stage::{Dns, Host, Running, Stage, answered, head, in_time, refused};
+use crate::fixture::{
+    DnsServer, ProxyBuilder, RunningProxy, TestServer, answered, head, in_time, refused,
+};
 use crate::tls::configured;
 
 const NONE: [&str; 0] = [];
@@ -38,7 +40,7 @@ async fn is_cut(client: &mut TcpStream) -> bool {
     matches!(client.read(&mut [0; 1]).await, Ok(0) | Err(_))
 }
 
-async fn get(proxy: &Running, authority: &str, expected: Result<(), &str>) {
+async fn get(proxy: &RunningProxy, authority: &str, expected: Result<(), &str>) {
     let answer = proxy.get(authority).await;
     match expected {
         Ok(()) => answered(&answer),
@@ -47,10 +49,10 @@ async fn get(proxy: &Running, authority: &str, expected: Result<(), &str>) {
 }
 
 #[tokio::test]
-async fn new_requests_go_by_the_rules_that_hold_now() {
+async fn new_requests_are_judged_by_the_current_rules() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::web().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::web().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
         get(&proxy, &authority, Ok(())).await;
         proxy.set_rules(&NONE, &NONE);
@@ -65,11 +67,12 @@ async fn new_requests_go_by_the_rules_that_hold_now() {
 }
 
 #[tokio::test]
-async fn a_tunnel_that_is_no_longer_allowed_is_cut_and_others_stay() {
+async fn only_tunnels_that_are_no_longer_allowed_are_cut() {
     in_time(async {
-        let (dns, host, other) = (Dns::loopback().await, Host::echo().await, Host::echo().await);
+        let (dns, host, other) =
+            (DnsServer::loopback().await, TestServer::echo().await, TestServer::echo().await);
         let both = [host.rules("origin.test"), other.rules("other.test")].concat();
-        let proxy = Stage::allowing(&both).start(&dns).await;
+        let proxy = ProxyBuilder::allowing(&both).start(&dns).await;
         let mut cut = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
         let mut stays = proxy.tunnel(&format!("other.test:{}", other.port())).await;
         let mut silent = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
@@ -82,17 +85,17 @@ async fn a_tunnel_that_is_no_longer_allowed_is_cut_and_others_stay() {
         assert!(echoes(&mut stays, b"\x00three").await);
         assert!(!host.heard().contains("three"), "{}", host.heard());
         assert_eq!(proxy.codes(), ["unlisted", "unlisted"]);
-        assert_eq!(proxy.denials()[0].via, Via::Connect);
+        assert_eq!(proxy.denials()[0].via, RequestKind::Connect);
         assert_eq!(proxy.denials()[0].target, format!("origin.test:{}", host.port()));
     })
     .await;
 }
 
 #[tokio::test]
-async fn what_was_said_before_a_change_and_is_not_carried_yet_is_not_carried_after_it() {
+async fn bytes_held_during_a_rule_change_are_not_carried_afterwards() {
     in_time(async {
-        let dns = Dns::loopback().await;
-        let host = Host::new(|mut stream, heard| async move {
+        let dns = DnsServer::loopback().await;
+        let host = TestServer::new(|mut stream, heard| async move {
             let mut said = [0; 4];
             while stream.read_exact(&mut said).await.is_ok()
                 && stream.write_all(&said).await.is_ok()
@@ -102,7 +105,7 @@ async fn what_was_said_before_a_change_and_is_not_carried_yet_is_not_carried_aft
             heard.lock().unwrap().extend_from_slice(b"over");
         })
         .await;
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let mut client = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
         assert!(echoes(&mut client, b"\x00one").await);
         say_unheard(&client, b"\x00two").await;
@@ -120,10 +123,10 @@ async fn what_was_said_before_a_change_and_is_not_carried_yet_is_not_carried_aft
 }
 
 #[tokio::test]
-async fn a_tunnel_to_an_address_that_is_denied_now_is_cut_although_its_name_is_allowed() {
+async fn a_tunnel_is_cut_when_its_address_becomes_denied() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::echo().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::echo().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let mut client = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
         assert!(echoes(&mut client, b"\x00one").await);
         proxy.set_rules(&[format!("origin.test:{}", host.port())], &[]);
@@ -134,11 +137,13 @@ async fn a_tunnel_to_an_address_that_is_denied_now_is_cut_although_its_name_is_a
 }
 
 #[tokio::test]
-async fn where_all_is_let_through_a_tunnel_is_cut_when_its_host_is_denied() {
+async fn observe_mode_cuts_a_tunnel_when_its_host_becomes_denied() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::echo().await);
+        let (dns, host) = (DnsServer::loopback().await, TestServer::echo().await);
         let (authority, own) = (format!("origin.test:{}", host.port()), [host.address.to_string()]);
-        let proxy = Stage { mode: Mode::Observe, ..Stage::allowing(&own) }.start(&dns).await;
+        let proxy = ProxyBuilder { mode: ProxyMode::Observe, ..ProxyBuilder::allowing(&own) }
+            .start(&dns)
+            .await;
         let mut client = proxy.tunnel(&authority).await;
         proxy.set_rules(&own, &["other.test".to_owned()]);
         assert!(echoes(&mut client, b"\x00one").await, "no rule denies it");
@@ -150,11 +155,11 @@ async fn where_all_is_let_through_a_tunnel_is_cut_when_its_host_is_denied() {
 }
 
 #[tokio::test]
-async fn a_tunnel_to_an_address_is_cut_when_the_name_inside_it_is_denied() {
+async fn a_tunnel_to_an_address_is_cut_when_its_tls_name_becomes_denied() {
     in_time(async {
         let (client, server) = configured();
         let acceptor = TlsAcceptor::from(Arc::new(server));
-        let host = Host::new(move |stream, _| {
+        let host = TestServer::new(move |stream, _| {
             let acceptor = acceptor.clone();
             async move {
                 let mut stream = acceptor.accept(stream).await.unwrap();
@@ -165,9 +170,9 @@ async fn a_tunnel_to_an_address_is_cut_when_the_name_inside_it_is_denied() {
             }
         })
         .await;
-        let dns = Dns::loopback().await;
+        let dns = DnsServer::loopback().await;
         let authority = host.address.to_string();
-        let proxy = Stage::allowing([&authority]).start(&dns).await;
+        let proxy = ProxyBuilder::allowing([&authority]).start(&dns).await;
         let tunnel = proxy.tunnel(&authority).await;
         let name = ServerName::try_from("front.test").unwrap();
         let mut stream = TlsConnector::from(Arc::new(client)).connect(name, tunnel).await.unwrap();
@@ -185,14 +190,14 @@ async fn a_tunnel_to_an_address_is_cut_when_the_name_inside_it_is_denied() {
 }
 
 #[tokio::test]
-async fn a_busy_tunnel_is_cut_in_the_middle() {
+async fn a_busy_tunnel_is_cut_during_a_transfer() {
     in_time(async {
-        let dns = Dns::loopback().await;
-        let host = Host::new(|mut stream, _| async move {
+        let dns = DnsServer::loopback().await;
+        let host = TestServer::new(|mut stream, _| async move {
             while stream.write_all(&[1; 64 * 1024]).await.is_ok() {}
         })
         .await;
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let mut client = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
         client.read_exact(&mut vec![0; 4 << 20]).await.unwrap();
         proxy.set_rules(&NONE, &NONE);
@@ -204,10 +209,10 @@ async fn a_busy_tunnel_is_cut_in_the_middle() {
 }
 
 #[tokio::test]
-async fn each_request_on_a_kept_connection_is_judged_by_the_rules_that_hold_now() {
+async fn requests_on_a_kept_connection_are_judged_by_the_current_rules() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::web().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::web().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
         for in_tunnel in [false, true] {
             let mut client =
@@ -233,10 +238,10 @@ async fn each_request_on_a_kept_connection_is_judged_by_the_rules_that_hold_now(
 }
 
 #[tokio::test]
-async fn an_answer_that_is_under_way_is_broken_off_and_one_that_is_waited_for_is_denied() {
+async fn a_partial_answer_is_cut_and_an_awaited_answer_is_denied() {
     in_time(async {
-        let dns = Dns::loopback().await;
-        let host = Host::new(|mut stream, heard| async move {
+        let dns = DnsServer::loopback().await;
+        let host = TestServer::new(|mut stream, heard| async move {
             let asked = head(&mut stream).await;
             heard.lock().unwrap().extend_from_slice(asked.as_bytes());
             if asked.contains("/begun") {
@@ -248,7 +253,7 @@ async fn an_answer_that_is_under_way_is_broken_off_and_one_that_is_waited_for_is
             let _ = stream.read(&mut [0; 1]).await; // blocks until the proxy cuts the connection
         })
         .await;
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
         let ask = async |path: &str| {
             let mut client = proxy.client().await;
@@ -276,8 +281,8 @@ async fn an_answer_that_is_under_way_is_broken_off_and_one_that_is_waited_for_is
 #[tokio::test]
 async fn a_web_socket_that_is_no_longer_allowed_is_cut() {
     in_time(async {
-        let (dns, host) = (Dns::loopback().await, Host::web_socket().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let (dns, host) = (DnsServer::loopback().await, TestServer::web_socket().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&dns).await;
         let mut client = proxy.web_socket(&format!("origin.test:{}", host.port())).await;
         assert!(echoes(&mut client, b"ping").await);
         proxy.set_rules(&NONE, &NONE);
@@ -291,8 +296,8 @@ async fn a_web_socket_that_is_no_longer_allowed_is_cut() {
 async fn a_connection_that_is_still_being_made_is_judged_again() {
     in_time(async {
         // A DNS server that never answers keeps the connection attempt waiting.
-        let (silent, host) = (Dns::silent().await, Host::web().await);
-        let proxy = Stage::allowing(host.rules("origin.test")).start(&silent).await;
+        let (silent, host) = (DnsServer::silent().await, TestServer::web().await);
+        let proxy = ProxyBuilder::allowing(host.rules("origin.test")).start(&silent).await;
         let mut client = proxy.client().await;
         client
             .write_all(format!("CONNECT origin.test:{} HTTP/1.1\r\n\r\n", host.port()).as_bytes())

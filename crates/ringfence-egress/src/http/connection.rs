@@ -9,18 +9,18 @@ use hyper_util::rt::TokioIo;
 use tokio::task::JoinSet;
 
 use crate::Target;
-use crate::connect::Origin;
-use crate::pass::Pass;
+use crate::connect::OriginConnection;
+use crate::pass::ConnectionPass;
 use crate::proxy::Proxy;
-use crate::upstream::Hop;
+use crate::upstream::UpstreamProxy;
 
 /// Longest head of an answer, and most bytes that are read ahead of a slow client.
-const BUFFER: usize = 128 * 1024;
+const MAX_BUFFER_BYTES: usize = 128 * 1024;
 
 /// Connection on which requests are sent to a host.
-pub(crate) struct Exchange {
-    pass: Pass,
-    hop: Option<Hop>,
+pub(crate) struct HttpConnection {
+    pass: ConnectionPass,
+    hop: Option<UpstreamProxy>,
     sender: SendRequest<Incoming>,
     /// Flag that is set once a request with a body was sent. A host that does not read the body
     /// takes its bytes for the next request, so no other request may follow on this connection.
@@ -30,18 +30,21 @@ pub(crate) struct Exchange {
 }
 
 /// Request that got no answer.
-pub(crate) struct Unsent {
+pub(crate) struct UnsentRequest {
     /// The request itself, if nothing of the request was sent.
     pub(crate) request: Option<Request<Incoming>>,
     pub(crate) error: hyper::Error,
 }
 
-impl Exchange {
+impl HttpConnection {
     /// Starts HTTP on a connection to a host, for as long as the rules allow that host.
-    pub(crate) async fn begin(proxy: &Proxy, origin: Origin) -> Result<Exchange, hyper::Error> {
+    pub(crate) async fn start(
+        proxy: &Proxy,
+        origin: OriginConnection,
+    ) -> Result<HttpConnection, hyper::Error> {
         let (sender, connection) = Builder::new()
             .preserve_header_case(true)
-            .max_buf_size(BUFFER)
+            .max_buf_size(MAX_BUFFER_BYTES)
             .handshake(TokioIo::new(origin.stream))
             .await?;
         let mut driver = JoinSet::new();
@@ -51,11 +54,11 @@ impl Exchange {
             // reports the reason to the owner, so both results are dropped here.
             tokio::select! {
                 biased;
-                _ = proxy.withdrawn(&pass) => {}
+                _ = proxy.wait_until_withdrawn(&pass) => {}
                 _ = connection.with_upgrades() => {}
             }
         });
-        Ok(Exchange {
+        Ok(HttpConnection {
             pass: origin.pass,
             hop: origin.hop,
             sender,
@@ -65,7 +68,7 @@ impl Exchange {
     }
 
     /// Returns the pass under which the connection was made.
-    pub(crate) fn pass(&self) -> &Pass {
+    pub(crate) fn pass(&self) -> &ConnectionPass {
         &self.pass
     }
 
@@ -84,7 +87,7 @@ impl Exchange {
     pub(crate) async fn send(
         &mut self,
         mut request: Request<Incoming>,
-    ) -> Result<Response<Incoming>, Unsent> {
+    ) -> Result<Response<Incoming>, UnsentRequest> {
         if let Some(hop) = &self.hop {
             let mut parts = Parts::from(std::mem::take(request.uri_mut()));
             parts.scheme = Some(hyper::http::uri::Scheme::HTTP);
@@ -96,10 +99,10 @@ impl Exchange {
             }
         }
         if let Err(error) = self.sender.ready().await {
-            return Err(Unsent { request: Some(request), error });
+            return Err(UnsentRequest { request: Some(request), error });
         }
         self.has_sent_body |= !request.body().is_end_stream();
-        self.sender.try_send_request(request).await.map_err(|mut failed| Unsent {
+        self.sender.try_send_request(request).await.map_err(|mut failed| UnsentRequest {
             request: failed.take_message(),
             error: failed.into_error(),
         })

@@ -17,24 +17,24 @@ use crate::log;
 
 /// Signals that ask the sandbox to stop: those that a container engine sends, and those of a
 /// terminal.
-const ORDERS: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
+const STOP_SIGNALS: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
 /// Exit code of the guest after the process that kept the sandbox has ended.
-pub(crate) const UNWANTED: i32 = 1;
+pub(crate) const KEEPER_GONE_EXIT_CODE: i32 = 1;
 
 /// Starts the server and waits for its end. Returns the exit code of the server.
-pub(crate) fn live(leash: Option<&Path>) -> ExitCode {
-    match reap(leash) {
+pub(crate) fn run_first_process(leash: Option<&Path>) -> ExitCode {
+    match reap_children(leash) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            log::line(format_args!("error: cannot be process 1: {error}"));
+            log::write_line(format_args!("error: cannot be process 1: {error}"));
             ExitCode::FAILURE
         }
     }
 }
 
-fn reap(leash: Option<&Path>) -> io::Result<u8> {
-    let mut numbers: Vec<i32> = ORDERS.iter().map(|signal| signal.as_raw()).collect();
+fn reap_children(leash: Option<&Path>) -> io::Result<u8> {
+    let mut numbers: Vec<i32> = STOP_SIGNALS.iter().map(|signal| signal.as_raw()).collect();
     numbers.push(Signal::CHILD.as_raw());
     let mask = SignalMask::with_signals(&numbers);
     mask.block()?;
@@ -46,7 +46,7 @@ fn reap(leash: Option<&Path>) -> io::Result<u8> {
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(1), maximum: Some(1) });
     if let Some(leash) = leash {
         let leash = fs_err::File::open(leash)?;
-        std::thread::Builder::new().spawn(move || end_with(&leash))?;
+        std::thread::Builder::new().spawn(move || end_with_leash(&leash))?;
     }
     // The server inherits the blocked signals, and unblocks them itself.
     let server = Command::new("/proc/self/exe").args(std::env::args_os().skip(1)).spawn()?;
@@ -55,14 +55,14 @@ fn reap(leash: Option<&Path>) -> io::Result<u8> {
     loop {
         while let Ok(Some(waited)) = wait_any() {
             if waited.pid == server.as_raw_nonzero().get()
-                && let Some(code) = code_of(waited.status)
+                && let Some(code) = exit_code_of(waited.status)
             {
                 return Ok(code);
             }
         }
         poll(&mut [PollFd::new(&signals, PollFlags::IN)], None)?;
         for number in read_pending(&signals) {
-            if let Some(order) = ORDERS.into_iter().find(|signal| signal.as_raw() == number) {
+            if let Some(order) = STOP_SIGNALS.into_iter().find(|signal| signal.as_raw() == number) {
                 let _ = kill_process(server, order); // the server may have ended meanwhile
             }
         }
@@ -72,16 +72,16 @@ fn reap(leash: Option<&Path>) -> io::Result<u8> {
 /// Ends the sandbox when the process that holds the lock on the leash ends, and with it the lock.
 /// No process in the sandbox can delay the end: the file is read-only here, so other processes can
 /// only get a shared lock, as this function does, and shared locks do not block each other.
-fn end_with(leash: &fs_err::File) {
+fn end_with_leash(leash: &fs_err::File) {
     while fcntl_lock(leash, FlockOperation::LockShared) == Err(rustix::io::Errno::INTR) {}
-    log::line(format_args!("the process that kept the sandbox has ended"));
-    std::process::exit(UNWANTED);
+    log::write_line(format_args!("the process that kept the sandbox has ended"));
+    std::process::exit(KEEPER_GONE_EXIT_CODE);
 }
 
 /// Returns the exit code of a process that ended, as shells report it: 128 plus the number of the
 /// signal if a signal ended the process. Returns `None` for a process that was merely stopped,
 /// wait(2).
-fn code_of(status: i32) -> Option<u8> {
+fn exit_code_of(status: i32) -> Option<u8> {
     let (signal, code) = (status & 0x7f, (status >> 8) & 0xff);
     match signal {
         0 => u8::try_from(code).ok(),

@@ -13,9 +13,9 @@ use ringfence_test_ledger::client::{CallError, Client, Sandbox};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::contenders::{AS_USUAL, Contender, PLAIN, Start, bwrap_as_usual};
-use super::driver::Driver;
-use super::stays::{COMMAND, DOCKER_RUN, Stays};
+use super::contenders::{AS_USUAL, Contender, PLAIN, RunMethod, bwrap_as_usual};
+use super::driver::BenchDriver;
+use super::staying_sandboxes::{COMMAND, DOCKER_RUN, StayingSandboxes};
 
 pub(super) const POOLED: &str = "ringfence, API warm pool";
 pub(super) const UNPOOLED: &str = "ringfence, API no pool";
@@ -29,43 +29,44 @@ const SDK_EXEC: &str = "ringfence, SDK exec";
 const TEMPLATES: &str = "[templates.base]\n[templates.pooled]\nwarm = 2\n";
 const WAITING: u64 = 2;
 /// Program that answers lines as `bench_session` does, with the Python package of E2B.
-const SDK: &str = include_str!("served.py");
+const SDK: &str = include_str!("server.py");
 /// Lifetime of a sandbox in seconds, longer than all measurements together.
 const STAY: u64 = 3 * 3600;
 /// Time limit for the server to fill its pool.
-const PATIENCE: Duration = Duration::from_secs(60);
+const POOL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of commands in a running sandbox that are timed per request.
-const BLOCK: usize = 10;
+const RUNS_PER_REQUEST: usize = 10;
 
 /// A server and its callers.
-pub(super) struct Served {
-    caller: Result<Rc<RefCell<Caller>>, String>,
-    sdk: Result<Rc<Driver>, String>,
+pub(super) struct ServerBench {
+    caller: Result<Rc<RefCell<HttpCaller>>, String>,
+    sdk: Result<Rc<BenchDriver>, String>,
     // The last field, because fields are dropped in order and the callers must end first.
-    _server: Option<Server>,
+    _server: Option<BenchServer>,
 }
 
 /// Caller that speaks HTTP to the server directly, without an SDK.
-struct Caller {
+struct HttpCaller {
     client: Client,
     /// Sandbox that is up during all measurements.
     sandbox: Sandbox,
 }
 
-struct Server {
+struct BenchServer {
     process: Child,
     _home: TempDir,
 }
 
-impl Served {
+impl ServerBench {
     /// Starts a server of `program`. `python` is an interpreter with the package of E2B, if there
     /// is one.
     pub(super) fn start(program: &Path, python: Option<&Path>) -> Self {
-        match Server::start(program).and_then(|(server, url)| Ok((Caller::of(&url)?, server, url)))
+        match BenchServer::start(program)
+            .and_then(|(server, url)| Ok((HttpCaller::new(&url)?, server, url)))
         {
             Ok((caller, server, url)) => {
                 let sdk = match python {
-                    Some(python) => Driver::start(python, &["-c", SDK, &url], &[])
+                    Some(python) => BenchDriver::start(python, &["-c", SDK, &url], &[])
                         .map_err(|error| format!("{error:#}")),
                     None => Err("its package is not installed".to_owned()),
                 };
@@ -83,10 +84,10 @@ impl Served {
     }
 
     /// Returns the contenders that go from a call to the end of the first command.
-    pub(super) fn up(&self, stays: &Stays) -> Vec<Contender> {
+    pub(super) fn up(&self, stays: &StayingSandboxes) -> Vec<Contender> {
         let called = |template: &'static str| {
-            let done = |caller: Rc<RefCell<Caller>>| -> Start {
-                Start::Done(Box::new(move || caller.borrow_mut().first_command(template)))
+            let done = |caller: Rc<RefCell<HttpCaller>>| -> RunMethod {
+                RunMethod::Done(Box::new(move || caller.borrow_mut().first_command(template)))
             };
             self.caller.clone().map(done)
         };
@@ -103,48 +104,48 @@ impl Served {
 
     /// Returns the contenders that run a command while everything is up.
     pub(super) fn exec(&self) -> Vec<Contender> {
-        let done = |caller: Rc<RefCell<Caller>>| -> Start {
-            Start::Done(Box::new(move || caller.borrow_mut().command()))
+        let done = |caller: Rc<RefCell<HttpCaller>>| -> RunMethod {
+            RunMethod::Done(Box::new(move || caller.borrow_mut().command()))
         };
         vec![
-            Contender { name: PLAIN, start: Ok(Start::Spawn(vec![COMMAND.into()])) },
+            Contender { name: PLAIN, start: Ok(RunMethod::Spawn(vec![COMMAND.into()])) },
             Contender { name: API_EXEC, start: self.caller.clone().map(done) },
             Contender {
                 name: SDK_EXEC,
-                start: self.asked(format!("exec {BLOCK} {COMMAND}"), BLOCK),
+                start: self.asked(format!("exec {RUNS_PER_REQUEST} {COMMAND}"), RUNS_PER_REQUEST),
             },
         ]
     }
 
-    fn asked(&self, line: String, runs: usize) -> Result<Start, String> {
-        self.sdk.clone().map(|driver| Start::Asked { driver, line, runs })
+    fn asked(&self, line: String, runs: usize) -> Result<RunMethod, String> {
+        self.sdk.clone().map(|driver| RunMethod::Asked { driver, line, runs })
     }
 }
 
-impl Caller {
-    fn of(url: &str) -> Result<Self> {
+impl HttpCaller {
+    fn new(url: &str) -> Result<Self> {
         let mut client = Client::of(url);
-        let sandbox = client.create("base", STAY).map_err(lost)?;
+        let sandbox = client.create("base", STAY).map_err(call_failure)?;
         let mut caller = Self { client, sandbox };
-        caller.fill_up()?;
+        caller.wait_until_pool_is_full()?;
         Ok(caller)
     }
 
     /// Returns the time from the call that creates a sandbox to the end of its first command.
     fn first_command(&mut self, template: &str) -> Result<Duration> {
         let start = Instant::now();
-        let sandbox = self.client.create(template, STAY).map_err(lost)?;
-        let code = self.client.run(&sandbox, &[COMMAND]).map_err(lost)?;
+        let sandbox = self.client.create(template, STAY).map_err(call_failure)?;
+        let code = self.client.run(&sandbox, &[COMMAND]).map_err(call_failure)?;
         let time = start.elapsed();
         ensure!(code == 0, "the command exited with {code}");
-        self.client.kill(&sandbox.id).map_err(lost)?;
-        self.fill_up()?;
+        self.client.kill(&sandbox.id).map_err(call_failure)?;
+        self.wait_until_pool_is_full()?;
         Ok(time)
     }
 
     fn command(&mut self) -> Result<Duration> {
         let start = Instant::now();
-        let code = self.client.run(&self.sandbox, &[COMMAND]).map_err(lost)?;
+        let code = self.client.run(&self.sandbox, &[COMMAND]).map_err(call_failure)?;
         let time = start.elapsed();
         ensure!(code == 0, "the command exited with {code}");
         Ok(time)
@@ -152,17 +153,17 @@ impl Caller {
 
     /// Waits until the pool is full, so that the next run does not share the machine with starting
     /// sandboxes.
-    fn fill_up(&mut self) -> Result<()> {
+    fn wait_until_pool_is_full(&mut self) -> Result<()> {
         let begun = Instant::now();
-        while self.client.figure("ringfence_sandboxes_waiting").map_err(lost)? < WAITING {
-            ensure!(begun.elapsed() < PATIENCE, "no sandbox waits");
+        while self.client.figure("ringfence_sandboxes_waiting").map_err(call_failure)? < WAITING {
+            ensure!(begun.elapsed() < POOL_TIMEOUT, "no sandbox waits");
             std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
     }
 }
 
-fn lost(error: CallError) -> anyhow::Error {
+fn call_failure(error: CallError) -> anyhow::Error {
     match error {
         CallError::Broken(error) => anyhow!(error).context("the server broke off"),
         CallError::Refused { status, words } => {
@@ -171,7 +172,7 @@ fn lost(error: CallError) -> anyhow::Error {
     }
 }
 
-impl Server {
+impl BenchServer {
     /// Starts a server with its own home and returns its URL.
     fn start(program: &Path) -> Result<(Self, String)> {
         let home = tempfile::tempdir_in("/var/tmp")?;
@@ -200,7 +201,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for BenchServer {
     fn drop(&mut self) {
         // The server may have ended.
         let _ = kill_process(Pid::from_child(&self.process), Signal::TERM);

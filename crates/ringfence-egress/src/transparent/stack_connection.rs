@@ -11,45 +11,49 @@ use smoltcp::socket::tcp::{RecvError, State};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 
-use super::packet::Flow;
-use super::stack::Stack;
+use super::packet::TcpFlow;
+use super::stack::NetworkStack;
 
 /// Network stack of a tunnel, shared by the tasks that carry its connections.
-pub(super) struct Shared {
-    stack: Mutex<Stack>,
+pub(super) struct SharedStack {
+    stack: Mutex<NetworkStack>,
     /// Notification that the stack may have packets to send.
     pub(super) moved: Notify,
 }
 
-impl Shared {
-    pub(super) fn new(stack: Stack) -> Arc<Shared> {
-        Arc::new(Shared { stack: Mutex::new(stack), moved: Notify::new() })
+impl SharedStack {
+    pub(super) fn new(stack: NetworkStack) -> Arc<SharedStack> {
+        Arc::new(SharedStack { stack: Mutex::new(stack), moved: Notify::new() })
     }
 
-    pub(super) fn stack(&self) -> MutexGuard<'_, Stack> {
+    pub(super) fn stack(&self) -> MutexGuard<'_, NetworkStack> {
         self.stack.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// One TCP connection. A connection that is dropped before its end was sent is aborted.
-pub(super) struct Conversation {
-    shared: Arc<Shared>,
-    flow: Flow,
+pub(super) struct StackConnection {
+    shared: Arc<SharedStack>,
+    flow: TcpFlow,
     handle: SocketHandle,
     /// True if the end of our stream was sent.
     ended: bool,
 }
 
-impl Conversation {
+impl StackConnection {
     /// Opens the connection that the packet `opening` asked for.
-    pub(super) fn accept(shared: &Arc<Shared>, flow: Flow, opening: &[u8]) -> Option<Conversation> {
+    pub(super) fn accept(
+        shared: &Arc<SharedStack>,
+        flow: TcpFlow,
+        opening: &[u8],
+    ) -> Option<StackConnection> {
         let handle = shared.stack().accept(flow, opening)?;
         shared.moved.notify_one();
-        Some(Conversation { shared: Arc::clone(shared), flow, handle, ended: false })
+        Some(StackConnection { shared: Arc::clone(shared), flow, handle, ended: false })
     }
 
     /// Waits until the program inside has completed the handshake.
-    pub(super) async fn established(&mut self) -> io::Result<()> {
+    pub(super) async fn wait_until_established(&mut self) -> io::Result<()> {
         poll_fn(|cx| {
             let mut stack = self.shared.stack();
             let socket = stack.socket(self.handle);
@@ -68,7 +72,7 @@ impl Conversation {
     }
 }
 
-impl AsyncRead for Conversation {
+impl AsyncRead for StackConnection {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -93,7 +97,7 @@ impl AsyncRead for Conversation {
     }
 }
 
-impl AsyncWrite for Conversation {
+impl AsyncWrite for StackConnection {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -127,9 +131,9 @@ impl AsyncWrite for Conversation {
     }
 }
 
-impl Drop for Conversation {
+impl Drop for StackConnection {
     fn drop(&mut self) {
-        self.shared.stack().leave(self.flow, self.handle, self.ended);
+        self.shared.stack().release_connection(self.flow, self.handle, self.ended);
         self.shared.moved.notify_one();
     }
 }

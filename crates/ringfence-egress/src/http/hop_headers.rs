@@ -8,7 +8,7 @@ use hyper::header::{
 use hyper::http::uri::{PathAndQuery, Uri};
 use hyper::{Request, Response, Version};
 
-use super::Scheme;
+use super::HttpScheme;
 use crate::Target;
 
 /// Presence of a protocol upgrade in a request. An upgrade that may not be granted counts as
@@ -30,7 +30,7 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 pub(crate) fn prepare_request<B: Body>(
     request: &mut Request<B>,
     target: &Target,
-    scheme: Scheme,
+    scheme: HttpScheme,
 ) -> Upgrade {
     let path =
         request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));

@@ -1,7 +1,8 @@
-"""Times what E2B's own package does with a server, whose URL is the argument: a line of nanoseconds for each line.
+"""Times E2B's own package against a server, whose URL is the argument.
 
-`exec RUNS COMMAND` times a command in a sandbox that is up, each of so many runs on its own; `start TEMPLATE COMMAND` a
-sandbox, from the call that makes it to the end of its first command.
+The program answers each line with a line of nanoseconds. `exec RUNS COMMAND` times a command in a
+running sandbox, each of the runs on its own. `start TEMPLATE COMMAND` times a sandbox, from the
+call that creates it to the end of its first command.
 """
 
 import os
@@ -19,12 +20,13 @@ WAITING = 2
 
 
 def fill_up():
-    """Waits until as many sandboxes wait as are to: whoever runs next does not share the machine with their start."""
+    """Waits until the pool is full, so that no sandbox starts during the next run."""
     waiting = 0
     while waiting < WAITING:
         with urllib.request.urlopen(f"{URL}/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
-        waiting = next(int(line.split()[1]) for line in lines if line.startswith("ringfence_sandboxes_waiting "))
+        metric = "ringfence_sandboxes_waiting "
+        waiting = next(int(line.split()[1]) for line in lines if line.startswith(metric))
         time.sleep(0.002)
 
 

@@ -4,7 +4,7 @@
 //! version. Some servers take any first word for a method, whatever bytes the word has.
 
 /// Methods that servers know: the registry of IANA, and other methods that are in use.
-const METHODS: &[&str] = &[
+const KNOWN_METHODS: &[&str] = &[
     "ACL",
     "BASELINE-CONTROL",
     "BIND",
@@ -56,11 +56,11 @@ const METHODS: &[&str] = &[
 ];
 
 /// First bytes of the version in a request line.
-const VERSION: &[u8] = b"HTTP/";
+const VERSION_PREFIX: &[u8] = b"HTTP/";
 /// Name of the header that names a host.
-const HOST: &[u8] = b"Host";
+const HOST_HEADER: &[u8] = b"Host";
 /// First bytes of the URLs that HTTP servers accept.
-const SCHEMES: [&[u8]; 2] = [b"http://", b"https://"];
+const URL_SCHEMES: [&[u8]; 2] = [b"http://", b"https://"];
 /// Tests for the bytes that separate words: of a lenient server, of a server that does not know the
 /// separators of ASCII (0x1c to 0x1f), and of a server that knows the space alone.
 const SEPARATORS: [fn(u8) -> bool; 3] = [is_blank, is_space, |byte| byte == b' '];
@@ -184,7 +184,7 @@ pub(crate) fn has_version_word(line: &[u8]) -> bool {
         let words = || split_words(line, separates);
         let versions = [words().nth(2), words().skip(2).last()];
         // A server that takes a control character for a blank sees one more word than we do.
-        let last = words().skip(1).last().and_then(|word| word.get(..VERSION.len()));
+        let last = words().skip(1).last().and_then(|word| word.get(..VERSION_PREFIX.len()));
         versions.into_iter().chain([last]).flatten().any(has_version)
     })
 }
@@ -226,10 +226,12 @@ pub(crate) fn hides_request(hello: &[u8]) -> bool {
     lines.pop();
     let is_named = |separates: fn(u8) -> bool, line: &[u8]| {
         let mut others = split_words(line, separates).skip(1);
-        others.any(|word| SCHEMES.iter().chain([&VERSION]).any(|start| begins_with(word, start)))
+        others.any(|word| {
+            URL_SCHEMES.iter().chain([&VERSION_PREFIX]).any(|start| begins_with(word, start))
+        })
     };
     lines.into_iter().any(|line| {
-        line.windows(VERSION.len()).any(|part| part == VERSION)
+        line.windows(VERSION_PREFIX.len()).any(|part| part == VERSION_PREFIX)
             || has_host_header(line)
             || SEPARATORS.into_iter().any(|separates| is_named(separates, line))
     })
@@ -251,15 +253,15 @@ pub(crate) fn ends_header(byte: u8) -> bool {
 /// host.
 pub(crate) fn may_begin_host_header(bytes: &[u8]) -> bool {
     let start = bytes.iter().position(|byte| !is_blank(*byte)).unwrap_or(bytes.len());
-    let (name, rest) = bytes[start..].split_at((bytes.len() - start).min(HOST.len()));
-    HOST[..name.len()].eq_ignore_ascii_case(name) && rest.iter().all(|byte| is_blank(*byte))
+    let (name, rest) = bytes[start..].split_at((bytes.len() - start).min(HOST_HEADER.len()));
+    HOST_HEADER[..name.len()].eq_ignore_ascii_case(name) && rest.iter().all(|byte| is_blank(*byte))
 }
 
 fn is_host_header(line: &[u8]) -> bool {
     let start = line.iter().position(|byte| !is_blank(*byte)).unwrap_or(line.len());
-    let (name, rest) = line[start..].split_at_checked(HOST.len()).unwrap_or_default();
+    let (name, rest) = line[start..].split_at_checked(HOST_HEADER.len()).unwrap_or_default();
     let colon = rest.iter().find(|byte| !is_blank(**byte));
-    name.eq_ignore_ascii_case(HOST) && colon == Some(&b':')
+    name.eq_ignore_ascii_case(HOST_HEADER) && colon == Some(&b':')
 }
 
 /// Returns whether the bytes after a line begin a header or an empty line, which no other protocol
@@ -288,7 +290,7 @@ fn split_words(line: &[u8], separates: fn(u8) -> bool) -> impl Iterator<Item = &
 }
 
 fn has_version(text: &[u8]) -> bool {
-    text.windows(VERSION.len()).any(|part| part.eq_ignore_ascii_case(VERSION))
+    text.windows(VERSION_PREFIX.len()).any(|part| part.eq_ignore_ascii_case(VERSION_PREFIX))
 }
 
 fn begins_with(word: &[u8], start: &[u8]) -> bool {
@@ -300,7 +302,7 @@ fn has_scheme(word: &[u8]) -> bool {
 }
 
 pub(crate) fn is_method(word: &[u8]) -> bool {
-    METHODS.iter().any(|method| method.as_bytes().eq_ignore_ascii_case(word))
+    KNOWN_METHODS.iter().any(|method| method.as_bytes().eq_ignore_ascii_case(word))
 }
 
 /// Returns whether a word, which may be incomplete, looks like a method: a known method, or capital
@@ -311,7 +313,7 @@ pub(crate) fn may_begin_method(word: &[u8]) -> bool {
         own.is_some_and(|own| own.eq_ignore_ascii_case(word))
     };
     let is_capital = |byte: &u8| byte.is_ascii_uppercase() || matches!(byte, b'-' | b'_');
-    word.iter().all(is_capital) || METHODS.iter().any(begins)
+    word.iter().all(is_capital) || KNOWN_METHODS.iter().any(begins)
 }
 
 /// Returns whether a byte separates words for some server: the separators of RFC 9112, 3, and the
