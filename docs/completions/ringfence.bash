@@ -248,7 +248,7 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__code)
-            opts="-l -C -v -h -V --language --block-imports --json --container --image --pull --cap --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --allow-workspace --for-server --directory --verbose --help --version"
+            opts="-l -C -v -h -V --language --block-imports --json --container --image --pull --cap --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -358,10 +358,6 @@ _ringfence() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --allow-workspace)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --directory)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -406,7 +402,7 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__config__subcmd__explain)
-            opts="-C -v -h -V --json --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --allow-workspace --for-server --directory --verbose --help --version"
+            opts="-C -v -h -V --json --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -492,10 +488,6 @@ _ringfence() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --allow-workspace)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --directory)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -542,7 +534,7 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__doctor)
-            opts="-C -v -h -V --prove --certificate --json --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --allow-workspace --for-server --directory --container --image --pull --cap --verbose --help --version"
+            opts="-C -v -h -V --prove --certificate --json --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --container --image --pull --cap --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -629,10 +621,6 @@ _ringfence() {
                     return 0
                     ;;
                 --allow-weaker)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --allow-workspace)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -954,7 +942,7 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__mcp)
-            opts="-C -v -h -V --print-config --sandbox --lease --listen --token-file --host --idle --clients --container --image --pull --cap --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --allow-workspace --for-server --directory --verbose --help --version"
+            opts="-C -v -h -V --print-config --sandbox --lease --listen --token-file --host --idle --clients --container --image --pull --cap --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1084,10 +1072,6 @@ _ringfence() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --allow-workspace)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --directory)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -1136,7 +1120,7 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__run)
-            opts="-C -v -h -V --fd --dry-run --json --container --image --pull --cap --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --allow-workspace --for-server --directory --verbose --help --version"
+            opts="-C -v -h -V --fd --dry-run --json --container --image --pull --cap --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1235,10 +1219,6 @@ _ringfence() {
                     return 0
                     ;;
                 --allow-weaker)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --allow-workspace)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1358,7 +1338,7 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__up)
-            opts="-C -v -h -V --lease --replace --json --monitor --proxy --container --image --pull --cap --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --allow-workspace --for-server --directory --verbose --help --version"
+            opts="-C -v -h -V --lease --replace --json --monitor --proxy --container --image --pull --cap --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1460,10 +1440,6 @@ _ringfence() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --allow-workspace)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --directory)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -1480,7 +1456,7 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__wrap)
-            opts="-C -v -h -V --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --allow-workspace --for-server --directory --verbose --help --version"
+            opts="-C -v -h -V --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1563,10 +1539,6 @@ _ringfence() {
                     return 0
                     ;;
                 --allow-weaker)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --allow-workspace)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -78,14 +78,12 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l disk -d 'Max
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l policy -d 'File with a policy in TOML or JSON; the flags take precedence' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l require -d 'Requires that PROMISE is fully enforced; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l allow-weaker -d 'Accepts that the promise CLAUSE is enforced only in part, or not at all; repeatable' -r
-complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l allow-workspace -d 'Allows workspaces in DIR although a rule forbids workspaces there' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -s C -l directory -d 'Changes to the directory DIR first' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l dry-run -d 'Prints the plan instead of running the command'
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l json -d 'Captures the output and prints a result object'
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l container -d 'Uses a container for development, on podman or else docker'
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l transparent -d 'Lets programs that do not use a proxy reach the allowed hosts, too'
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l observe -d 'Allows connections to every public host, and records the hosts'
-complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l for-server -d 'Starts a sandbox for a client of `serve`'
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -s v -l verbose -d 'Logs more: given once, also events; given twice, also decisions'
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -s V -l version -d 'Print version'
@@ -114,13 +112,11 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l disk -d 'Ma
 complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l policy -d 'File with a policy in TOML or JSON; the flags take precedence' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l require -d 'Requires that PROMISE is fully enforced; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l allow-weaker -d 'Accepts that the promise CLAUSE is enforced only in part, or not at all; repeatable' -r
-complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l allow-workspace -d 'Allows workspaces in DIR although a rule forbids workspaces there' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand code" -s C -l directory -d 'Changes to the directory DIR first' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l json -d 'Captures the output and prints a result object'
 complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l container -d 'Uses a container for development, on podman or else docker'
 complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l transparent -d 'Lets programs that do not use a proxy reach the allowed hosts, too'
 complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l observe -d 'Allows connections to every public host, and records the hosts'
-complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l for-server -d 'Starts a sandbox for a client of `serve`'
 complete -c ringfence -n "__fish_ringfence_using_subcommand code" -s v -l verbose -d 'Logs more: given once, also events; given twice, also decisions'
 complete -c ringfence -n "__fish_ringfence_using_subcommand code" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c ringfence -n "__fish_ringfence_using_subcommand code" -s V -l version -d 'Print version'
@@ -148,7 +144,6 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l disk -d 'Maxi
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l policy -d 'File with a policy in TOML or JSON; the flags take precedence' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l require -d 'Requires that PROMISE is fully enforced; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l allow-weaker -d 'Accepts that the promise CLAUSE is enforced only in part, or not at all; repeatable' -r
-complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l allow-workspace -d 'Allows workspaces in DIR although a rule forbids workspaces there' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -s C -l directory -d 'Changes to the directory DIR first' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l replace -d 'Stops an existing sandbox of the same name first'
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l json -d 'Prints the manifest of the sandbox as JSON'
@@ -157,7 +152,6 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l proxy -d 'Run
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l container -d 'Uses a container for development, on podman or else docker'
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l transparent -d 'Lets programs that do not use a proxy reach the allowed hosts, too'
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l observe -d 'Allows connections to every public host, and records the hosts'
-complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l for-server -d 'Starts a sandbox for a client of `serve`'
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -s v -l verbose -d 'Logs more: given once, also events; given twice, also decisions'
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -s V -l version -d 'Print version'
@@ -250,12 +244,10 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l disk -d 'Max
 complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l policy -d 'File with a policy in TOML or JSON; the flags take precedence' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l require -d 'Requires that PROMISE is fully enforced; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l allow-weaker -d 'Accepts that the promise CLAUSE is enforced only in part, or not at all; repeatable' -r
-complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l allow-workspace -d 'Allows workspaces in DIR although a rule forbids workspaces there' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -s C -l directory -d 'Changes to the directory DIR first' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l container -d 'Uses a container for development, on podman or else docker'
 complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l transparent -d 'Lets programs that do not use a proxy reach the allowed hosts, too'
 complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l observe -d 'Allows connections to every public host, and records the hosts'
-complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l for-server -d 'Starts a sandbox for a client of `serve`'
 complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -s v -l verbose -d 'Logs more: given once, also events; given twice, also decisions'
 complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -s V -l version -d 'Print version'
@@ -280,7 +272,6 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l disk -d '
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l policy -d 'File with a policy in TOML or JSON; the flags take precedence' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l require -d 'Requires that PROMISE is fully enforced; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l allow-weaker -d 'Accepts that the promise CLAUSE is enforced only in part, or not at all; repeatable' -r
-complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l allow-workspace -d 'Allows workspaces in DIR although a rule forbids workspaces there' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -s C -l directory -d 'Changes to the directory DIR first' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l image -d 'Image of the container; by default the image in the settings, or else ringfence\'s own' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l pull -d 'Rule for fetching the image: always, missing or never' -r
@@ -289,7 +280,6 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l prove -d 
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l json -d 'Prints the findings as JSON, or with --prove the certificate'
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l transparent -d 'Lets programs that do not use a proxy reach the allowed hosts, too'
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l observe -d 'Allows connections to every public host, and records the hosts'
-complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l for-server -d 'Starts a sandbox for a client of `serve`'
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l container -d 'Uses a container for development, on podman or else docker'
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -s v -l verbose -d 'Logs more: given once, also events; given twice, also decisions'
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -314,11 +304,9 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l disk -d 'Ma
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l policy -d 'File with a policy in TOML or JSON; the flags take precedence' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l require -d 'Requires that PROMISE is fully enforced; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l allow-weaker -d 'Accepts that the promise CLAUSE is enforced only in part, or not at all; repeatable' -r
-complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l allow-workspace -d 'Allows workspaces in DIR although a rule forbids workspaces there' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -s C -l directory -d 'Changes to the directory DIR first' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l transparent -d 'Lets programs that do not use a proxy reach the allowed hosts, too'
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l observe -d 'Allows connections to every public host, and records the hosts'
-complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l for-server -d 'Starts a sandbox for a client of `serve`'
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -s v -l verbose -d 'Logs more: given once, also events; given twice, also decisions'
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -s V -l version -d 'Print version'
@@ -350,12 +338,10 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_s
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l policy -d 'File with a policy in TOML or JSON; the flags take precedence' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l require -d 'Requires that PROMISE is fully enforced; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l allow-weaker -d 'Accepts that the promise CLAUSE is enforced only in part, or not at all; repeatable' -r
-complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l allow-workspace -d 'Allows workspaces in DIR although a rule forbids workspaces there' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -s C -l directory -d 'Changes to the directory DIR first' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l json -d 'Prints the values as a JSON list of objects'
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l transparent -d 'Lets programs that do not use a proxy reach the allowed hosts, too'
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l observe -d 'Allows connections to every public host, and records the hosts'
-complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l for-server -d 'Starts a sandbox for a client of `serve`'
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -s v -l verbose -d 'Logs more: given once, also events; given twice, also decisions'
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -s V -l version -d 'Print version'

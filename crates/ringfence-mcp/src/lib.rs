@@ -5,9 +5,9 @@
 //! caller of a tool more than the code that the caller runs: tools act inside the sandbox, sizes
 //! and counts are bounded, and no parameter widens the policy.
 //!
-//! Start with [`serve_streams`] and [`serve_http`]. Reading order: [`transport`] serves clients,
-//! [`client`] is one client and its sandbox, which comes from [`sandbox_source`], [`tool_result`]
-//! holds the form of its answers, and [`tools`] has the tools.
+//! Start with `serve_streams` and `serve_http`. Reading order: `transport` serves clients,
+//! `client` is one client and its sandbox, which comes from `sandbox_source`, `tool_result`
+//! holds the form of its answers, and `tools` has the tools.
 
 mod client;
 mod sandbox_source;

@@ -6,10 +6,10 @@
 //! envd's protocol itself. The crate must never isolate anything itself, decide what a policy
 //! means, or trust what a guest or a client says: a sandbox is at most what its template allows.
 //!
-//! Start with [`PreparedServer`]. Reading order: [`api`] accepts connections and has the calls of
-//! the control plane, [`server`] finds the owner and the target of a request, [`tenants`] has the
-//! keys and limits of owners, [`lifecycle`] creates, pauses and ends sandboxes, [`forwarding`]
-//! brings requests to sandboxes, [`storage`] keeps what outlives the server, and [`page`] is the
+//! Start with [`PreparedServer`]. Reading order: `api` accepts connections and has the calls of
+//! the control plane, `server` finds the owner and the target of a request, `tenants` has the
+//! keys and limits of owners, `lifecycle` creates, pauses and ends sandboxes, `forwarding`
+//! brings requests to sandboxes, `storage` keeps what outlives the server, and `page` is the
 //! web page with what it shows.
 
 mod api;

@@ -59,7 +59,7 @@ impl PublicKey {
     }
 
     /// Returns the key if it is complete and of the kind that servers inside have.
-    pub(super) fn as_server_key(self) -> Option<PublicKey> {
+    pub(super) fn into_server_key(self) -> Option<PublicKey> {
         let mut rest = self.blob.as_slice();
         let (_kind, point) = (take_string(&mut rest)?, take_string(&mut rest)?);
         (self.kind == "ssh-ed25519" && point.len() == 32 && rest.is_empty()).then_some(self)
@@ -167,7 +167,7 @@ mod tests {
         let plain = line("ssh-ed25519", &[7; 32]);
         let key = PublicKey::from_line(&format!("{plain} me@home with words")).unwrap();
         assert_eq!(key.to_string(), plain);
-        assert_eq!(key.clone().as_server_key(), Some(key));
+        assert_eq!(key.clone().into_server_key(), Some(key));
     }
 
     #[test]
@@ -191,13 +191,13 @@ mod tests {
     #[test]
     fn a_servers_key_is_exactly_one_ed25519_point() {
         let server = |kind: &str, point: &[u8]| {
-            PublicKey::from_line(&line(kind, point)).unwrap().as_server_key()
+            PublicKey::from_line(&line(kind, point)).unwrap().into_server_key()
         };
         assert!(server("ssh-ed25519", &[1; 32]).is_some());
         assert_eq!(server("ssh-ed25519", &[1; 33]), None);
         assert_eq!(server("ssh-rsa", &[1; 32]), None);
         let longer = [blob("ssh-ed25519", &[1; 32]), vec![0]].concat();
-        assert_eq!(PublicKey::from_blob(longer).unwrap().as_server_key(), None);
+        assert_eq!(PublicKey::from_blob(longer).unwrap().into_server_key(), None);
     }
 
     #[tokio::test]

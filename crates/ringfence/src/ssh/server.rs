@@ -110,7 +110,7 @@ impl SandboxLayout {
         }
         let user = next("user's name")?.to_owned();
         let (sshd, directory) = (next("sshd")?.to_owned(), next("directory")?.to_owned());
-        let key = PublicKey::from_line(next("host key")?).and_then(PublicKey::as_server_key);
+        let key = PublicKey::from_line(next("host key")?).and_then(PublicKey::into_server_key);
         let variables = next("variables")?.split('\0').filter(|variable| is_passed_on(variable));
         // The name becomes part of the client's configuration.
         if !is_plain(&user) {

@@ -12,8 +12,8 @@ const HOSTS: &str = "127.0.0.1 localhost\n9.9.9.9 open.example.org shut.example.
 
 /// Script that makes the network, starts the servers, and runs the given command as the calling
 /// user. `PORT` in a word stands for the port of the servers.
-const WORLD: &str = concat!(
-    r#"user=$(id -u) group=$(id -g) exec unshare --user --map-root-user --net --mount sh -c '
+const WORLD: &str = r#"export user=$(id -u) group=$(id -g)
+    exec unshare --user --map-root-user --net --mount sh -c '
     set -e
     ip link set lo up
     ip address add 9.9.9.9/32 dev lo
@@ -27,8 +27,7 @@ const WORLD: &str = concat!(
         shift
         set -- "$@" "$(printf %s "$word" | sed "s/PORT/$PORT/g")"
     done
-    unshare --user --map-user="$user" --map-group="$group" -- "$@"' sh "$@""#
-);
+    unshare --user --map-user="$user" --map-group="$group" -- "$@"' sh "$@""#;
 
 /// Returns the output of the program that makes `attempts` on a stage whose sandboxes may reach
 /// `allow`.
