@@ -6,8 +6,8 @@
 //! collector; data for a collector that is away is lost. Telemetry never contains the text of a
 //! command or of code, the value of a variable, or a key.
 //!
-//! Reading order: [`variables`] reads the configuration, [`spans`] and [`measures`] create the
-//! data, [`collector`] sends it.
+//! Reading order: `variables` reads the configuration, `spans` and `measures` create the
+//! data, `collector` sends it.
 
 mod collector;
 mod measures;
@@ -93,7 +93,7 @@ impl Telemetry {
         Some(self.providers.as_ref()?.metrics.as_ref()?.meter_with_scope(scope()))
     }
 
-    /// Exports the remaining data and waits up to [`LAST_EXPORT_TIMEOUT`] for the export.
+    /// Exports the remaining data and waits up to `LAST_EXPORT_TIMEOUT` for the export.
     pub async fn close(self) {
         let Some(providers) = self.providers else { return };
         let (done, over) = tokio::sync::oneshot::channel();
