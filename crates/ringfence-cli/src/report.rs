@@ -9,7 +9,7 @@ use ringfence::egress::ChangeError;
 use ringfence::monitor::MonitorError;
 use ringfence::{
     AttachError, Code, CodeError, ExecutionResult, ExitStatus, Fault, LoadError, PauseError,
-    RecordError, RoomError, RunError, SessionError, StartError, WrapperError, chain,
+    RecordError, RunError, SandboxDirError, SessionError, StartError, WrapperError, chain,
 };
 use ringfence_core::settings::SettingsError;
 use ringfence_core::terminal::{clean_line, clean_message};
@@ -186,7 +186,7 @@ impl From<StartError> for Failure {
         match error {
             StartError::Run(error) => error.into(),
             StartError::Attach(error) => error.into(),
-            StartError::Room(error) => error.into(),
+            StartError::Directory(error) => error.into(),
             error => {
                 let failure = Failure::new(chain(&error), error.hints(), error.fault().into());
                 match error {
@@ -203,7 +203,7 @@ impl From<StartError> for Failure {
 impl From<AttachError> for Failure {
     fn from(error: AttachError) -> Failure {
         match error {
-            AttachError::Room(error) => error.into(),
+            AttachError::Directory(error) => error.into(),
             error => Failure::new(chain(&error), error.hints(), error.fault().into()),
         }
     }
@@ -212,7 +212,7 @@ impl From<AttachError> for Failure {
 impl From<PauseError> for Failure {
     fn from(error: PauseError) -> Failure {
         match error {
-            PauseError::Room(error) => error.into(),
+            PauseError::Directory(error) => error.into(),
             error => Failure::new(chain(&error), error.hints(), error.fault().into()),
         }
     }
@@ -221,18 +221,18 @@ impl From<PauseError> for Failure {
 impl From<ChangeError> for Failure {
     fn from(error: ChangeError) -> Failure {
         match error {
-            ChangeError::Room(error) => error.into(),
+            ChangeError::Directory(error) => error.into(),
             error => Failure::new(chain(&error), error.hints(), error.fault().into()),
         }
     }
 }
 
-impl From<RoomError> for Failure {
-    fn from(error: RoomError) -> Failure {
+impl From<SandboxDirError> for Failure {
+    fn from(error: SandboxDirError) -> Failure {
         let (status, code) = match &error {
-            RoomError::Absent { .. } => (ExitStatus::Usage, "no-such-sandbox"),
-            RoomError::Taken { .. } => (ExitStatus::Usage, "name-taken"),
-            RoomError::Name(_) => (ExitStatus::Usage, "usage"),
+            SandboxDirError::Absent { .. } => (ExitStatus::Usage, "no-such-sandbox"),
+            SandboxDirError::Taken { .. } => (ExitStatus::Usage, "name-taken"),
+            SandboxDirError::Name(_) => (ExitStatus::Usage, "usage"),
             _ => (ExitStatus::SandboxFailed, "failed"),
         };
         Failure { code: code.into(), ..Failure::new(chain(&error), [error.hint()], status) }

@@ -2,7 +2,7 @@
 //! the log.
 
 use ringfence::monitor::MonitorError;
-use ringfence::{AttachError, Fault, PauseError, RoomError, SessionError, chain};
+use ringfence::{AttachError, Fault, PauseError, SandboxDirError, SessionError, chain};
 
 /// Error of a server: a message, hints for the next step, and the party that can correct the error.
 #[derive(Debug, thiserror::Error)]
@@ -63,10 +63,12 @@ impl From<MonitorError> for ServerError {
     }
 }
 
-impl From<RoomError> for ServerError {
-    fn from(error: RoomError) -> ServerError {
+impl From<SandboxDirError> for ServerError {
+    fn from(error: SandboxDirError) -> ServerError {
         let fault = match &error {
-            RoomError::Absent { .. } | RoomError::Taken { .. } | RoomError::Name(_) => Fault::User,
+            SandboxDirError::Absent { .. }
+            | SandboxDirError::Taken { .. }
+            | SandboxDirError::Name(_) => Fault::User,
             _ => Fault::Host,
         };
         ServerError::new(chain(&error), [error.hint()], fault)
@@ -76,7 +78,7 @@ impl From<RoomError> for ServerError {
 impl From<AttachError> for ServerError {
     fn from(error: AttachError) -> ServerError {
         match error {
-            AttachError::Room(error) => error.into(),
+            AttachError::Directory(error) => error.into(),
             error => ServerError::new(chain(&error), error.hints(), error.fault()),
         }
     }
@@ -85,7 +87,7 @@ impl From<AttachError> for ServerError {
 impl From<PauseError> for ServerError {
     fn from(error: PauseError) -> ServerError {
         match error {
-            PauseError::Room(error) => error.into(),
+            PauseError::Directory(error) => error.into(),
             error => ServerError::new(chain(&error), error.hints(), error.fault()),
         }
     }

@@ -13,7 +13,7 @@ use tokio::io::Interest;
 
 use crate::attached::{Streams, attached};
 use crate::engine::Core;
-use crate::ready::Context;
+use crate::ready::RunContext;
 use crate::run::{Attached, status};
 use crate::session::Exec;
 use crate::supervise::Listener;
@@ -22,7 +22,7 @@ use crate::{Command, Engine, RunError, Sandbox, StartRequest, Stopped, readiness
 /// Runs a command with the caller's own streams and terminal.
 pub(crate) fn run_attached(
     core: &Arc<Core>,
-    context: Context,
+    context: RunContext,
     command: &Command,
     passed: &[(i32, OwnedFd)],
 ) -> Result<Attached, RunError> {
@@ -42,7 +42,7 @@ pub(crate) fn run_attached(
 /// readable, or closes.
 pub(crate) fn run_captured(
     core: &Arc<Core>,
-    context: Context,
+    context: RunContext,
     command: &Command,
     passed: &[(i32, OwnedFd)],
     cancel: Option<BorrowedFd<'_>>,
@@ -88,7 +88,7 @@ pub(crate) fn run_captured(
 /// too.
 async fn scoped(
     core: &Arc<Core>,
-    context: Context,
+    context: RunContext,
     used: impl AsyncFnOnce(&Sandbox) -> Result<ExecutionResult, RunError>,
 ) -> Result<ExecutionResult, RunError> {
     let engine = Engine { core: Arc::clone(core) };

@@ -10,7 +10,7 @@ use ringfence_linux::landlock;
 use serde::Serialize;
 
 use crate::Engine;
-use crate::backends::{self, Freshness, Question, Unavailable};
+use crate::backends::{self, Freshness, ProbeRequest, Unavailable};
 use crate::ready::ask;
 
 /// Properties of a host that matter for every backend.
@@ -104,7 +104,7 @@ fn warnings(engine: &Engine, backend: Backend) -> Vec<String> {
 
 fn try_out(engine: &Engine, backend: Backend) -> Finding {
     let settings = engine.settings();
-    let question = Question {
+    let question = ProbeRequest {
         host: &settings.host,
         launcher: &engine.core.launcher,
         policy: &settings.policy,

@@ -10,7 +10,7 @@ use ringfence_linux::Launcher;
 use ringfence_linux::launcher::LauncherError;
 
 use crate::contained;
-use crate::ready::{Prepared, Purpose, Ready};
+use crate::ready::{PreparedRun, Purpose, RunRoute};
 use crate::run::Attached;
 use crate::{Command, Interruption, RunError, Running, Settings, Wrapper, WrapperError, wrapper};
 
@@ -113,11 +113,11 @@ impl Engine {
     /// Returns how a command would be run, without running it.
     pub fn plan(&self, policy: &Policy, command: &Command) -> Result<Planned, RunError> {
         let (context, words) = match self.core.ready(policy, command, Purpose::Describe)? {
-            Prepared::Launch(ready) => {
-                let Ready { context, preparation } = *ready;
+            RunRoute::Launch(ready) => {
+                let PreparedRun { context, preparation } = *ready;
                 (context, preparation.described)
             }
-            Prepared::Sandbox(context) => (*context, Vec::new()),
+            RunRoute::Sandbox(context) => (*context, Vec::new()),
         };
         Ok(Planned { plan: context.plan, because: context.because, words })
     }
@@ -146,8 +146,8 @@ impl Engine {
         passed: Vec<(i32, OwnedFd)>,
     ) -> Result<Attached, RunError> {
         match self.core.ready(policy, command, Purpose::RunAttached)? {
-            Prepared::Launch(ready) => self.core.run_attached(*ready, command, passed),
-            Prepared::Sandbox(context) => {
+            RunRoute::Launch(ready) => self.core.run_attached(*ready, command, passed),
+            RunRoute::Sandbox(context) => {
                 contained::run_attached(&self.core, *context, command, &passed)
             }
         }
@@ -164,10 +164,10 @@ impl Engine {
     ) -> Result<ExecutionResult, RunError> {
         let cancel = interruption.map(AsFd::as_fd);
         match self.core.ready(policy, command, Purpose::Run)? {
-            Prepared::Launch(ready) => {
+            RunRoute::Launch(ready) => {
                 self.core.run_captured(*ready, command, passed, cancel, None)
             }
-            Prepared::Sandbox(context) => {
+            RunRoute::Sandbox(context) => {
                 contained::run_captured(&self.core, *context, command, &passed, cancel, None)
             }
         }

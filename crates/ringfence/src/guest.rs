@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
-use crate::room::is_at;
+use crate::sandbox_dir::is_at;
 
 /// The guest, built and compressed by this crate's build script.
 static COMPRESSED: &[u8] = include_bytes!(env!("RINGFENCE_GUEST"));

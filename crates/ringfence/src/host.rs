@@ -82,7 +82,7 @@ impl Host {
         std::fs::canonicalize(path)
     }
 
-    /// Returns the directory that contains ringfence's state, such as the rooms of the user's
+    /// Returns the directory that contains ringfence's state, such as the directories of the user's
     /// sandboxes.
     pub(crate) fn state_directory(&self) -> Option<PathBuf> {
         self.own_directory("XDG_STATE_HOME", ".local/state")

@@ -1,5 +1,5 @@
-//! The lease of a sandbox, stored in its room. Any process that reaches the sandbox can renew the
-//! lease.
+//! The lease of a sandbox, stored in its directory. Any process that reaches the sandbox can renew
+//! the lease.
 
 use std::io;
 use std::path::Path;
@@ -15,7 +15,8 @@ const LOOK: Duration = Duration::from_secs(30);
 /// Longest lease: longer than any real one, and short enough to be added to any time.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// Sets the end of the lease to `lease` from now, for the sandbox whose room is `directory`.
+/// Sets the end of the lease to `lease` from now, for the sandbox whose directory is
+/// `directory`.
 pub(crate) fn renew(directory: &Path, lease: Duration) -> io::Result<()> {
     let ends = Timestamp::now().checked_add(lease.min(LONGEST)).map_err(io::Error::other)?;
     fs_err::write(directory.join(TEMPORARY), ends.to_string())?;

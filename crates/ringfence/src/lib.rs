@@ -31,19 +31,20 @@ mod error;
 mod granted;
 mod guest;
 mod host;
+mod host_observer;
 mod interruption;
 mod last_word;
 mod lease;
-mod memory;
 mod output;
 mod pause;
+mod probe_cache;
 mod readiness;
 mod ready;
 mod records;
-mod room;
 mod run;
 mod running;
 mod sandbox;
+mod sandbox_dir;
 mod session;
 mod settings;
 mod start;
@@ -52,7 +53,6 @@ mod streams;
 mod supervise;
 mod untrusted;
 mod view;
-mod witness;
 mod workspace;
 mod wrapper;
 
@@ -77,6 +77,7 @@ pub use engine::{Engine, EngineError, Planned};
 pub use error::{RunError, chain};
 pub use granted::GrantError;
 pub use host::Host;
+pub use host_observer::Observation;
 pub use interruption::Interruption;
 pub use pause::PauseError;
 pub use records::{RecordError, RecordFile, Records};
@@ -88,10 +89,12 @@ pub use ringfence_core::{
 pub use ringfence_proto::code::Code;
 pub use ringfence_proto::filesystem::{EntryInfo, EventType, FileType, FilesystemEvent};
 pub use ringfence_proto::process::{ListedProcess, ProcessConfig, PtySize};
-pub use room::{ContainerManifest, Manifest, Name, NameError, NetworkReach, Owner, RoomError};
 pub use run::Attached;
 pub use running::{Chunk, Running};
 pub use sandbox::{AttachError, DEFAULT_TIME, Sandbox, StartError, Stopped};
+pub use sandbox_dir::{
+    ContainerManifest, Manifest, Name, NameError, NetworkReach, Owner, SandboxDirError,
+};
 pub use session::{
     Captured, Ended, Exec, Execution, ExecutionInput, Files, Input, LeftOut, Leftovers, PortStream,
     Ports, Reach, Session, SessionError, Transferred, Watch,
@@ -101,7 +104,6 @@ pub use start_request::{ContainerSpec, Existing, Preset, Pull, Root, StartReques
 pub use supervise::Stream;
 pub use untrusted::{Copied, CopyError, CopyLimits, copy_untrusted};
 pub use view::ViewError;
-pub use witness::Observation;
 pub use workspace::{ResolvedWorkspace, WorkspaceError};
 pub use wrapper::{Wrapper, WrapperError, remove as unwrap};
 

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Take};
 use tokio::net::unix::pipe;
 
-use crate::room::Manifest;
+use crate::sandbox_dir::Manifest;
 use crate::{Host, Settings, StartRequest};
 
 /// Maximum length of an answer from a monitor, in bytes.

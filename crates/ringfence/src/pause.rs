@@ -8,11 +8,11 @@ use ringfence_core::Fault;
 use ringfence_linux::pause::Footprint;
 
 use crate::backends::PauseControl;
-use crate::room::{Name, RoomError};
+use crate::sandbox_dir::{Name, SandboxDirError};
 use crate::{ContainerError, Sandbox};
 
-/// File of a room that exists while the sandbox is paused. It lists the processes that were stopped
-/// before the pause.
+/// File of a sandbox directory that exists while the sandbox is paused. It lists the processes that
+/// were stopped before the pause.
 const FILE: &str = "paused";
 /// Name of the file while it is written, before it is renamed.
 const TEMPORARY: &str = ".paused";
@@ -21,10 +21,10 @@ const TEMPORARY: &str = ".paused";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PauseError {
-    /// The sandbox does not exist, or a file of its room cannot be written.
+    /// The sandbox does not exist, or a file of its directory cannot be written.
     #[error(transparent)]
-    Room(#[from] RoomError),
-    /// The witness of the sandbox has no process tree, because an older ringfence wrote it, or the
+    Directory(#[from] SandboxDirError),
+    /// The observer of the sandbox has no process tree, because an older ringfence wrote it, or the
     /// processes are not visible from here, for example in another pid namespace.
     #[error("cannot pause the sandbox `{name}`: its processes are not seen from here")]
     Unseen {
@@ -62,8 +62,10 @@ impl PauseError {
     /// Returns the party that has to act on the error.
     pub fn fault(&self) -> Fault {
         match self {
-            PauseError::Room(RoomError::File { .. }) | PauseError::Unread { .. } => Fault::Host,
-            PauseError::Room(_) | PauseError::Unsupported { .. } => Fault::User,
+            PauseError::Directory(SandboxDirError::File { .. }) | PauseError::Unread { .. } => {
+                Fault::Host
+            }
+            PauseError::Directory(_) | PauseError::Unsupported { .. } => Fault::User,
             PauseError::Unseen { .. } | PauseError::Restless { .. } => Fault::Backend,
             PauseError::Container(error) => error.fault,
         }
@@ -72,7 +74,7 @@ impl PauseError {
     /// Returns commands that the user can type next.
     pub fn hints(&self) -> Vec<String> {
         match self {
-            PauseError::Room(error) => vec![error.hint()],
+            PauseError::Directory(error) => vec![error.hint()],
             PauseError::Unsupported { name } => {
                 vec![format!("stop it instead: ringfence stop {name}")]
             }
@@ -112,8 +114,11 @@ impl Sandbox {
     pub async fn resume(&self) -> Result<(), PauseError> {
         self.require_kept()?;
         let name = &self.manifest().name;
-        let failed =
-            |source| RoomError::File { what: "read of the pause", name: name.clone(), source };
+        let failed = |source| SandboxDirError::File {
+            what: "read of the pause",
+            name: name.clone(),
+            source,
+        };
         let Some(before) = stopped_before(&self.directory()).map_err(failed)? else {
             return Ok(());
         };
@@ -142,9 +147,9 @@ impl Sandbox {
         Footprint::measure_all(&trees)
     }
 
-    fn mark(&self, stopped: &[i32]) -> Result<(), RoomError> {
+    fn mark(&self, stopped: &[i32]) -> Result<(), SandboxDirError> {
         let (room, name) = (self.directory(), self.manifest().name.clone());
-        mark(&room, stopped).map_err(|source| RoomError::File {
+        mark(&room, stopped).map_err(|source| SandboxDirError::File {
             what: "write down the pause",
             name,
             source,

@@ -16,7 +16,7 @@ use ringfence_core::{
     Backend, Capabilities, Clause, Plan, Policy, Refusal, Support, WorkspaceFacts, plan,
 };
 
-use crate::backends::{self, Freshness, Preparation, Question, Site, Unavailable};
+use crate::backends::{self, Freshness, LaunchInputs, Preparation, ProbeRequest, Unavailable};
 use crate::egress::LoadedCredentials;
 use crate::engine::Core;
 use crate::granted::{Grants, Locations};
@@ -28,32 +28,32 @@ use crate::{Command, ContainerSpec, RunError};
 
 /// A run that has a plan and can be launched.
 #[derive(Debug)]
-pub(crate) struct Ready {
-    pub(crate) context: Context,
+pub(crate) struct PreparedRun {
+    pub(crate) context: RunContext,
     pub(crate) preparation: Preparation,
 }
 
 /// A run that has a plan.
 #[derive(Debug)]
-pub(crate) enum Prepared {
+pub(crate) enum RunRoute {
     /// Our launcher starts the run.
-    Launch(Box<Ready>),
+    Launch(Box<PreparedRun>),
     /// A sandbox is started for the run.
-    Sandbox(Box<Context>),
+    Sandbox(Box<RunContext>),
 }
 
-impl Prepared {
-    pub(crate) fn context(&self) -> &Context {
+impl RunRoute {
+    pub(crate) fn context(&self) -> &RunContext {
         match self {
-            Prepared::Launch(ready) => &ready.context,
-            Prepared::Sandbox(context) => context,
+            RunRoute::Launch(ready) => &ready.context,
+            RunRoute::Sandbox(context) => context,
         }
     }
 }
 
 /// The facts about a run that its result contains, besides how the run ended.
 #[derive(Debug)]
-pub(crate) struct Context {
+pub(crate) struct RunContext {
     pub(crate) plan: Plan,
     pub(crate) because: String,
     pub(crate) workspace: ResolvedWorkspace,
@@ -79,7 +79,7 @@ pub(crate) enum Purpose {
     Describe,
 }
 
-impl Context {
+impl RunContext {
     /// Returns the longest time that one command may take.
     pub(crate) fn time(&self) -> Option<Duration> {
         self.plan.policy.limits.time.map(|time| time.duration())
@@ -97,7 +97,7 @@ impl Context {
 
 /// A plan, and the reason why its backend was chosen.
 #[derive(Debug, Clone)]
-pub(crate) struct Agreed {
+pub(crate) struct ChosenPlan {
     pub(crate) plan: Plan,
     pub(crate) because: String,
 }
@@ -133,7 +133,7 @@ impl Core {
         &self,
         policy: &Policy,
         container: &ContainerSpec,
-    ) -> Result<Context, RunError> {
+    ) -> Result<RunContext, RunError> {
         let host = &self.settings.host;
         let grants = Grants::on(host);
         let mut workspace =
@@ -141,9 +141,9 @@ impl Core {
         workspace.granted = grants.grant_paths(policy, host, &workspace)?;
         let guarded = self.guarded(policy, &workspace, grants.locations())?;
         let ground = WorkspaceFacts { protected_paths_exist: guarded.protects_something() };
-        let Agreed { plan, because } = self.agree(policy, ground, container)?;
+        let ChosenPlan { plan, because } = self.agree(policy, ground, container)?;
         tracing::info!(backend = %plan.backend, because, "a backend was chosen");
-        Ok(Context {
+        Ok(RunContext {
             plan,
             because,
             workspace,
@@ -180,11 +180,11 @@ impl Core {
         policy: &Policy,
         command: &Command,
         purpose: Purpose,
-    ) -> Result<Prepared, RunError> {
+    ) -> Result<RunRoute, RunError> {
         let container = &self.settings.container;
         let mut context = self.settle(policy, container)?;
         let Some(backend) = Core::backend(&context.plan)?.process_launch() else {
-            return Ok(Prepared::Sandbox(context.into()));
+            return Ok(RunRoute::Sandbox(context.into()));
         };
         if purpose != Purpose::Describe {
             context.sealed = self.seal(&context.plan)?;
@@ -199,7 +199,7 @@ impl Core {
                 .map_err(|UnnamedTerminal { number }| RunError::UnnamedTerminal { number })?;
         }
         let preparation = backend.prepare(&self.site(&context, &[]), command)?;
-        Ok(Prepared::Launch(Box::new(Ready { context, preparation })))
+        Ok(RunRoute::Launch(Box::new(PreparedRun { context, preparation })))
     }
 
     /// Returns the backend of a plan.
@@ -209,11 +209,15 @@ impl Core {
     }
 
     /// Collects what a backend needs to know to make a sandbox of `context`.
-    pub(crate) fn site<'a>(&'a self, context: &'a Context, shown: &'a [PathBuf]) -> Site<'a> {
-        let Context { plan, workspace, grants, guarded, streams, .. } = context;
+    pub(crate) fn site<'a>(
+        &'a self,
+        context: &'a RunContext,
+        shown: &'a [PathBuf],
+    ) -> LaunchInputs<'a> {
+        let RunContext { plan, workspace, grants, guarded, streams, .. } = context;
         let (host, launcher, sealed) =
             (&self.settings.host, &self.launcher, context.sealed.as_ref());
-        Site { plan, host, launcher, workspace, grants, guarded, shown, sealed, streams }
+        LaunchInputs { plan, host, launcher, workspace, grants, guarded, shown, sealed, streams }
     }
 
     /// Chooses a backend that can enforce the whole policy.
@@ -222,7 +226,7 @@ impl Core {
         policy: &Policy,
         ground: WorkspaceFacts,
         container: &ContainerSpec,
-    ) -> Result<Agreed, RunError> {
+    ) -> Result<ChosenPlan, RunError> {
         let (selection, asked_by) = match policy.backend {
             Some(choice) if Some(choice) != self.settings.policy.backend => {
                 (choice.into(), "the policy".to_owned())
@@ -243,7 +247,7 @@ impl Core {
                         declined => declined.into_error(backend),
                     },
                 )?;
-            return Ok(Agreed { plan, because });
+            return Ok(ChosenPlan { plan, because });
         }
         let tried: RefCell<BTreeMap<Backend, Result<Plan, Declined>>> = RefCell::default();
         let available = |backend: Backend| {
@@ -271,7 +275,7 @@ impl Core {
             .remove(&backend)
             .unwrap_or_else(|| self.plan_on(backend, policy, ground, container))
         {
-            Ok(plan) => Ok(Agreed { plan, because }),
+            Ok(plan) => Ok(ChosenPlan { plan, because }),
             Err(declined) => Err(native_refusal(tried)
                 .map_or_else(|| declined.into_error(backend), RunError::Refused)),
         }
@@ -289,7 +293,7 @@ impl Core {
         let added = added_limits(policy, &completed);
         let policy = &completed;
         let clauses = demands(policy, ground).into_keys().collect();
-        let question = Question {
+        let question = ProbeRequest {
             host: &self.settings.host,
             launcher: &self.launcher,
             policy,
@@ -329,6 +333,9 @@ fn native_refusal(mut tried: BTreeMap<Backend, Result<Plan, Declined>>) -> Optio
 }
 
 /// Asks one backend for its capabilities.
-pub(crate) fn ask(backend: Backend, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
+pub(crate) fn ask(
+    backend: Backend,
+    question: &ProbeRequest<'_>,
+) -> Result<Capabilities, Unavailable> {
     backends::get(backend)?.probe(question)
 }

@@ -15,8 +15,8 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use crate::backends::{GroupNeed, Preparation, PrivateDirectory, limits};
 use crate::egress::{GateHolder, GateSource};
 use crate::engine::Core;
-use crate::memory::{Memory, Subject};
-use crate::ready::{Context, Ready};
+use crate::probe_cache::{ProbeCache, ProbeSubject};
+use crate::ready::{PreparedRun, RunContext};
 use crate::streams::StreamFailure;
 use crate::supervise::{Capture, End, Foreground, Listener, Outcome, PIPE_SIZE, Watch, supervise};
 use crate::{Command, RunError};
@@ -35,11 +35,11 @@ pub struct Attached {
 
 /// A launch that was started, and the resources that must exist as long as it runs.
 #[derive(Debug)]
-pub(crate) struct Underway {
+pub(crate) struct RunningTree {
     /// The started launch. This field is dropped first, so that the resources below are removed
     /// only after every process has ended.
     pub(crate) started: StartedSandbox,
-    pub(crate) context: Context,
+    pub(crate) context: RunContext,
     pub(crate) group: Option<Cgroup>,
     /// True if only the control group can end the whole process tree.
     pub(crate) ends_by_group: bool,
@@ -53,7 +53,7 @@ impl Core {
     /// Runs a command with the caller's own streams, terminal and signals.
     pub(crate) fn run_attached(
         &self,
-        ready: Ready,
+        ready: PreparedRun,
         command: &Command,
         passed: Vec<(i32, OwnedFd)>,
     ) -> Result<Attached, RunError> {
@@ -80,7 +80,7 @@ impl Core {
     /// readable, or closes.
     pub(crate) fn run_captured(
         &self,
-        ready: Ready,
+        ready: PreparedRun,
         command: &Command,
         passed: Vec<(i32, OwnedFd)>,
         cancel: Option<BorrowedFd<'_>>,
@@ -98,10 +98,10 @@ impl Core {
     /// Starts a run with no input and with pipes for its output. The run may take `time` at most.
     pub(crate) fn launch_captured(
         &self,
-        ready: Ready,
+        ready: PreparedRun,
         passed: Vec<(i32, OwnedFd)>,
         time: Option<Duration>,
-    ) -> Result<(Underway, Capture), RunError> {
+    ) -> Result<(RunningTree, Capture), RunError> {
         let failed = |source: io::Error| RunError::Setup {
             step: "make the pipes of the run".to_owned(),
             source,
@@ -128,13 +128,13 @@ impl Core {
     /// Starts a prepared run, which may take `time` at most.
     pub(crate) fn launch(
         &self,
-        ready: Ready,
+        ready: PreparedRun,
         mut files: LaunchFiles,
         terminal: TerminalMode,
         time: Option<Duration>,
-    ) -> Result<Underway, RunError> {
+    ) -> Result<RunningTree, RunError> {
         refuse_directories(&files)?;
-        let Ready { context, preparation } = ready;
+        let PreparedRun { context, preparation } = ready;
         let group = limits::create_group(&context.plan, &preparation)?;
         let ends_by_group = preparation.group != GroupNeed::None;
         let Preparation { exec, confinement, mut passed, gate, holder, private, .. } = preparation;
@@ -143,18 +143,18 @@ impl Core {
         let path = private.as_ref().map(|private| private.path().to_path_buf());
         let launch =
             Launch { exec, confinement, terminal, time, survivors: Survivors::End, private: path };
-        let forget = || Memory::of(&self.settings.host, Subject::Namespaces).forget();
+        let forget = || ProbeCache::of(&self.settings.host, ProbeSubject::Namespaces).forget();
         let started =
             self.launcher.start(&launch, files, group.as_ref()).inspect_err(|_| forget())?;
         // Start the thread of the gate only after the fork, because a process that is forked must
         // not have a second thread.
         let egress =
             gate.map(|gate| self.hold_gate(&context, GateSource::Sent(gate))).transpose()?;
-        Ok(Underway { started, context, group, ends_by_group, egress, _private: private })
+        Ok(RunningTree { started, context, group, ends_by_group, egress, _private: private })
     }
 }
 
-impl Underway {
+impl RunningTree {
     /// Supervises the run until it has ended and nothing of it is left.
     fn finish(
         mut self,
@@ -202,7 +202,7 @@ impl Underway {
         watch: Watch<'_>,
         on_output: Option<Listener<'_>>,
     ) -> Result<ExecutionResult, RunError> {
-        let Underway { started, context, group, ends_by_group, egress, .. } = self;
+        let RunningTree { started, context, group, ends_by_group, egress, .. } = self;
         let deadline = context.time().and_then(|time| Instant::now().checked_add(time));
         let watch =
             Watch { deadline, group: group.as_ref(), ends_by_group: *ends_by_group, ..watch };
@@ -254,7 +254,7 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// Makes the result of a run, or the error if the run failed.
 fn result(
-    context: &Context,
+    context: &RunContext,
     meta: RunMetadata,
     outcome: Outcome,
     oom_killed: bool,

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::contained;
 use crate::engine::Core;
-use crate::ready::{Prepared, Purpose};
+use crate::ready::{Purpose, RunRoute};
 use crate::supervise::{Listener, Stream};
 use crate::{Command, RunError};
 
@@ -115,8 +115,8 @@ fn run(
     let listener = (!chunks.is_closed()).then_some(&mut on_output as Listener<'_>);
     let cancel = Some(cancel.as_fd());
     match prepared {
-        Prepared::Launch(ready) => core.run_captured(*ready, command, Vec::new(), cancel, listener),
-        Prepared::Sandbox(context) => {
+        RunRoute::Launch(ready) => core.run_captured(*ready, command, Vec::new(), cancel, listener),
+        RunRoute::Sandbox(context) => {
             contained::run_captured(core, *context, command, &[], cancel, listener)
         }
     }

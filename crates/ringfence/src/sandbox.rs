@@ -25,10 +25,10 @@ use crate::backends::{
     WorkspaceSource,
 };
 use crate::contexts::KeptContexts;
-use crate::ready::Context;
-use crate::room::{Manifest, Name, Room, RoomError, Rooms};
+use crate::host_observer::Observation;
+use crate::ready::RunContext;
+use crate::sandbox_dir::{Manifest, Name, SandboxDir, SandboxDirError, SandboxDirs};
 use crate::session::{Captured, Exec, PortStream, Session, SessionError};
-use crate::witness::Observation;
 use crate::{Engine, Existing, Host, Interruption, StartRequest, Stream};
 pub use error::{AttachError, StartError};
 use kept::Kept;
@@ -58,7 +58,7 @@ pub struct Sandbox {
     session: Session,
     manifest: Arc<Manifest>,
     facets: SandboxFacets,
-    rooms: Rooms,
+    rooms: SandboxDirs,
     /// File of the manifest, set when the file is known to describe this sandbox.
     found: Arc<OnceLock<fs_err::File>>,
     /// The resources that keep the sandbox alive, in the process that started it.
@@ -83,15 +83,15 @@ impl Engine {
     /// lease ends, or when this process ends.
     pub async fn start(&self, spec: StartRequest) -> Result<Sandbox, StartError> {
         let spec = self.with_default_image(spec);
-        let rooms = Rooms::of(&self.core.settings.host)?;
+        let rooms = SandboxDirs::of(&self.core.settings.host)?;
         let name = spec
             .name
             .as_deref()
             .map_or_else(|| Ok(Name::unique()), Name::new)
-            .map_err(RoomError::Name)?;
+            .map_err(SandboxDirError::Name)?;
         let spec_hash = crate::start::hash(&self.core, &spec);
         let room = match rooms.claim(name.clone()) {
-            Err(RoomError::Taken { .. }) => {
+            Err(SandboxDirError::Taken { .. }) => {
                 match self.handle_taken_name(&rooms, name, &spec_hash, spec.existing).await? {
                     TakenName::Freed(room) => room,
                     TakenName::Reused(sandbox) => return Ok(*sandbox),
@@ -113,13 +113,13 @@ impl Engine {
     pub(crate) async fn scoped_for_run<T>(
         &self,
         spec: StartRequest,
-        mut context: Context,
+        mut context: RunContext,
         used: impl AsyncFnOnce(&Sandbox) -> T,
     ) -> Result<(T, Stopped), StartError> {
         let spec = self.with_default_image(spec);
         context.sealed = self.core.seal(&context.plan)?;
         let spec_hash = crate::start::hash(&self.core, &spec);
-        let room = Rooms::of(&self.core.settings.host)?.claim(Name::unique())?;
+        let room = SandboxDirs::of(&self.core.settings.host)?.claim(Name::unique())?;
         let sandbox = self.start_in(room, &spec, spec_hash, context).await?;
         Ok(use_and_stop(sandbox, used).await)
     }
@@ -133,16 +133,16 @@ impl Engine {
     /// Decides what happens if another process keeps a sandbox of the wanted name.
     async fn handle_taken_name(
         &self,
-        rooms: &Rooms,
+        rooms: &SandboxDirs,
         name: Name,
         spec_hash: &str,
         existing: Existing,
     ) -> Result<TakenName, StartError> {
         match existing {
-            Existing::Refuse => Err(RoomError::Taken { name }.into()),
+            Existing::Refuse => Err(SandboxDirError::Taken { name }.into()),
             Existing::Reuse => match Sandbox::reuse(rooms.clone(), &name, spec_hash).await {
                 // The existing sandbox was just ending, so its name is free in a moment.
-                Err(StartError::Room(_) | StartError::Attach(_))
+                Err(StartError::Directory(_) | StartError::Attach(_))
                     if tokio::time::timeout(ENDING_PATIENCE, left(rooms, &name)).await.is_ok() =>
                 {
                     Ok(TakenName::Freed(rooms.claim(name)?))
@@ -155,7 +155,7 @@ impl Engine {
             Existing::Replace => {
                 match made(rooms, &name).await {
                     Ok(manifest) => stop_kept(rooms, &manifest).await?,
-                    Err(RoomError::Absent { .. }) => {} // the sandbox has just ended
+                    Err(SandboxDirError::Absent { .. }) => {} // the sandbox has just ended
                     Err(error) => return Err(error.into()),
                 }
                 Ok(TakenName::Freed(rooms.claim(name)?))
@@ -163,15 +163,15 @@ impl Engine {
         }
     }
 
-    /// Starts a planned sandbox in a room that this process has claimed.
+    /// Starts a planned sandbox in a sandbox directory that this process has claimed.
     async fn start_in(
         &self,
-        room: Room,
+        room: SandboxDir,
         spec: &StartRequest,
         spec_hash: String,
-        context: Context,
+        context: RunContext,
     ) -> Result<Sandbox, StartError> {
-        let rooms = Rooms::of(&self.core.settings.host)?;
+        let rooms = SandboxDirs::of(&self.core.settings.host)?;
         let started = crate::start::start(&self.core, spec, &room, spec_hash, context).await;
         let (StartedSandbox { instance, egress, variables }, manifest) = match started {
             Ok(started) => started,
@@ -207,8 +207,8 @@ impl Engine {
 
 /// Result of handling a name that another sandbox has.
 enum TakenName {
-    /// The name is free, and its room belongs to this process now.
-    Freed(Room),
+    /// The name is free, and its directory belongs to this process now.
+    Freed(SandboxDir),
     /// The existing sandbox is what was asked for.
     Reused(Box<Sandbox>),
 }
@@ -229,17 +229,17 @@ async fn use_and_stop<T>(sandbox: Sandbox, used: impl AsyncFnOnce(&Sandbox) -> T
 
 impl Sandbox {
     fn connect(
-        rooms: Rooms,
+        rooms: SandboxDirs,
         manifest: Manifest,
         kept: Option<Arc<Kept>>,
-    ) -> Result<Sandbox, RoomError> {
+    ) -> Result<Sandbox, SandboxDirError> {
         let directory = rooms.path(&manifest.name);
         let attached = backends::get(manifest.backend)
             .map_err(|Unavailable { why, .. }| io::Error::other(why))
             .and_then(|backend| {
                 backend.attach(KeptSandbox { manifest: &manifest, directory: &directory })
             });
-        let facets = attached.map_err(|source| RoomError::File {
+        let facets = attached.map_err(|source| SandboxDirError::File {
             what: "open the channel",
             name: manifest.name.clone(),
             source,
@@ -280,22 +280,22 @@ impl Sandbox {
 
     /// Connects to a sandbox that this or another process keeps.
     pub async fn attach(host: &Host, name: &str) -> Result<Sandbox, AttachError> {
-        let name = Name::new(name).map_err(RoomError::Name)?;
-        let rooms = Rooms::of(host)?;
+        let name = Name::new(name).map_err(SandboxDirError::Name)?;
+        let rooms = SandboxDirs::of(host)?;
         let manifest = rooms.manifest(&name)?;
         Ok(Sandbox::connect(rooms, manifest, None)?)
     }
 
     /// Connects to a sandbox like [`Sandbox::attach`], and waits if the sandbox is still starting.
     pub async fn attach_when_made(host: &Host, name: &str) -> Result<Sandbox, AttachError> {
-        let name = Name::new(name).map_err(RoomError::Name)?;
-        let rooms = Rooms::of(host)?;
+        let name = Name::new(name).map_err(SandboxDirError::Name)?;
+        let rooms = SandboxDirs::of(host)?;
         let manifest = made(&rooms, &name).await?;
         Ok(Sandbox::connect(rooms, manifest, None)?)
     }
 
     /// Finds the sandbox of that name, and fails if it differs from what is asked for.
-    async fn reuse(rooms: Rooms, name: &Name, asked: &str) -> Result<Sandbox, StartError> {
+    async fn reuse(rooms: SandboxDirs, name: &Name, asked: &str) -> Result<Sandbox, StartError> {
         loop {
             let manifest = made(&rooms, name).await?;
             let difference = match manifest.spec == asked {
@@ -321,14 +321,14 @@ impl Sandbox {
     }
 
     /// Returns the manifests of all sandboxes that a process keeps.
-    pub fn list(host: &Host) -> Result<Vec<Manifest>, RoomError> {
-        let rooms = Rooms::of(host)?;
+    pub fn list(host: &Host) -> Result<Vec<Manifest>, SandboxDirError> {
+        let rooms = SandboxDirs::of(host)?;
         Ok(rooms.names().iter().filter_map(|name| rooms.manifest(name).ok()).collect())
     }
 
     /// Removes the files of sandboxes whose owner was killed.
-    pub fn sweep(host: &Host) -> Result<(), RoomError> {
-        Rooms::of(host)?.sweep();
+    pub fn sweep(host: &Host) -> Result<(), SandboxDirError> {
+        SandboxDirs::of(host)?.sweep();
         Ok(())
     }
 
@@ -339,14 +339,14 @@ impl Sandbox {
 
     /// Returns the manifest as it is now, because the hosts that a sandbox may reach can be changed
     /// while it runs.
-    pub fn current_manifest(&self) -> Result<Arc<Manifest>, RoomError> {
+    pub fn current_manifest(&self) -> Result<Arc<Manifest>, SandboxDirError> {
         // Without a gate, the rules cannot change after the start.
         if !matches!(self.manifest.policy.network, Some(Network::Allow(_))) {
             return Ok(Arc::clone(&self.manifest));
         }
         let name = &self.manifest.name;
         let failed =
-            |source| RoomError::File { what: "read the rules", name: name.clone(), source };
+            |source| SandboxDirError::File { what: "read the rules", name: name.clone(), source };
         let Some(changed) = crate::egress::changed(&self.directory()).map_err(failed)? else {
             return Ok(Arc::clone(&self.manifest));
         };
@@ -375,16 +375,16 @@ impl Sandbox {
     }
 
     /// Fails if no process keeps the sandbox.
-    pub(crate) fn require_kept(&self) -> Result<(), RoomError> {
+    pub(crate) fn require_kept(&self) -> Result<(), SandboxDirError> {
         let name = &self.manifest.name;
         if self.rooms.is_kept(name) {
             Ok(())
         } else {
-            Err(RoomError::Absent { name: name.clone() })
+            Err(SandboxDirError::Absent { name: name.clone() })
         }
     }
 
-    /// Returns the directory of the sandbox's room.
+    /// Returns the directory of the sandbox's directory.
     pub(crate) fn directory(&self) -> PathBuf {
         self.rooms.path(&self.manifest.name)
     }
@@ -472,11 +472,11 @@ impl Sandbox {
     /// Sets the end of the lease to `lease` from now. The owner checks the lease every 30 seconds,
     /// so a sandbox whose lease was shortened may end that much later. A sandbox without a lease
     /// still stays until it is stopped.
-    pub fn renew(&self, lease: Duration) -> Result<(), RoomError> {
+    pub fn renew(&self, lease: Duration) -> Result<(), SandboxDirError> {
         self.require_kept()?;
         let name = &self.manifest.name;
         let failed =
-            |source| RoomError::File { what: "renew the lease", name: name.clone(), source };
+            |source| SandboxDirError::File { what: "renew the lease", name: name.clone(), source };
         crate::lease::renew(&self.directory(), lease).map_err(failed)
     }
 
@@ -484,13 +484,13 @@ impl Sandbox {
     pub fn is_up(&self) -> bool {
         let name = &self.manifest.name;
         // The manifest is read only once as long as its file has a name, because the end of the
-        // sandbox, or another sandbox in its room, removes that name.
+        // sandbox, or another sandbox in its directory, removes that name.
         if self.found.get().is_some_and(|file| fstat(file).is_ok_and(|found| found.st_nlink > 0)) {
             return self.rooms.is_kept(name);
         }
         let (manifest, file) = match self.rooms.open_manifest(name) {
             Ok(found) => found,
-            Err(RoomError::Absent { .. }) => return false,
+            Err(SandboxDirError::Absent { .. }) => return false,
             Err(_) => return true, // the owner is alive, but there may be no descriptor left
         };
         let is_this =
@@ -545,15 +545,16 @@ pub struct Stopped {
 
 /// Returns the manifest of a sandbox that another process keeps. Waits if the sandbox is still
 /// starting.
-async fn made(rooms: &Rooms, name: &Name) -> Result<Manifest, RoomError> {
+async fn made(rooms: &SandboxDirs, name: &Name) -> Result<Manifest, SandboxDirError> {
     let deadline = Instant::now() + START_PATIENCE;
     loop {
         match rooms.manifest(name) {
-            Err(RoomError::Absent { .. }) if rooms.is_kept(name) => match Instant::now() < deadline
-            {
-                true => tokio::time::sleep(MOMENT).await,
-                false => return Err(RoomError::Pending { name: name.clone() }),
-            },
+            Err(SandboxDirError::Absent { .. }) if rooms.is_kept(name) => {
+                match Instant::now() < deadline {
+                    true => tokio::time::sleep(MOMENT).await,
+                    false => return Err(SandboxDirError::Pending { name: name.clone() }),
+                }
+            }
             manifest => return manifest,
         }
     }
@@ -561,7 +562,7 @@ async fn made(rooms: &Rooms, name: &Name) -> Result<Manifest, RoomError> {
 
 /// Waits until no process keeps a sandbox. Uses no other thread, because the caller may be about to
 /// fork.
-async fn left(rooms: &Rooms, name: &Name) {
+async fn left(rooms: &SandboxDirs, name: &Name) {
     while rooms.is_kept(name) {
         tokio::time::sleep(MOMENT).await;
     }
@@ -576,7 +577,7 @@ async fn ended(process: &OwnedFd) {
 }
 
 /// Tells the process that keeps a sandbox to end it, and waits for that.
-async fn stop_kept(rooms: &Rooms, manifest: &Manifest) -> Result<(), AttachError> {
+async fn stop_kept(rooms: &SandboxDirs, manifest: &Manifest) -> Result<(), AttachError> {
     let (name, pid) = (&manifest.name, manifest.owner.pid);
     let refuse = |why: String, hint: String| {
         AttachError::Stop(StopError { name: name.to_string(), why, hint })
@@ -613,7 +614,7 @@ async fn stop_kept(rooms: &Rooms, manifest: &Manifest) -> Result<(), AttachError
 }
 
 /// Returns the end of a sandbox's log, in one line.
-fn last_words(rooms: &Rooms, name: &Name) -> String {
+fn last_words(rooms: &SandboxDirs, name: &Name) -> String {
     const MOST: usize = 400;
     let text = fs_err::read_to_string(rooms.log(name)).unwrap_or_default();
     let lines: Vec<&str> = text.lines().rev().take(3).collect();

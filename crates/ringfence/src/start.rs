@@ -12,9 +12,9 @@ use sha2::{Digest, Sha256};
 use crate::backends::{BackendStart, StartedSandbox};
 use crate::egress::{self, LoadedCredentials, WayOut};
 use crate::engine::Core;
-use crate::ready::Context;
-use crate::room::{Manifest, NetworkReach, Owner, Room, Rooms};
-use crate::witness::Witness;
+use crate::host_observer::HostObserver;
+use crate::ready::RunContext;
+use crate::sandbox_dir::{Manifest, NetworkReach, Owner, SandboxDir, SandboxDirs};
 use crate::{ContainerSpec, RunError, StartError, StartRequest};
 
 /// Returns the hash of everything that was asked for. Two sandboxes with the same hash are
@@ -40,13 +40,13 @@ pub(crate) fn hash(core: &Core, spec: &StartRequest) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Starts a planned sandbox in a room, and writes its manifest.
+/// Starts a planned sandbox in a sandbox directory, and writes its manifest.
 pub(crate) async fn start(
     core: &Core,
     spec: &StartRequest,
-    room: &Room,
+    room: &SandboxDir,
     spec_hash: String,
-    mut context: Context,
+    mut context: RunContext,
 ) -> Result<(StartedSandbox, Manifest), StartError> {
     context.sandbox = Some(room.name.to_string());
     context.workspace.require_text().map_err(RunError::from)?;
@@ -54,15 +54,17 @@ pub(crate) async fn start(
     let log = egress::gate(&context.plan.policy).map(|_| egress::log_in(&room.directory));
     let mut manifest = describe(core, spec, &context, room, spec_hash);
     let backend = Core::backend(&context.plan)?;
-    backend.sweep(&core.settings.host, &Rooms::of(&core.settings.host)?.directory()).await;
+    backend.sweep(&core.settings.host, &SandboxDirs::of(&core.settings.host)?.directory()).await;
     let request = BackendStart { core, context, container: &spec.container, room };
     let started = backend.start(request).await?;
     started.instance.complete_manifest(&mut manifest);
-    let observer = started.instance.host_view().map(|view| Witness::new(view, watched, log));
+    let observer = started.instance.host_view().map(|view| HostObserver::new(view, watched, log));
     if let Err(source) = room.write(&manifest, observer.as_ref()) {
         let _ = started.instance.stop().await; // the first error is more informative
         let name = room.name.clone();
-        return Err(crate::RoomError::File { what: "write the manifest", name, source }.into());
+        return Err(
+            crate::SandboxDirError::File { what: "write the manifest", name, source }.into()
+        );
     }
     Ok((started, manifest))
 }
@@ -71,7 +73,7 @@ pub(crate) async fn start(
 /// secrets.
 pub(crate) fn named_variables(
     core: &Core,
-    context: &Context,
+    context: &RunContext,
     way_out: Option<&WayOut>,
 ) -> BTreeMap<String, String> {
     let environment = &context.plan.policy.env;
@@ -92,7 +94,7 @@ pub(crate) fn named_variables(
 
 /// Makes a plan, which may take a while. If the caller has a launcher process, this runs on another
 /// thread, because the caller may have other tasks, too.
-pub(crate) async fn plan(core: &Arc<Core>, spec: &StartRequest) -> Result<Context, RunError> {
+pub(crate) async fn plan(core: &Arc<Core>, spec: &StartRequest) -> Result<RunContext, RunError> {
     if matches!(core.launcher, ringfence_linux::Launcher::Here) {
         return plan_with_secrets(core, &spec.policy, &spec.container);
     }
@@ -106,7 +108,7 @@ fn plan_with_secrets(
     core: &Core,
     policy: &Policy,
     container: &ContainerSpec,
-) -> Result<Context, RunError> {
+) -> Result<RunContext, RunError> {
     let mut context = core.settle(policy, container)?;
     context.sealed = core.seal(&context.plan)?;
     Ok(context)
@@ -115,8 +117,8 @@ fn plan_with_secrets(
 fn describe(
     core: &Core,
     spec: &StartRequest,
-    context: &Context,
-    room: &Room,
+    context: &RunContext,
+    room: &SandboxDir,
     spec_hash: String,
 ) -> Manifest {
     let now = Timestamp::now();

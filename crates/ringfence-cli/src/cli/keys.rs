@@ -115,7 +115,7 @@ pub(super) fn place(host: &Host) -> Result<PathBuf, Failure> {
     ringfence::Sandbox::list(host)?;
     let state = host
         .own_directory("XDG_STATE_HOME", ".local/state")
-        .ok_or(ringfence::RoomError::Nowhere)?;
+        .ok_or(ringfence::SandboxDirError::Nowhere)?;
     let place = state.join("server");
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&place).map_err(|error| {
         Failure::failed(

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use jiff::Timestamp;
-use ringfence::{AttachError, Host, Manifest, RoomError, Sandbox};
+use ringfence::{AttachError, Host, Manifest, Sandbox, SandboxDirError};
 use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -79,7 +79,7 @@ async fn look(host: &Host, manifests: Vec<Manifest>) -> Vec<Listed> {
                     _ => return None, // the sandbox has just ended
                 },
                 // The sandbox has just ended.
-                Err(AttachError::Room(RoomError::Absent { .. })) => return None,
+                Err(AttachError::Directory(SandboxDirError::Absent { .. })) => return None,
                 Err(_) => Status::Silent,
             };
             Some(Listed { manifest, status })

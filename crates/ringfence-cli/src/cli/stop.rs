@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use ringfence::{AttachError, Host, Manifest, RoomError, Sandbox, Stopped};
+use ringfence::{AttachError, Host, Manifest, Sandbox, SandboxDirError, Stopped};
 use tokio::task::JoinSet;
 
 use super::attach::block_on;
@@ -76,7 +76,9 @@ async fn stop(host: &Host, names: Vec<String>, were_seen: bool) -> Vec<Failure> 
         stopping.spawn(async move {
             let stopped = match Sandbox::attach_when_made(&host, &name).await {
                 Ok(sandbox) => sandbox.stop().await,
-                Err(AttachError::Room(RoomError::Absent { .. })) if were_seen => return Ok(None),
+                Err(AttachError::Directory(SandboxDirError::Absent { .. })) if were_seen => {
+                    return Ok(None);
+                }
                 Err(error) => Err(error),
             };
             stopped.map(|stopped| Some((name, stopped)))

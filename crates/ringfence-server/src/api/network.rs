@@ -194,7 +194,7 @@ impl OwnerCalls<'_> {
             run_to_completion(async move { sandbox.set_egress(egress).await }).await.map_err(
                 |error| match error {
                     ChangeError::Unreachable { .. }
-                    | ChangeError::Room(_)
+                    | ChangeError::Directory(_)
                     | ChangeError::Refused { .. } => {
                         tracing::error!(
                             id,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use hyper::StatusCode;
 use jiff::Timestamp;
 use ringfence::monitor::{MonitorHandle, MonitorRequest};
-use ringfence::{AttachError, Host, RoomError, Sandbox};
+use ringfence::{AttachError, Host, Sandbox, SandboxDirError};
 use ringfence_service::telemetry::{Caller, SandboxSpan, Telemetry};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -150,7 +150,7 @@ impl Registry {
                     }
                     managed.take_up_contexts();
                 }
-                Err(AttachError::Room(RoomError::Absent { .. })) => {
+                Err(AttachError::Directory(SandboxDirError::Absent { .. })) => {
                     tracing::info!(id = record.id, "a sandbox is gone");
                     registry.store.remove(&record.id).await.map_err(store_error)?;
                 }
@@ -517,7 +517,10 @@ async fn end_unknown(host: &Host, name: &str, workspaces: &Path) -> bool {
         Ok(sandbox) if sandbox.manifest().workspace.starts_with(workspaces) => {
             sandbox.stop().await.is_ok()
         }
-        Ok(_) | Err(AttachError::Room(RoomError::Absent { .. } | RoomError::Name(_))) => true,
+        Ok(_)
+        | Err(AttachError::Directory(SandboxDirError::Absent { .. } | SandboxDirError::Name(_))) => {
+            true
+        }
         Err(_) => false,
     }
 }

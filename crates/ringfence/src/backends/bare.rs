@@ -10,8 +10,8 @@ use ringfence_linux::Confinement;
 
 use super::limits::{self, CgroupAccess};
 use super::{
-    Backend, BackendStart, GroupNeed, KeptSandbox, Preparation, PrepareError, ProcessLaunch,
-    Question, SandboxFacets, Site, StartedSandbox, Unavailable, exec, process_tree,
+    Backend, BackendStart, GroupNeed, KeptSandbox, LaunchInputs, Preparation, PrepareError,
+    ProbeRequest, ProcessLaunch, SandboxFacets, StartedSandbox, Unavailable, exec, process_tree,
 };
 use crate::{Command, StartError};
 
@@ -26,7 +26,7 @@ pub(super) const LOCAL: Bare = Bare { name: Name::Local };
 pub(super) const OUTER: Bare = Bare { name: Name::Outer };
 
 impl Backend for Bare {
-    fn probe(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
+    fn probe(&self, question: &ProbeRequest<'_>) -> Result<Capabilities, Unavailable> {
         let summary = match (self.name, detect_container(question.host)) {
             (Name::Outer, Some(container)) => format!("trusts the {} around it", container.name),
             (Name::Outer, None) => {
@@ -71,7 +71,11 @@ impl Backend for Bare {
 }
 
 impl ProcessLaunch for Bare {
-    fn prepare(&self, site: &Site<'_>, command: &Command) -> Result<Preparation, PrepareError> {
+    fn prepare(
+        &self,
+        site: &LaunchInputs<'_>,
+        command: &Command,
+    ) -> Result<Preparation, PrepareError> {
         let mut variables = site.host.variables.clone();
         let set = &site.plan.policy.env.set;
         variables.extend(set.iter().map(|(name, value)| (name.into(), value.into())));

@@ -32,18 +32,18 @@ use super::limits::{self, CgroupAccess};
 use super::mounted::{self, on_host};
 use super::native::{egress_support, ipc, way_to_namespaces};
 use super::{
-    Backend, BackendStart, Freshness, GroupNeed, KeptSandbox, Preparation, PrepareError,
-    ProcessLaunch, Question, SandboxFacets, Site, StartedSandbox, Unavailable, exec, null_streams,
-    process_tree,
+    Backend, BackendStart, Freshness, GroupNeed, KeptSandbox, LaunchInputs, Preparation,
+    PrepareError, ProbeRequest, ProcessLaunch, SandboxFacets, StartedSandbox, Unavailable, exec,
+    null_streams, process_tree,
 };
-use crate::memory::{Memory, Subject};
+use crate::probe_cache::{ProbeCache, ProbeSubject};
 use crate::{Command, Host, StartError, egress, view};
 
 /// Backend that has bubblewrap set up the sandbox.
 pub(super) struct Bwrap;
 
 impl Backend for Bwrap {
-    fn probe(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
+    fn probe(&self, question: &ProbeRequest<'_>) -> Result<Capabilities, Unavailable> {
         let program = find(question.host, question.policy)?;
         let start = StartsAs::find(&program, question.host, question.launcher, question.freshness)?;
         let landlock = abi();
@@ -157,7 +157,11 @@ fn lies_in_writable(view: &View, path: &Path) -> bool {
 }
 
 impl ProcessLaunch for Bwrap {
-    fn prepare(&self, site: &Site<'_>, command: &Command) -> Result<Preparation, PrepareError> {
+    fn prepare(
+        &self,
+        site: &LaunchInputs<'_>,
+        command: &Command,
+    ) -> Result<Preparation, PrepareError> {
         let failed = |what: &str| {
             let what = what.to_owned();
             move |source| PrepareError::Host { what, source }
@@ -582,7 +586,7 @@ impl StartsAs {
         launcher: &Launcher,
         freshness: Freshness,
     ) -> Result<StartsAs, Unavailable> {
-        let memory = Memory::of(host, Subject::Bwrap(program));
+        let memory = ProbeCache::of(host, ProbeSubject::Bwrap(program));
         let note = memory.note().filter(|_| freshness == Freshness::Remembered);
         if let Some(known) =
             note.and_then(|note| Self::ALL.into_iter().find(|way| way.name() == note))

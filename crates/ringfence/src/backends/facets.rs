@@ -12,10 +12,10 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use super::ContainerError;
+use crate::host_observer::HostObserver;
 use crate::pause::PauseError;
-use crate::room::Manifest;
+use crate::sandbox_dir::Manifest;
 use crate::session::GuestConnector;
-use crate::witness::Witness;
 use crate::{ContainerSpec, Host};
 
 /// A sandbox that some process keeps, to which a backend connects.
@@ -35,7 +35,7 @@ pub(crate) struct SandboxFacets {
     /// Means to stop all processes and to let them continue.
     pub(crate) pause: Option<Arc<dyn PauseControl>>,
     /// The host's own observations of the sandbox.
-    pub(crate) observer: Option<Arc<Witness>>,
+    pub(crate) observer: Option<Arc<HostObserver>>,
     pub(crate) ports: PortRoute,
 }
 
@@ -96,7 +96,7 @@ pub(crate) trait ImageStore: Sync {
 impl KeptSandbox<'_> {
     /// Reads the observer that the process that keeps the sandbox stored. Returns `None` if the
     /// host cannot observe the sandbox.
-    pub(crate) fn read_observer(&self) -> io::Result<Option<Arc<Witness>>> {
-        Ok(Witness::read(self.directory)?.map(Arc::new))
+    pub(crate) fn read_observer(&self) -> io::Result<Option<Arc<HostObserver>>> {
+        Ok(HostObserver::read(self.directory)?.map(Arc::new))
     }
 }

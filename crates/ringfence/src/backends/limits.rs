@@ -9,7 +9,7 @@ use ringfence_linux::cgroup::{
     UncountedMemory, WantedLimits, probe,
 };
 
-use super::{GroupNeed, Preparation, Question};
+use super::{GroupNeed, Preparation, ProbeRequest};
 
 /// Clauses that a cgroup enforces.
 const HELD: [Clause; 3] = [Clause::Memory, Clause::Cpus, Clause::ProcessCount];
@@ -31,13 +31,13 @@ pub(super) enum CgroupAccess {
 }
 
 impl CgroupAccess {
-    fn is_given(self, question: &Question<'_>) -> bool {
+    fn is_given(self, question: &ProbeRequest<'_>) -> bool {
         self == CgroupAccess::Callers || shows_cgroups(question)
     }
 }
 
 /// Tells whether the policy lets a command write in a cgroup file system.
-fn shows_cgroups(question: &Question<'_>) -> bool {
+fn shows_cgroups(question: &ProbeRequest<'_>) -> bool {
     let files = &question.policy.filesystem;
     let workspace = files.workspace.as_ref().map_or(Path::new("."), |workspace| &workspace.source);
     let writable = files.write.iter().flatten().map(|path| path.as_path()).chain([workspace]);
@@ -50,7 +50,10 @@ fn shows_cgroups(question: &Question<'_>) -> bool {
 }
 
 /// Returns the support on this host for the limits in question.
-pub(super) fn support(question: &Question<'_>, access: CgroupAccess) -> BTreeMap<Clause, Support> {
+pub(super) fn support(
+    question: &ProbeRequest<'_>,
+    access: CgroupAccess,
+) -> BTreeMap<Clause, Support> {
     let mut support: BTreeMap<Clause, Support> = [
         (Clause::Time, Support::enforced("a deadline kept by the supervisor")),
         (Clause::Output, Support::enforced("a bounded buffer")),
@@ -74,7 +77,7 @@ pub(super) fn support(question: &Question<'_>, access: CgroupAccess) -> BTreeMap
 }
 
 /// Returns the support for ending a whole process tree at once without a pid namespace.
-pub(super) fn cleanup_of_a_tree(question: &Question<'_>, access: CgroupAccess) -> Support {
+pub(super) fn cleanup_of_a_tree(question: &ProbeRequest<'_>, access: CgroupAccess) -> Support {
     match probe().tree_kill {
         Ok(holder) => from_cgroup(Clause::Cleanup, Ok(holder), access.is_given(question)),
         Err(_) => Support::weaker(

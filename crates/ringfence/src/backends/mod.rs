@@ -27,9 +27,9 @@ use ringfence_linux::{Confinement, Exec, Launcher};
 use crate::egress::{GateHolder, LoadedCredentials};
 use crate::engine::Core;
 use crate::granted::Grants;
-use crate::ready::Context;
-use crate::room::Room;
+use crate::ready::RunContext;
 use crate::sandbox::StartError;
+use crate::sandbox_dir::SandboxDir;
 use crate::streams::CallerStreams;
 use crate::view::{Guarded, ViewError};
 use crate::workspace::ResolvedWorkspace;
@@ -49,7 +49,7 @@ pub use private::remove_untrusted;
 pub(crate) trait Backend: Sync {
     /// Returns what the backend can enforce on this host. Only the clauses in `question` need an
     /// answer, because some are costly to find out.
-    fn probe(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable>;
+    fn probe(&self, question: &ProbeRequest<'_>) -> Result<Capabilities, Unavailable>;
 
     /// Returns a policy with this backend's additions where `policy` says nothing.
     fn complete(&self, policy: &Policy, _container: &ContainerSpec) -> Policy {
@@ -106,7 +106,11 @@ pub(crate) trait Backend: Sync {
 /// Ability of a backend to run a command as a process tree of ours.
 pub(crate) trait ProcessLaunch: Sync {
     /// Turns a plan that the backend agreed to into a description of the launch.
-    fn prepare(&self, site: &Site<'_>, command: &Command) -> Result<Preparation, PrepareError>;
+    fn prepare(
+        &self,
+        site: &LaunchInputs<'_>,
+        command: &Command,
+    ) -> Result<Preparation, PrepareError>;
 
     /// Tells whether paths inside equal those of the host, wherever the policy would have the
     /// workspace.
@@ -116,10 +120,10 @@ pub(crate) trait ProcessLaunch: Sync {
 /// Request to a backend to start a sandbox.
 pub(crate) struct BackendStart<'a> {
     pub(crate) core: &'a Core,
-    pub(crate) context: Context,
+    pub(crate) context: RunContext,
     /// Settings that only a container engine uses.
     pub(crate) container: &'a ContainerSpec,
-    pub(crate) room: &'a Room,
+    pub(crate) room: &'a SandboxDir,
 }
 
 /// A sandbox that a backend has started.
@@ -133,8 +137,8 @@ pub(crate) struct StartedSandbox {
     pub(crate) variables: BTreeMap<String, String>,
 }
 
-/// Question to a backend about its capabilities.
-pub(crate) struct Question<'a> {
+/// ProbeRequest to a backend about its capabilities.
+pub(crate) struct ProbeRequest<'a> {
     pub(crate) host: &'a Host,
     pub(crate) launcher: &'a Launcher,
     pub(crate) policy: &'a Policy,
@@ -170,7 +174,7 @@ fn null_streams() -> io::Result<[OwnedFd; 3]> {
 }
 
 /// Everything that a backend needs to know to prepare a launch.
-pub(crate) struct Site<'a> {
+pub(crate) struct LaunchInputs<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) host: &'a Host,
     pub(crate) launcher: &'a Launcher,

@@ -23,11 +23,11 @@ use rustix::net::RecvFlags;
 
 use super::limits::{self, CgroupAccess};
 use super::{
-    Backend, BackendStart, Freshness, GroupNeed, KeptSandbox, Preparation, PrepareError,
-    PrivateDirectory, ProcessLaunch, Question, SandboxFacets, Site, StartedSandbox, Unavailable,
-    apparmor, exec, null_streams, process_tree,
+    Backend, BackendStart, Freshness, GroupNeed, KeptSandbox, LaunchInputs, Preparation,
+    PrepareError, PrivateDirectory, ProbeRequest, ProcessLaunch, SandboxFacets, StartedSandbox,
+    Unavailable, apparmor, exec, null_streams, process_tree,
 };
-use crate::memory::{Memory, Subject};
+use crate::probe_cache::{ProbeCache, ProbeSubject};
 use crate::{Command, StartError, egress, view};
 
 /// Backend that uses ringfence's own launcher.
@@ -42,7 +42,7 @@ enum Tier {
 }
 
 impl Backend for Native {
-    fn probe(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
+    fn probe(&self, question: &ProbeRequest<'_>) -> Result<Capabilities, Unavailable> {
         let mut support = limits::support(question, CgroupAccess::AsPolicySays);
         let summary = match tier(question)? {
             Tier::Namespaces { landlock } => {
@@ -83,7 +83,11 @@ impl Backend for Native {
 }
 
 impl ProcessLaunch for Native {
-    fn prepare(&self, site: &Site<'_>, command: &Command) -> Result<Preparation, PrepareError> {
+    fn prepare(
+        &self,
+        site: &LaunchInputs<'_>,
+        command: &Command,
+    ) -> Result<Preparation, PrepareError> {
         let sight = view::build(site)?;
         let is_open = matches!(site.plan.policy.network, Some(Network::Open));
         if !self.shares_paths(site.plan) {
@@ -167,9 +171,9 @@ fn in_place(view: &View, private: &Path) -> Rules {
     Rules { abi: abi(), paths }
 }
 
-fn tier(question: &Question<'_>) -> Result<Tier, Unavailable> {
+fn tier(question: &ProbeRequest<'_>) -> Result<Tier, Unavailable> {
     let landlock = abi();
-    let memory = Memory::of(question.host, Subject::Namespaces);
+    let memory = ProbeCache::of(question.host, ProbeSubject::Namespaces);
     if question.freshness == Freshness::Remembered && memory.recalls() {
         return Ok(Tier::Namespaces { landlock });
     }
@@ -293,7 +297,7 @@ fn try_namespaces(
     }
 }
 
-fn with_namespaces(landlock: u32, question: &Question<'_>) -> Vec<(Clause, Support)> {
+fn with_namespaces(landlock: u32, question: &ProbeRequest<'_>) -> Vec<(Clause, Support)> {
     let files = if landlock > 0 { "mount namespace+landlock" } else { "mount namespace" };
     vec![
         (Clause::Filesystem, Support::enforced(files)),
@@ -312,7 +316,11 @@ fn with_namespaces(landlock: u32, question: &Question<'_>) -> Vec<(Clause, Suppo
     ]
 }
 
-fn with_landlock_alone(abi: u32, because: &str, question: &Question<'_>) -> Vec<(Clause, Support)> {
+fn with_landlock_alone(
+    abi: u32,
+    because: &str,
+    question: &ProbeRequest<'_>,
+) -> Vec<(Clause, Support)> {
     let program = std::env::current_exe().unwrap_or_else(|_| "ringfence".into());
     let fix = way_to_namespaces(&program);
     let needs_namespaces = |what: &str| {
@@ -377,7 +385,7 @@ pub(super) fn ipc(landlock: u32, policy: &Policy) -> Support {
 }
 
 /// Returns the result of [`egress_support`], and tries to make a tunnel if one is needed.
-fn tried_egress(landlock: u32, question: &Question<'_>) -> Support {
+fn tried_egress(landlock: u32, question: &ProbeRequest<'_>) -> Support {
     let support = egress_support(question.policy);
     if egress::gate(question.policy) != Some(GateKind::Transparent) || !support.is_enforced() {
         return support;

@@ -21,9 +21,9 @@ use super::instance::{HostView, Instance, StopError};
 use super::{BackendStart, ProcessLaunch, StartedSandbox};
 use crate::pause::PauseError;
 use crate::readiness::{self, ProcessEnd};
-use crate::ready::Ready;
-use crate::room::{Name, NetworkReach, channel_in};
-use crate::run::Underway;
+use crate::ready::PreparedRun;
+use crate::run::RunningTree;
+use crate::sandbox_dir::{Name, NetworkReach, channel_in};
 use crate::session::{SOCKET, UnixConnector, listen_in};
 use crate::{Command, ResolvedWorkspace, RunError, StartError};
 
@@ -42,7 +42,7 @@ const LOG_PIECE: usize = 16 << 10;
 /// A sandbox that is a process tree of ours, with the guest as its command.
 #[derive(Debug)]
 pub(super) struct ProcessInstance {
-    underway: Option<Underway>,
+    underway: Option<RunningTree>,
     /// End of the sandbox's first process.
     end: ProcessEnd,
     /// Our end of the leash. The guest ends when it is closed, even if the processes between the
@@ -108,7 +108,7 @@ async fn start_guest(
     // The first process gets no deadline, because a lease can be renewed, and the sandbox ends
     // with its keeper anyway.
     let underway =
-        core.launch(Ready { context, preparation }, files, TerminalMode::Detached, None)?;
+        core.launch(PreparedRun { context, preparation }, files, TerminalMode::Detached, None)?;
     tokio::spawn(keep_log(said, log));
     let instance =
         ProcessInstance::new(underway, leash).map_err(|source| RunError::Watch { source })?;
@@ -145,7 +145,7 @@ async fn keep_log(mut said: pipe::Receiver, mut log: fs_err::File) {
 }
 
 impl ProcessInstance {
-    pub(super) fn new(underway: Underway, leash: OwnedFd) -> io::Result<ProcessInstance> {
+    pub(super) fn new(underway: RunningTree, leash: OwnedFd) -> io::Result<ProcessInstance> {
         let end = ProcessEnd::of(underway.started.launched.pidfd.try_clone()?)?;
         Ok(ProcessInstance { underway: Some(underway), end, _leash: leash })
     }
@@ -180,7 +180,7 @@ impl ProcessInstance {
 
 /// Tells a process tree to end, without waiting for that. The death of its owner has the same
 /// effect.
-fn end(underway: &Underway) {
+fn end(underway: &RunningTree) {
     if let Some(group) = underway.group.as_ref().filter(|_| underway.ends_by_group) {
         let _ = group.kill(); // the first process also kills what it can
     }

@@ -28,8 +28,8 @@ use super::facets::{KeptSandbox, PortRoute, SandboxFacets, WorkspaceSource};
 use super::instance::{Instance, StopError};
 use super::native::Native;
 use super::process_tree::ProcessInstance;
-use super::{Backend, BackendStart, ProcessLaunch, Question, StartedSandbox, Unavailable};
-use crate::ready::Ready;
+use super::{Backend, BackendStart, ProbeRequest, ProcessLaunch, StartedSandbox, Unavailable};
+use crate::ready::PreparedRun;
 use crate::run::identity;
 use crate::session::{GuestConnector, GuestStream};
 use crate::{Command, Manifest, RunError, StartError};
@@ -102,7 +102,7 @@ impl Instance for RemoteInstance {
 }
 
 impl Backend for RemoteTrial {
-    fn probe(&self, _question: &Question<'_>) -> Result<Capabilities, Unavailable> {
+    fn probe(&self, _question: &ProbeRequest<'_>) -> Result<Capabilities, Unavailable> {
         let support = Clause::ALL.map(|clause| (clause, Support::enforced("the other machine")));
         Ok(Capabilities {
             backend: Name::E2b,
@@ -155,7 +155,8 @@ async fn start(request: BackendStart<'_>) -> Result<StartedSandbox, RunError> {
     let (owner, leash) =
         rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
     let files = files(owner).map_err(failed)?;
-    let tree = core.launch(Ready { context, preparation }, files, TerminalMode::Detached, None)?;
+    let tree =
+        core.launch(PreparedRun { context, preparation }, files, TerminalMode::Detached, None)?;
     let tree = ProcessInstance::new(tree, leash).map_err(failed)?;
     tree.started().await?;
     let instance = Box::new(RemoteInstance { tree: Box::new(tree), _disk: disk });

@@ -82,8 +82,8 @@ impl ExecutionDirectory {
         let session = sandbox.session();
         let name = format!("code-{}", crate::run::identity());
         let mut candidates = Vec::new();
-        // A sandbox that sees its room directory has the host's files. The room is then the best
-        // place, because the room is private and is removed with the sandbox.
+        // A sandbox that sees its own directory has the host's files. The directory is then the
+        // best place, because the sandbox directory is private and is removed with the sandbox.
         let room = sandbox.directory();
         if let Some(room) = room.to_str()
             && session.files().stat(room).await.is_ok()

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ringfence_core::{ExitStatus, Fault};
 
-use crate::{CodeError, Name, RoomError, SessionError};
+use crate::{CodeError, Name, SandboxDirError, SessionError};
 
 /// Reason why an operation on a context failed.
 #[derive(Debug, thiserror::Error)]
@@ -80,7 +80,7 @@ pub enum ContextError {
     Unwritten(#[from] io::Error),
     /// The sandbox is gone, or the notes of its contexts cannot be read.
     #[error(transparent)]
-    Room(#[from] RoomError),
+    Directory(#[from] SandboxDirError),
     /// The language is unknown, or its command is not run on this backend.
     #[error(transparent)]
     Code(#[from] CodeError),
@@ -101,8 +101,8 @@ impl ContextError {
             | ContextError::Unsound { .. } => Fault::User,
             ContextError::NotReady { .. } | ContextError::Nonsense { .. } => Fault::Backend,
             ContextError::Held { .. } | ContextError::Unwritten(_) => Fault::Host,
-            ContextError::Room(RoomError::File { .. }) => Fault::Host,
-            ContextError::Room(_) => Fault::User,
+            ContextError::Directory(SandboxDirError::File { .. }) => Fault::Host,
+            ContextError::Directory(_) => Fault::User,
             ContextError::Code(error) => error.fault(),
             ContextError::Session(error) => error.fault(),
         }
@@ -135,7 +135,7 @@ impl ContextError {
             ContextError::Held { .. } => "end that process, or have it run the code",
             ContextError::Unwritten(_) => "look at the disk of ~/.local/state/ringfence: df -h",
             ContextError::Unsound { .. } => return Vec::new(),
-            ContextError::Room(error) => return vec![error.hint()],
+            ContextError::Directory(error) => return vec![error.hint()],
             ContextError::Code(error) => return error.hints(),
             ContextError::Session(error) => return error.hints(),
         };

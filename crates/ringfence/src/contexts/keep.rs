@@ -13,7 +13,7 @@ use super::notes::{ContextNote, ContextNotes, NotedContext, ProcessTrace};
 use super::process::{HarnessFailure, HarnessProcess, IDLE_TIMEOUT};
 use super::{ContextError, ContextSlot, ContextUse, Contexts, unless_gone};
 use crate::session::Session;
-use crate::{RoomError, SessionError};
+use crate::{SandboxDirError, SessionError};
 
 /// Prefix of the tags of context processes.
 const PROCESS_TAG: &str = "ringfence-context-";
@@ -41,10 +41,13 @@ impl Contexts<'_> {
     async fn take_over(&self) -> Result<Arc<ContextNotes>, ContextError> {
         let (sandbox, name) = (self.sandbox, &self.sandbox.manifest().name);
         if !sandbox.is_up() {
-            return Err(RoomError::Absent { name: name.clone() }.into());
+            return Err(SandboxDirError::Absent { name: name.clone() }.into());
         }
-        let failed =
-            |source| RoomError::File { what: "read the contexts", name: name.clone(), source };
+        let failed = |source| SandboxDirError::File {
+            what: "read the contexts",
+            name: name.clone(),
+            source,
+        };
         let notes =
             ContextNotes::take(&sandbox.directory()).await.map_err(|error| match error.kind() {
                 io::ErrorKind::WouldBlock => ContextError::Held { name: name.clone() },

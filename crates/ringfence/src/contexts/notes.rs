@@ -1,4 +1,4 @@
-//! Notes of contexts that outlive the process that started them: files in the room directory of
+//! Notes of contexts that outlive the process that started them: files in the sandbox directory of
 //! their sandbox.
 
 use std::io::{self, Read, Write};
@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use super::process::HarnessProcess;
 
-/// Directory of the notes, below the room directory.
+/// Directory of the notes, below the sandbox directory.
 const NOTES_DIRECTORY: &str = "contexts";
 /// Suffix of a note's file name; a file without it was not written completely.
 const NOTE_SUFFIX: &str = ".json";
@@ -63,8 +63,8 @@ pub(super) struct ProcessTrace {
 }
 
 impl ContextNotes {
-    /// Locks the notes of the sandbox whose room directory is `room`. Returns an error of the kind
-    /// `WouldBlock` if another process has them.
+    /// Locks the notes of the sandbox whose directory is `room`. Returns an error of the
+    /// kind `WouldBlock` if another process has them.
     pub(super) async fn take(room: &Path) -> io::Result<ContextNotes> {
         let path = room.join(NOTES_DIRECTORY);
         match std::fs::DirBuilder::new().mode(0o700).create(&path) {

@@ -1,6 +1,6 @@
 //! Change of the egress rules of a running sandbox.
 //!
-//! The process that holds a sandbox's gate listens in the room directory of the sandbox for new
+//! The process that holds a sandbox's gate listens in the directory of the sandbox for new
 //! rules. It writes the new rules to a file there, applies them, and then confirms the change.
 //! Therefore the rules in the file are the ones in force, whichever process asked for them and even
 //! if that process has ended.
@@ -19,7 +19,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
-use crate::room::{Manifest, Name, RoomError};
+use crate::sandbox_dir::{Manifest, Name, SandboxDirError};
 use crate::session::{UnixConnector, listen_in};
 use crate::{Sandbox, untrusted};
 
@@ -42,7 +42,7 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 pub enum ChangeError {
     /// The sandbox is not there, or one of its files cannot be read.
     #[error(transparent)]
-    Room(#[from] RoomError),
+    Directory(#[from] SandboxDirError),
     /// The sandbox has no gate: its network is open, or it has none.
     #[error(
         "cannot change what the sandbox `{name}` may reach: its network is {network}, which has no \
@@ -103,7 +103,9 @@ impl ChangeError {
     /// Returns whose move it is after this error.
     pub fn fault(&self) -> Fault {
         match self {
-            ChangeError::Room(RoomError::File { .. }) | ChangeError::Refused { .. } => Fault::Host,
+            ChangeError::Directory(SandboxDirError::File { .. }) | ChangeError::Refused { .. } => {
+                Fault::Host
+            }
             ChangeError::Unreachable { .. } => Fault::Backend,
             _ => Fault::User,
         }
@@ -112,7 +114,7 @@ impl ChangeError {
     /// Returns the next commands to type.
     pub fn hints(&self) -> Vec<String> {
         match self {
-            ChangeError::Room(error) => vec![error.hint()],
+            ChangeError::Directory(error) => vec![error.hint()],
             ChangeError::NoGate { name, .. } => {
                 vec![format!(
                     "make it anew with a gate: ringfence up {name} --replace --allow HOST"
@@ -166,7 +168,7 @@ impl ChangedRules {
     }
 }
 
-/// Reads the rules that replaced those of the start, for the sandbox whose room directory is
+/// Reads the rules that replaced those of the start, for the sandbox whose directory is
 /// `room`. Returns `None` if nobody changed them.
 pub(crate) fn changed(room: &Path) -> io::Result<Option<ChangedRules>> {
     let file = match fs_err::File::open(room.join(RULES_FILE)) {
@@ -240,7 +242,7 @@ pub(super) struct RuleListener {
 }
 
 impl RuleListener {
-    /// Listens in the room directory of a sandbox that was started with `plan`.
+    /// Listens in the sandbox directory of a sandbox that was started with `plan`.
     pub(super) fn listen(room: PathBuf, plan: Plan) -> io::Result<RuleListener> {
         Ok(RuleListener { listener: listen_in(&room, ORDER_SOCKET.as_ref())?, room, plan })
     }
@@ -370,7 +372,7 @@ mod tests {
         }
         drop(UnixConnector::for_socket(room.path(), ORDER_SOCKET).unwrap().open().await.unwrap());
         assert_eq!(changed(room.path()).unwrap(), None);
-        // If the rules cannot be written to the room directory, they are not applied.
+        // If the rules cannot be written to the sandbox directory, they are not applied.
         fs_err::create_dir(room.path().join(TEMPORARY_RULES_FILE)).unwrap();
         let any = Network::only(["127.0.0.1:9".parse().unwrap()]);
         assert!(ask(room.path(), &line(&any)).await.unwrap().is_err());

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{MAX_LISTED_DENIALS, counted, told};
 use crate::Host;
-use crate::room::Rooms;
+use crate::sandbox_dir::SandboxDirs;
 
 /// File name of a log's current part.
 const CURRENT_FILE: &str = "egress.jsonl";
@@ -140,8 +140,8 @@ impl EgressLog {
 
 /// Returns the directory of a sandbox that stays.
 fn directory_of(host: &Host, sandbox: &str) -> Option<PathBuf> {
-    let name = crate::room::Name::new(sandbox).ok()?;
-    Rooms::of(host).ok().map(|rooms| rooms.path(&name))
+    let name = crate::sandbox_dir::Name::new(sandbox).ok()?;
+    SandboxDirs::of(host).ok().map(|rooms| rooms.path(&name))
 }
 
 /// Returns the path of the log of the sandbox with this directory.
@@ -452,7 +452,7 @@ pub fn recorded(host: &Host) -> io::Result<RecordedEvents> {
     for path in [state.join(PREVIOUS_FILE), state.join(CURRENT_FILE)] {
         recorded.add(read_part(&path)?);
     }
-    if let Ok(rooms) = Rooms::of(host) {
+    if let Ok(rooms) = SandboxDirs::of(host) {
         for name in rooms.names() {
             recorded.add(read_numbered(&log_in(&rooms.path(&name)))?);
         }

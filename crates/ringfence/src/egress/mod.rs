@@ -36,8 +36,8 @@ use tokio::time::timeout;
 
 use crate::backends::PrepareError;
 use crate::engine::Core;
-use crate::ready::Context;
-use crate::room::{Name, Rooms};
+use crate::ready::RunContext;
+use crate::sandbox_dir::{Name, SandboxDirs};
 use crate::{RunError, readiness};
 
 pub use change::ChangeError;
@@ -128,7 +128,7 @@ impl Core {
     /// Holds the gate that `awaited` brings, and lets through what the plan of `context` allows.
     pub(crate) fn hold_gate(
         &self,
-        context: &Context,
+        context: &RunContext,
         awaited: GateSource,
     ) -> Result<GateHolder, RunError> {
         let failed = |source| RunError::Setup {
@@ -173,10 +173,10 @@ impl Core {
     }
 
     /// Returns the listener on which the rules of a sandbox that stays can be changed.
-    fn orders(&self, context: &Context) -> io::Result<Option<RuleListener>> {
+    fn orders(&self, context: &RunContext) -> io::Result<Option<RuleListener>> {
         let Some(name) = &context.sandbox else { return Ok(None) };
         let name = Name::new(name).map_err(io::Error::other)?;
-        let rooms = Rooms::of(&self.settings.host).map_err(io::Error::other)?;
+        let rooms = SandboxDirs::of(&self.settings.host).map_err(io::Error::other)?;
         RuleListener::listen(rooms.path(&name), context.plan.clone()).map(Some)
     }
 
@@ -184,7 +184,7 @@ impl Core {
     /// the proxy.
     pub(crate) async fn order_proxy(
         &self,
-        context: &Context,
+        context: &RunContext,
         proxy: RemoteProxy,
     ) -> Result<GateHolder, RunError> {
         let failed = |source| RunError::Setup {
@@ -202,7 +202,7 @@ impl Core {
         started.map_err(failed)
     }
 
-    fn log(&self, context: &Context) -> EgressLog {
+    fn log(&self, context: &RunContext) -> EgressLog {
         let (_, egress) = let_out(context);
         EgressLog::for_sandbox(
             &self.settings.host,
@@ -214,7 +214,7 @@ impl Core {
 }
 
 /// Returns the network of a plan, and its egress rules.
-fn let_out(context: &Context) -> (&Network, &Egress) {
+fn let_out(context: &RunContext) -> (&Network, &Egress) {
     let network = context.plan.policy.network.as_ref();
     let both = network.and_then(|network| Some((network, network.egress()?)));
     both.expect("only a policy that lets something out has a gate or a proxy")

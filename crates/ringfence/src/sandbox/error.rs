@@ -3,7 +3,7 @@
 use ringfence_core::Fault;
 
 use crate::backends::StopError;
-use crate::room::{Name, RoomError};
+use crate::sandbox_dir::{Name, SandboxDirError};
 use crate::session::SessionError;
 use crate::{ContainerError, RunError};
 
@@ -17,9 +17,9 @@ pub enum StartError {
     /// The container could not be made.
     #[error(transparent)]
     Container(#[from] ContainerError),
-    /// The room could not be claimed.
+    /// The sandbox directory could not be claimed.
     #[error(transparent)]
-    Room(#[from] RoomError),
+    Directory(#[from] SandboxDirError),
     /// A sandbox of the same name exists and differs from what is asked for.
     #[error("there is a sandbox `{name}` that differs from what is asked for: {difference}")]
     Different {
@@ -47,9 +47,9 @@ pub enum StartError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// The sandbox does not exist, or its room cannot be read.
+    /// The sandbox does not exist, or its directory cannot be read.
     #[error(transparent)]
-    Room(#[from] RoomError),
+    Directory(#[from] SandboxDirError),
     /// The guest of the sandbox cannot be reached.
     #[error("cannot reach the guest of the sandbox `{name}`")]
     Guest {
@@ -73,8 +73,8 @@ impl StartError {
         match self {
             StartError::Run(error) => error.fault(),
             StartError::Container(error) => error.fault,
-            StartError::Room(RoomError::File { .. }) => Fault::Host,
-            StartError::Room(_) | StartError::Different { .. } => Fault::User,
+            StartError::Directory(SandboxDirError::File { .. }) => Fault::Host,
+            StartError::Directory(_) | StartError::Different { .. } => Fault::User,
             StartError::Attach(error) => error.fault(),
             StartError::Guest { .. } => Fault::Backend,
         }
@@ -85,7 +85,7 @@ impl StartError {
         match self {
             StartError::Run(error) => error.hints(),
             StartError::Container(error) => error.hints.clone(),
-            StartError::Room(error) => vec![error.hint()],
+            StartError::Directory(error) => vec![error.hint()],
             StartError::Different { name, .. } => vec![
                 format!("make it anew: ringfence up {name} --replace"),
                 "or give the new one another name: ringfence up NAME".to_owned(),
@@ -102,8 +102,8 @@ impl AttachError {
     /// Returns the party that has to act on the error.
     pub fn fault(&self) -> Fault {
         match self {
-            AttachError::Room(RoomError::File { .. }) => Fault::Host,
-            AttachError::Room(_) => Fault::User,
+            AttachError::Directory(SandboxDirError::File { .. }) => Fault::Host,
+            AttachError::Directory(_) => Fault::User,
             AttachError::Guest { .. } | AttachError::Stop(_) => Fault::Backend,
         }
     }
@@ -111,7 +111,7 @@ impl AttachError {
     /// Returns commands that the user can type next.
     pub fn hints(&self) -> Vec<String> {
         match self {
-            AttachError::Room(error) => vec![error.hint()],
+            AttachError::Directory(error) => vec![error.hint()],
             AttachError::Guest { name, .. } => {
                 vec![format!("make it anew: ringfence up {name} --replace")]
             }

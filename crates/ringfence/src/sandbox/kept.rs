@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Stopped;
 use crate::backends::{Instance, StopError};
 use crate::egress::GateHolder;
-use crate::room::Room;
+use crate::sandbox_dir::SandboxDir;
 
 /// The resources that the process that started a sandbox holds.
 #[derive(Debug)]
@@ -18,13 +18,17 @@ pub(super) struct Kept {
 #[derive(Debug)]
 struct Held {
     instance: Box<dyn Instance>,
-    room: Room,
+    room: SandboxDir,
     /// Holder of the gate of a container's network.
     _egress: Option<GateHolder>,
 }
 
 impl Kept {
-    pub(super) fn new(instance: Box<dyn Instance>, room: Room, egress: Option<GateHolder>) -> Kept {
+    pub(super) fn new(
+        instance: Box<dyn Instance>,
+        room: SandboxDir,
+        egress: Option<GateHolder>,
+    ) -> Kept {
         let held = Held { instance, room, _egress: egress };
         Kept { held: Mutex::new(Some(held)), ended: Default::default() }
     }
@@ -61,7 +65,7 @@ impl Kept {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Ends the sandbox and removes its room.
+    /// Ends the sandbox and removes its directory.
     pub(super) async fn end(&self) -> Result<Stopped, StopError> {
         let Some(Held { instance, room, _egress }) = self.take() else {
             return Ok(Stopped::default());

@@ -97,8 +97,8 @@ impl GuestConnector for UnixConnector {
     }
 }
 
-/// Listens on a socket in a directory of a room. The socket is bound through a descriptor of the
-/// directory, because the path may be too long for a socket address.
+/// Listens on a socket in a directory of a sandbox directory. The socket is bound through a
+/// descriptor of the directory, because the path may be too long for a socket address.
 pub(crate) fn listen_in(directory: &Path, name: &Path) -> io::Result<OwnedFd> {
     let directory = rustix::fs::open(
         directory,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::SshError;
 use super::directory::{self, PinnedServer, SshDirectory};
-use crate::room::{Name, Rooms};
+use crate::sandbox_dir::{Name, SandboxDirs};
 use crate::{Host, Sandbox};
 
 /// First text of alias files that ringfence made.
@@ -152,7 +152,8 @@ pub fn forget(host: &Host, name: &Name) {
 
 /// Removes the aliases of sandboxes that no process keeps any more.
 pub fn sweep(host: &Host) {
-    let (Some(directory), Some(state), Ok(rooms)) = (aliases(host), state(host), Rooms::of(host))
+    let (Some(directory), Some(state), Ok(rooms)) =
+        (aliases(host), state(host), SandboxDirs::of(host))
     else {
         return;
     };
@@ -184,7 +185,7 @@ fn aliases(host: &Host) -> Option<PathBuf> {
 }
 
 fn state(host: &Host) -> Option<PathBuf> {
-    Rooms::of(host).ok().map(|rooms| rooms.state().to_path_buf())
+    SandboxDirs::of(host).ok().map(|rooms| rooms.state().to_path_buf())
 }
 
 #[cfg(test)]
@@ -292,7 +293,7 @@ mod tests {
         let scene = AliasFixture::new();
         let directory = scene.home.path().join(".ssh/config.d");
         fs_err::create_dir_all(&directory).unwrap();
-        let rooms = Rooms::of(&scene.host).unwrap();
+        let rooms = SandboxDirs::of(&scene.host).unwrap();
         let kept = rooms.claim(Name::new("kept").unwrap()).unwrap();
         for name in ["kept", "gone"] {
             scene.access(name).write_alias(&scene.host, Path::new("/r")).unwrap();

@@ -1,4 +1,4 @@
-//! Files of a sandbox's ssh on the host: a directory in the sandbox's room directory, which is
+//! Files of a sandbox's ssh on the host: a directory in the sandbox's sandbox directory, which is
 //! removed with it.
 
 use std::io;

@@ -25,7 +25,7 @@ use ringfence_linux::{Access, Entry, View};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
 use crate::Host;
-use crate::backends::Site;
+use crate::backends::LaunchInputs;
 use crate::egress::{self, LoadedCredentials};
 use crate::granted::{GrantError, GrantedPath};
 
@@ -165,8 +165,8 @@ pub(crate) fn guards(guarded: &Guarded, shown: &[Entry]) -> Vec<Entry> {
 }
 
 /// Builds the view and the environment of a command.
-pub(crate) fn build(site: &Site<'_>) -> Result<SandboxView, ViewError> {
-    let Site { plan, host, workspace, guarded, .. } = *site;
+pub(crate) fn build(site: &LaunchInputs<'_>) -> Result<SandboxView, ViewError> {
+    let LaunchInputs { plan, host, workspace, guarded, .. } = *site;
     let policy = &plan.policy;
     // At least one page, because a size of 0 means no limit at all (tmpfs(5)).
     let scratch =
@@ -215,7 +215,7 @@ pub(crate) fn build(site: &Site<'_>) -> Result<SandboxView, ViewError> {
 
 /// Tells whether a command may write to a host path under any name inside. The path has no links in
 /// it.
-pub(crate) fn may_write(site: &Site<'_>, path: &Path) -> bool {
+pub(crate) fn may_write(site: &LaunchInputs<'_>, path: &Path) -> bool {
     let workspace = site.workspace;
     // Make this check first, because the check decides about nearly all paths and a view takes
     // longer.
@@ -232,8 +232,8 @@ type Binds = BTreeMap<PathBuf, (PathBuf, Access)>;
 
 /// Returns the parts of the host that a command sees besides the system: toolchains, granted paths
 /// and the workspace.
-fn binds(site: &Site<'_>, home: &Path) -> Result<Binds, ViewError> {
-    let Site { host, workspace, guarded, .. } = *site;
+fn binds(site: &LaunchInputs<'_>, home: &Path) -> Result<Binds, ViewError> {
+    let LaunchInputs { host, workspace, guarded, .. } = *site;
     let mut binds = Binds::new();
     for path in
         toolchains::readable(host, home, site.grants).into_iter().chain(site.shown.iter().cloned())
@@ -351,8 +351,8 @@ fn is_visible(view: &View, path: &Path) -> bool {
 
 /// Returns the environment inside: the variables that programs need, and those that the policy
 /// names.
-fn environment(site: &Site<'_>, view: &View, home: &Path) -> BTreeMap<OsString, OsString> {
-    let Site { plan, host, .. } = *site;
+fn environment(site: &LaunchInputs<'_>, view: &View, home: &Path) -> BTreeMap<OsString, OsString> {
+    let LaunchInputs { plan, host, .. } = *site;
     let mut variables = BTreeMap::new();
     let mut pass = |name: &str| {
         if let Some(value) = host.variables.get(OsStr::new(name)) {

@@ -71,7 +71,7 @@ fn a_sandbox_is_found_by_name_and_used_again_when_it_is_the_same() {
             .start(StartRequest { existing: Existing::Refuse, ..named.clone() })
             .await
             .unwrap_err();
-        assert!(matches!(refused, StartError::Room(_)), "{refused:?}");
+        assert!(matches!(refused, StartError::Directory(_)), "{refused:?}");
         let other =
             StartRequest { policy: named.policy.clone().set_env("A", "1"), ..named.clone() };
         let different = engine.start(other).await.unwrap_err();

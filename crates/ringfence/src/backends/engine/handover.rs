@@ -1,7 +1,7 @@
 //! Handover of the listening socket to a guest in a container.
 //!
-//! The host creates the socket in the sandbox's room and hands it to the guest, so that nothing in
-//! the room has to be writable in the container.
+//! The host creates the socket in the sandbox's directory and hands it to the guest, so that
+//! nothing in the sandbox directory has to be writable in the container.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,11 +29,11 @@ pub(super) struct Handover {
 }
 
 impl Handover {
-    /// Creates the guest's socket in the channel of a room, and listens at `door` for the guest to
-    /// connect.
+    /// Creates the guest's socket in the channel of a sandbox directory, and listens at `door` for
+    /// the guest to connect.
     ///
-    /// A room is accessible only to its owner. The guest reaches `door` through a mount of that one
-    /// file, whatever user the guest runs as.
+    /// A sandbox directory is accessible only to its owner. The guest reaches `door` through a
+    /// mount of that one file, whatever user the guest runs as.
     pub(super) fn at(door: &Path, channel: &Path) -> Result<Handover, Failure> {
         for left in [door.to_path_buf(), channel.join(SOCKET)] {
             let _ = fs_err::remove_file(left); // left by an earlier attempt that failed

@@ -33,7 +33,7 @@ use crate::backends::instance::{HostView, Instance, StopError};
 use crate::backends::process_tree::LOG_SIZE;
 use crate::egress::{LoadedCredentials, WayOut};
 use crate::readiness::ProcessEnd;
-use crate::room::{ContainerManifest, Manifest};
+use crate::sandbox_dir::{ContainerManifest, Manifest};
 use crate::view::Guarded;
 use crate::{ContainerSpec, Host, Preset, ResolvedWorkspace};
 

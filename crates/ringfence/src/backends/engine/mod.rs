@@ -39,11 +39,11 @@ use super::facets::{
     ImageStore, KeptSandbox, PauseControl, PortRoute, SandboxFacets, WorkspaceSource,
 };
 use super::{
-    Backend, BackendStart, ContainerError, Freshness, Question, StartedSandbox, Unavailable,
+    Backend, BackendStart, ContainerError, Freshness, ProbeRequest, StartedSandbox, Unavailable,
 };
 use crate::egress::{GateSource, WayOut};
 use crate::pause::PauseError;
-use crate::room::{NetworkReach, Room, channel_in};
+use crate::sandbox_dir::{NetworkReach, SandboxDir, channel_in};
 use crate::session::UnixConnector;
 use crate::start::named_variables;
 use crate::{ContainerSpec, Host, Preset, StartError};
@@ -98,23 +98,23 @@ pub(super) struct Engine {
     flavour: Flavour,
 }
 
-/// Room of a container, and the paths that belong to it.
+/// SandboxDir of a container, and the paths that belong to it.
 #[derive(Debug, Clone)]
 struct Place {
     /// Name of the sandbox.
     name: String,
-    /// Path of the room.
+    /// Path of the sandbox directory.
     directory: PathBuf,
     /// Directory of the guest's socket.
     channel: PathBuf,
     /// Path of the guest's program.
     guest: PathBuf,
-    /// Directory that contains all rooms.
+    /// Directory that contains all sandbox directories.
     state: PathBuf,
 }
 
 impl Place {
-    fn of(room: &Room) -> Place {
+    fn of(room: &SandboxDir) -> Place {
         Place {
             name: room.name.to_string(),
             directory: room.directory.clone(),
@@ -136,7 +136,7 @@ fn container_name(sandbox: &str) -> String {
 }
 
 impl Backend for Engine {
-    fn probe(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
+    fn probe(&self, question: &ProbeRequest<'_>) -> Result<Capabilities, Unavailable> {
         block_on(probe::capabilities(self.flavour, question))
     }
 
@@ -306,7 +306,7 @@ fn with_defaults(policy: &Policy, spec: &ContainerSpec) -> Policy {
     full
 }
 
-/// Pauses or resumes all processes of a room's container through its engine.
+/// Pauses or resumes all processes of a sandbox directory's container through its engine.
 async fn set_paused(room: &Path, flavour: Flavour, is_to_rest: bool) -> Result<(), ContainerError> {
     let Some(Registration { socket, container, .. }) = Registration::read(room) else {
         return Err(error::Failure::Unregistered.into());

@@ -19,16 +19,16 @@ use super::instance::{Request, start};
 use super::{Place, image};
 use crate::backends::instance::Instance;
 use crate::backends::limits::missing_from_memory;
-use crate::backends::{Freshness, Question, Unavailable};
-use crate::memory::{Memory, Subject};
-use crate::room::{Name, Rooms};
+use crate::backends::{Freshness, ProbeRequest, Unavailable};
+use crate::probe_cache::{ProbeCache, ProbeSubject};
+use crate::sandbox_dir::{Name, SandboxDirs};
 use crate::view::Guarded;
 use crate::{ContainerError, ContainerSpec, Host, Preset, Pull, ResolvedWorkspace, egress};
 
 /// Returns the capabilities of one engine.
 pub(super) async fn capabilities(
     flavour: Flavour,
-    question: &Question<'_>,
+    question: &ProbeRequest<'_>,
 ) -> Result<Capabilities, Unavailable> {
     let client = client::connect_as(question.host, flavour, question.freshness).await;
     let client = client.map_err(|error| Unavailable::from(&error))?;
@@ -36,9 +36,9 @@ pub(super) async fn capabilities(
     let circumstances = Circumstances::of(&client, question.host, workspace);
     let identity =
         Identity::decide(&circumstances, question.container.preset).map_err(unavailable)?;
-    let memory = Memory::of(
+    let memory = ProbeCache::of(
         question.host,
-        Subject::Engine { socket: &client.socket, version: client.version_text() },
+        ProbeSubject::Engine { socket: &client.socket, version: client.version_text() },
     );
     let remembered = memory.note().filter(|_| question.freshness == Freshness::Remembered);
     let evidence = match remembered.and_then(|note| serde_json::from_str(&note).ok()) {
@@ -80,7 +80,7 @@ struct Found {
 
 fn support(
     client: &Client,
-    question: &Question<'_>,
+    question: &ProbeRequest<'_>,
     identity: &Identity,
     Found { limits, swaps, is_version_1 }: Found,
 ) -> BTreeMap<Clause, Support> {
@@ -177,7 +177,7 @@ fn unavailable(failure: Failure) -> Unavailable {
 
 /// Returns the owner of the workspace in question, because the identity of code inside may depend
 /// on the owner.
-fn workspace_owner(question: &Question<'_>) -> Owner {
+fn workspace_owner(question: &ProbeRequest<'_>) -> Owner {
     let Host { user_id, group_id, .. } = *question.host;
     let workspace = question.policy.filesystem.workspace.as_ref();
     let path = workspace.map_or_else(
@@ -190,7 +190,7 @@ fn workspace_owner(question: &Question<'_>) -> Owner {
 /// Creates a container as a sandbox would have it, inspects it, and removes it.
 async fn trial(
     client: &Client,
-    question: &Question<'_>,
+    question: &ProbeRequest<'_>,
     owner: Owner,
 ) -> Result<Found, Unavailable> {
     let info = client.api.info().await;
@@ -205,7 +205,7 @@ async fn trial(
         why: format!("cannot try the engine: {}", crate::chain(error)),
         fix: "look at the permissions of ~/.local/state/ringfence".to_owned(),
     };
-    let rooms = Rooms::of(question.host).map_err(|error| failed(&error))?;
+    let rooms = SandboxDirs::of(question.host).map_err(|error| failed(&error))?;
     let room = rooms.claim(Name::unique()).map_err(|error| failed(&error))?;
     let place = Place::of(&room);
     let tried = match make_workspace(&place, question.host, owner) {

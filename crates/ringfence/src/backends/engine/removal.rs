@@ -14,8 +14,8 @@ use super::image::is_missing;
 use super::proxy_network::ProxyNetwork;
 use super::{LABEL, Place};
 
-/// File of a room that names what to remove after a crash. The file is written before anything is
-/// created.
+/// File of a sandbox directory that names what to remove after a crash. The file is written before
+/// anything is created.
 pub(super) const REGISTRATION: &str = "container.json";
 /// Time within which an engine must complete a request that is retried.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -33,20 +33,20 @@ pub(super) struct Registration {
 }
 
 impl Registration {
-    /// Writes the registration to the room.
+    /// Writes the registration to the sandbox directory.
     pub(super) fn write(&self, place: &Place) -> Result<(), Failure> {
         let text = serde_json::to_vec(self).expect("it has only string keys");
         fs_err::write(place.directory.join(REGISTRATION), text)
             .map_err(|source| Failure::Files { what: "write down what is to be removed", source })
     }
 
-    /// Reads the registration of a room, if it has one.
+    /// Reads the registration of a sandbox directory, if it has one.
     pub(super) fn read(room: &Path) -> Option<Registration> {
         serde_json::from_str(&fs_err::read_to_string(room.join(REGISTRATION)).ok()?).ok()
     }
 }
 
-/// Tells whether an object with these labels was made for a room in `rooms`.
+/// Tells whether an object with these labels was made for a sandbox directory in `rooms`.
 pub(super) fn is_ours(labels: &HashMap<String, String>, rooms: &Path) -> bool {
     labels.get(&format!("{LABEL}state")).map(Path::new) == Some(rooms)
 }
@@ -67,7 +67,8 @@ pub(super) async fn make_way(
             }
         };
     let labels = inspected.config.and_then(|config| config.labels).unwrap_or_default();
-    // This process holds the room of that name, so the process that created the container is dead.
+    // This process holds the sandbox directory of that name, so the process that created the
+    // container is dead.
     if !is_ours(&labels, rooms) {
         return Err(Failure::NameTaken {
             container: container.to_owned(),

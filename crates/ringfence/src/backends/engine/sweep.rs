@@ -12,7 +12,7 @@ use super::proxy_network::ProxyNetwork;
 use super::removal::{Registration, is_ours, make_way, remove};
 use super::{LABEL, container_name, mapped};
 use crate::Host;
-use crate::room::{Name, Rooms};
+use crate::sandbox_dir::{Name, SandboxDirs};
 
 /// Maximum number of passes over an engine's objects.
 const MOST_PASSES: usize = 10;
@@ -21,12 +21,12 @@ const MOST_RETRIES: usize = 3;
 /// Pause between two passes.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Removes the containers of the unused rooms in `rooms`, and no others.
+/// Removes the containers of the unused sandbox directories in `rooms`, and no others.
 pub(super) async fn sweep(flavour: Flavour, host: &Host, rooms: &Path) {
     if host.user_id == 0 {
         mapped::sweep();
     }
-    let Ok(kept) = Rooms::of(host) else { return };
+    let Ok(kept) = SandboxDirs::of(host) else { return };
     let usual = client::connect(host, flavour).await.ok();
     let mut visited: BTreeSet<PathBuf> = BTreeSet::new();
     if let Some(client) = usual {
@@ -43,7 +43,7 @@ pub(super) async fn sweep(flavour: Flavour, host: &Host, rooms: &Path) {
     }
 }
 
-/// Removes what an unused room has registered, at whichever engine that is.
+/// Removes what an unused sandbox directory has registered, at whichever engine that is.
 pub(super) async fn sweep_room(room: &Path) {
     let Some(Registration { socket, container, beside }) = Registration::read(room) else { return };
     for flavour in [Flavour::Podman, Flavour::Docker] {
@@ -59,15 +59,15 @@ pub(super) async fn sweep_room(room: &Path) {
     }
 }
 
-/// Returns the sockets of the engines at which unused rooms have containers.
-fn registered(rooms: &Path, kept: &Rooms) -> Vec<PathBuf> {
+/// Returns the sockets of the engines at which unused sandbox directories have containers.
+fn registered(rooms: &Path, kept: &SandboxDirs) -> Vec<PathBuf> {
     let entries = fs_err::read_dir(rooms).into_iter().flatten().flatten().map(|entry| entry.path());
     let name = |room: &PathBuf| Name::new(room.file_name()?.to_str()?).ok();
     let left = entries.filter(|room| name(room).is_some_and(|name| !kept.is_kept(&name)));
     left.filter_map(|room| Some(Registration::read(&room)?.socket)).collect()
 }
 
-async fn sweep_engine(client: &Client, rooms: &Path, kept: &Rooms) {
+async fn sweep_engine(client: &Client, rooms: &Path, kept: &SandboxDirs) {
     let label = format!("{LABEL}state={}", rooms.display());
     let filters = HashMap::from([("label", vec![label.as_str()])]);
     until_clean(|| sweep_containers(client, &filters, rooms, kept)).await;
@@ -90,12 +90,12 @@ async fn until_clean<E, Pass: Future<Output = Result<usize, E>>>(mut pass: impl 
     }
 }
 
-/// Removes containers of unused rooms. Returns how many were found.
+/// Removes containers of unused sandbox directories. Returns how many were found.
 async fn sweep_containers(
     client: &Client,
     filters: &HashMap<&str, Vec<&str>>,
     rooms: &Path,
-    kept: &Rooms,
+    kept: &SandboxDirs,
 ) -> Result<usize, bollard::errors::Error> {
     let options = ListContainersOptionsBuilder::default().all(true).filters(filters).build();
     let mut found = 0;
@@ -115,12 +115,13 @@ async fn sweep_containers(
     Ok(found)
 }
 
-/// Removes networks of unused rooms with their proxies. Returns how many were removed.
+/// Removes networks of unused sandbox directories with their proxies. Returns how many were
+/// removed.
 async fn sweep_networks(
     client: &Client,
     filters: &HashMap<&str, Vec<&str>>,
     rooms: &Path,
-    kept: &Rooms,
+    kept: &SandboxDirs,
 ) -> Result<usize, bollard::errors::Error> {
     let options = ListNetworksOptionsBuilder::default().filters(filters).build();
     let mut found = 0;
@@ -136,11 +137,11 @@ async fn sweep_networks(
     Ok(found)
 }
 
-/// Returns the sandbox that an object with these labels was made for, if its room is an unused one
-/// in `rooms`.
+/// Returns the sandbox that an object with these labels was made for, if its directory is an unused
+/// one in `rooms`.
 ///
 /// The labels are checked again here, so that ownership does not depend on the engine's filters.
-fn left(labels: &HashMap<String, String>, rooms: &Path, kept: &Rooms) -> Option<Name> {
+fn left(labels: &HashMap<String, String>, rooms: &Path, kept: &SandboxDirs) -> Option<Name> {
     let name = Name::new(labels.get(&format!("{LABEL}name"))?).ok()?;
     (is_ours(labels, rooms) && !kept.is_kept(&name)).then_some(name)
 }

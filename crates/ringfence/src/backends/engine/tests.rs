@@ -16,7 +16,7 @@ use super::identity::Owner;
 use super::instance::{ContainerInstance, Request, start};
 use super::{LABEL, Place, block_on, container_name, image, probe, removal, sweep};
 use crate::backends::instance::Instance;
-use crate::backends::{Freshness, Question};
+use crate::backends::{Freshness, ProbeRequest};
 use crate::granted::{Grants, Locations};
 use crate::session::{Captured, Exec, Session, UnixConnector};
 use crate::view::Guarded;
@@ -30,7 +30,8 @@ const DEV: &str = "ringfence-test-dev";
 const LIMITS: [Clause; 3] = [Clause::Memory, Clause::Cpus, Clause::ProcessCount];
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Engine, its caller, and a home directory of the caller's with a workspace and a room.
+/// Engine, its caller, and a home directory of the caller's with a workspace and a sandbox
+/// directory.
 struct Scene {
     flavour: Flavour,
     host: Host,
@@ -102,7 +103,8 @@ impl Scene {
         }
     }
 
-    /// Removes from the room what its owner would remove before another container is started.
+    /// Removes from the sandbox directory what its owner would remove before another container is
+    /// started.
     fn clear(&self) {
         fs_err::remove_dir_all(self.room("one").join("container")).unwrap();
         fs_err::remove_file(self.room("one").join("channel/guest.sock")).unwrap();

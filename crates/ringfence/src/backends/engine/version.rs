@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::raw;
 use crate::Host;
 use crate::backends::Freshness;
-use crate::memory::{Memory, Subject};
+use crate::probe_cache::{ProbeCache, ProbeSubject};
 
 /// Timeout for a greeting. Without a greeting, the engine is asked for its version.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -49,7 +49,7 @@ impl Asked<'_> {
         let memory = self.memory().await;
         let note = memory
             .as_ref()
-            .and_then(Memory::note)
+            .and_then(ProbeCache::note)
             .filter(|_| self.freshness == Freshness::Remembered);
         if let Some(remembered) = note.and_then(|note| serde_json::from_str(&note).ok()) {
             return Ok(remembered);
@@ -62,9 +62,12 @@ impl Asked<'_> {
         Ok(version)
     }
 
-    async fn memory(&self) -> Option<Memory> {
+    async fn memory(&self) -> Option<ProbeCache> {
         let greeting = timeout(PATIENCE, greeting(self.socket)).await.ok()??;
-        Some(Memory::of(self.host?, Subject::Version { socket: self.socket, greeting: &greeting }))
+        Some(ProbeCache::of(
+            self.host?,
+            ProbeSubject::Version { socket: self.socket, greeting: &greeting },
+        ))
     }
 }
 

@@ -19,8 +19,8 @@ use crate::code::stage::CodeStage;
 use crate::engine::Core;
 use crate::granted::Locations;
 use crate::last_word::{LastWord, Tree};
-use crate::ready::{Prepared, Purpose};
-use crate::run::Underway;
+use crate::ready::{Purpose, RunRoute};
+use crate::run::RunningTree;
 use crate::supervise::{Capture, Watch};
 use crate::view::Guarded;
 use crate::workspace::ResolvedWorkspace;
@@ -55,7 +55,7 @@ pub(super) struct InterpreterRecipe {
 #[derive(Debug)]
 pub(super) struct WarmInterpreter {
     /// Run of the interpreter; dropped before its directory in `stage`.
-    underway: Underway,
+    underway: RunningTree,
     capture: Capture,
     command: Command,
     channel: Arc<OwnedFd>,
@@ -109,7 +109,7 @@ impl WarmInterpreter {
             &recipe.interpreter,
             LintResult::default(),
         )?;
-        let Prepared::Launch(ready) = core.ready(&stage.policy, &stage.command, Purpose::Run)?
+        let RunRoute::Launch(ready) = core.ready(&stage.policy, &stage.command, Purpose::Run)?
         else {
             return Err(CodeError::NotWaiting {
                 why: "in a container none is started beforehand".to_owned(),

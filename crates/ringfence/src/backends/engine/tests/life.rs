@@ -153,7 +153,7 @@ fn each_engine_says_what_it_holds_here() {
         let spec = agent(TINY);
         let launcher = ringfence_linux::Launcher::Here;
         let ask = |freshness| {
-            let question = Question {
+            let question = ProbeRequest {
                 host: &scene.host,
                 launcher: &launcher,
                 policy: &policy,

@@ -1,10 +1,10 @@
-//! The rooms of sandboxes that stay: one directory for each sandbox, below the user's state
+//! The directories of sandboxes that stay: one directory for each sandbox, below the user's state
 //! directory.
 //!
-//! A room belongs to the process that holds its lock. A process that dies releases the lock,
-//! however it dies. So a room whose lock can be taken was left by a crash, and is cleared. Only
-//! ringfence writes to a room: no sandbox can write to it, and only containers see some of its
-//! files, read-only.
+//! A sandbox directory belongs to the process that holds its lock. A process that dies releases the
+//! lock, however it dies. So a sandbox directory whose lock can be taken was left by a crash, and
+//! is cleared. Only ringfence writes to a sandbox directory: no sandbox can write to it, and only
+//! containers see some of its files, read-only.
 
 mod manifest;
 mod name;
@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use crate::Host;
 use crate::guest::Installed;
-use crate::witness::Witness;
+use crate::host_observer::HostObserver;
 pub use manifest::{ContainerManifest, Manifest, NetworkReach, Owner};
 pub use name::{Name, NameError};
 
@@ -30,21 +30,22 @@ const MOMENT: Duration = Duration::from_millis(5);
 /// Longest manifest that is read, in bytes.
 const LONGEST_MANIFEST: u64 = 1 << 20;
 
-/// The room of a sandbox, held by its owner.
+/// The directory of a sandbox, held by its owner.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct SandboxDir {
     pub(crate) name: Name,
     pub(crate) directory: PathBuf,
-    /// The guest's program on the host, which is not removed as long as the room is held.
+    /// The guest's program on the host, which is not removed as long as the sandbox directory is
+    /// held.
     pub(crate) guest: Installed,
-    /// Lock of the room, held as long as this value exists.
+    /// Lock of the sandbox directory, held as long as this value exists.
     _lock: OwnedFd,
 }
 
-/// Reason why an operation on rooms failed.
+/// Reason why an operation on sandbox directories failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum RoomError {
+pub enum SandboxDirError {
     /// The host has no state directory.
     #[error("cannot keep a sandbox: there is no home directory, and XDG_STATE_HOME is not set")]
     Nowhere,
@@ -75,7 +76,7 @@ pub enum RoomError {
         /// Name of the sandbox.
         name: Name,
     },
-    /// An operation on a file of the room failed.
+    /// An operation on a file of the sandbox directory failed.
     #[error("cannot {what} of the sandbox `{name}`")]
     File {
         /// The operation that failed, as a verb and its object.
@@ -87,52 +88,52 @@ pub enum RoomError {
     },
 }
 
-impl RoomError {
+impl SandboxDirError {
     /// Returns the next step for the user.
     pub fn hint(&self) -> String {
         match self {
-            RoomError::Nowhere | RoomError::NotOwn { .. } => {
+            SandboxDirError::Nowhere | SandboxDirError::NotOwn { .. } => {
                 "export XDG_STATE_HOME=/a/directory/of/yours".to_owned()
             }
-            RoomError::Name(_) => "give it another name: ringfence up NAME".to_owned(),
-            RoomError::Taken { name } => {
+            SandboxDirError::Name(_) => "give it another name: ringfence up NAME".to_owned(),
+            SandboxDirError::Taken { name } => {
                 format!(
                     "enter it: ringfence enter {name}; or make it anew: ringfence up {name} --replace"
                 )
             }
-            RoomError::Absent { .. } => {
+            SandboxDirError::Absent { .. } => {
                 "`ringfence ps` lists those that are there; `ringfence up` makes one".to_owned()
             }
-            RoomError::Pending { .. } => {
+            SandboxDirError::Pending { .. } => {
                 "try again in a while; `ringfence ps` lists those that are up".to_owned()
             }
-            RoomError::File { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
+            SandboxDirError::File { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
                 "the disk is full: free some space, or set XDG_STATE_HOME to another".to_owned()
             }
-            RoomError::File { .. } => {
+            SandboxDirError::File { .. } => {
                 "look at the permissions of ~/.local/state/ringfence".to_owned()
             }
         }
     }
 }
 
-/// All rooms of a user.
+/// All sandbox directories of a user.
 #[derive(Debug, Clone)]
-pub(crate) struct Rooms {
+pub(crate) struct SandboxDirs {
     state: PathBuf,
 }
 
-impl Rooms {
-    pub(crate) fn of(host: &Host) -> Result<Rooms, RoomError> {
-        let state = host.state_directory().ok_or(RoomError::Nowhere)?;
+impl SandboxDirs {
+    pub(crate) fn of(host: &Host) -> Result<SandboxDirs, SandboxDirError> {
+        let state = host.state_directory().ok_or(SandboxDirError::Nowhere)?;
         // Files in this directory decide which program is started in a sandbox, and which process
         // is killed.
         if rustix::fs::stat(&state)
             .is_ok_and(|stat| stat.st_uid != host.user_id || stat.st_mode & 0o002 != 0)
         {
-            return Err(RoomError::NotOwn { path: state });
+            return Err(SandboxDirError::NotOwn { path: state });
         }
-        Ok(Rooms { state })
+        Ok(SandboxDirs { state })
     }
 
     /// Returns the directory that contains all of ringfence's state.
@@ -140,17 +141,17 @@ impl Rooms {
         &self.state
     }
 
-    /// Returns the directory that contains the rooms.
+    /// Returns the directory that contains the sandbox directories.
     pub(crate) fn directory(&self) -> PathBuf {
         self.state.join("sandboxes")
     }
 
-    /// Returns the directory of a sandbox's room.
+    /// Returns the directory of a sandbox's directory.
     pub(crate) fn path(&self, name: &Name) -> PathBuf {
         self.directory().join(name.as_str())
     }
 
-    /// Returns the names of all rooms, including those that a crash left.
+    /// Returns the names of all sandbox directories, including those that a crash left.
     pub(crate) fn names(&self) -> Vec<Name> {
         let entries = fs_err::read_dir(self.directory()).into_iter().flatten().flatten();
         let mut names: Vec<Name> =
@@ -171,11 +172,11 @@ impl Rooms {
         }
     }
 
-    /// Takes the room of that name, and removes everything that a crash left in it.
-    pub(crate) fn claim(&self, name: Name) -> Result<Room, RoomError> {
+    /// Takes the sandbox directory of that name, and removes everything that a crash left in it.
+    pub(crate) fn claim(&self, name: Name) -> Result<SandboxDir, SandboxDirError> {
         let failed = |what, name: &Name| {
             let name = name.clone();
-            move |source: io::Error| RoomError::File { what, name, source }
+            move |source: io::Error| SandboxDirError::File { what, name, source }
         };
         make_private(&self.state).map_err(failed("make the directory", &name))?;
         let guest =
@@ -186,18 +187,18 @@ impl Rooms {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
             let lock = match open(directory.join(LOCK), flags, Mode::RUSR | Mode::WUSR) {
                 Ok(lock) => lock,
-                Err(Errno::NOENT) => continue, // the last owner has just removed the room
+                Err(Errno::NOENT) => continue, // the last owner has just removed the sandbox directory
                 Err(error) => return Err(failed("open the lock", &name)(error.into())),
             };
             match take(&lock) {
                 Ok(()) => {}
-                Err(Errno::WOULDBLOCK) => return Err(RoomError::Taken { name }),
+                Err(Errno::WOULDBLOCK) => return Err(SandboxDirError::Taken { name }),
                 Err(error) => return Err(failed("take the lock", &name)(error.into())),
             }
             if !is_at(&lock, &directory.join(LOCK)) {
                 continue; // the lock file was removed before we took the lock
             }
-            let room = Room { name: name.clone(), directory, guest, _lock: lock };
+            let room = SandboxDir { name: name.clone(), directory, guest, _lock: lock };
             // Delete the old manifest first: with the lock held, readers would take it as current.
             room.close();
             for (_, backend) in crate::backends::AVAILABLE {
@@ -213,22 +214,28 @@ impl Rooms {
     }
 
     /// Reads the manifest of a sandbox that a process keeps.
-    pub(crate) fn manifest(&self, name: &Name) -> Result<Manifest, RoomError> {
+    pub(crate) fn manifest(&self, name: &Name) -> Result<Manifest, SandboxDirError> {
         self.open_manifest(name).map(|(manifest, _)| manifest)
     }
 
-    /// Reads the manifest like [`manifest`](Rooms::manifest), and also returns its open file. The
+    /// Reads the manifest like [`manifest`](SandboxDirs::manifest), and also returns its open file. The
     /// file keeps its name until the sandbox ends.
-    pub(crate) fn open_manifest(&self, name: &Name) -> Result<(Manifest, fs_err::File), RoomError> {
+    pub(crate) fn open_manifest(
+        &self,
+        name: &Name,
+    ) -> Result<(Manifest, fs_err::File), SandboxDirError> {
         if !self.is_kept(name) {
-            return Err(RoomError::Absent { name: name.clone() });
+            return Err(SandboxDirError::Absent { name: name.clone() });
         }
-        let failed =
-            |source| RoomError::File { what: "read the manifest", name: name.clone(), source };
+        let failed = |source| SandboxDirError::File {
+            what: "read the manifest",
+            name: name.clone(),
+            source,
+        };
         let file = fs_err::File::open(self.path(name).join(MANIFEST)).map_err(|error| {
             match error.kind() {
                 // The sandbox is starting or ending.
-                io::ErrorKind::NotFound => RoomError::Absent { name: name.clone() },
+                io::ErrorKind::NotFound => SandboxDirError::Absent { name: name.clone() },
                 _ => failed(error),
             }
         })?;
@@ -252,7 +259,7 @@ impl Rooms {
         self.path(name).join(LOG)
     }
 
-    /// Removes the rooms that no process keeps.
+    /// Removes the sandbox directories that no process keeps.
     pub(crate) fn sweep(&self) {
         for name in self.names() {
             if !self.is_kept(&name)
@@ -269,7 +276,7 @@ const MANIFEST: &str = "manifest.json";
 const LOG: &str = "log";
 const CHANNEL: &str = "channel";
 
-impl Room {
+impl SandboxDir {
     /// Returns the directory that contains the guest's socket.
     pub(crate) fn channel(&self) -> PathBuf {
         channel_in(&self.directory)
@@ -280,9 +287,13 @@ impl Room {
         fs_err::OpenOptions::new().create(true).append(true).open(self.directory.join(LOG))
     }
 
-    /// Writes the witness, and then the manifest, completely or not at all.
-    pub(crate) fn write(&self, manifest: &Manifest, witness: Option<&Witness>) -> io::Result<()> {
-        witness.map_or(Ok(()), |witness| witness.write(&self.directory))?;
+    /// Writes the observer, and then the manifest, completely or not at all.
+    pub(crate) fn write(
+        &self,
+        manifest: &Manifest,
+        observer: Option<&HostObserver>,
+    ) -> io::Result<()> {
+        observer.map_or(Ok(()), |observer| observer.write(&self.directory))?;
         let temporary = self.directory.join(".manifest");
         fs_err::write(&temporary, serde_json::to_vec_pretty(manifest)?)?;
         fs_err::rename(&temporary, self.directory.join(MANIFEST))
@@ -294,8 +305,8 @@ impl Room {
         let _ = fs_err::remove_file(self.directory.join(MANIFEST)); // there may be no manifest yet
     }
 
-    /// Removes the room with all its files, and releases it. Returns the paths that the sandbox
-    /// planted.
+    /// Removes the sandbox directory with all its files, and releases it. Returns the paths that
+    /// the sandbox planted.
     pub(crate) fn leave(self) -> Vec<String> {
         let planted = self.planted();
         // The lock file goes last. A process that takes the lock then finds that the lock file is
@@ -309,8 +320,8 @@ impl Room {
     /// Finds the paths that the sandbox planted, and remembers the links of git among them, so that
     /// they mislead no other sandbox.
     fn planted(&self) -> Vec<String> {
-        let witness = Witness::read(&self.directory).ok().flatten();
-        witness.as_ref().map(Witness::planted).unwrap_or_default()
+        let observer = HostObserver::read(&self.directory).ok().flatten();
+        observer.as_ref().map(HostObserver::planted).unwrap_or_default()
     }
 
     /// Removes everything but the lock. The user keeps the egress log.
@@ -378,8 +389,8 @@ pub(crate) fn is_at(file: &OwnedFd, path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    fn rooms(state: &Path) -> Rooms {
-        Rooms { state: state.to_path_buf() }
+    fn rooms(state: &Path) -> SandboxDirs {
+        SandboxDirs { state: state.to_path_buf() }
     }
 
     #[test]
@@ -389,7 +400,7 @@ mod tests {
         let name = Name::new("one").unwrap();
         let room = rooms.claim(name.clone()).unwrap();
         assert!(rooms.is_kept(&name));
-        assert!(matches!(rooms.claim(name.clone()), Err(RoomError::Taken { .. })));
+        assert!(matches!(rooms.claim(name.clone()), Err(SandboxDirError::Taken { .. })));
         room.leave();
         assert!(!rooms.is_kept(&name));
         assert_eq!(rooms.names(), []);
@@ -401,13 +412,13 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let variables = [("XDG_STATE_HOME".into(), place.path().into())].into_iter().collect();
         let host = Host::new(variables, "/".into());
-        let rooms = Rooms::of(&host).unwrap();
+        let rooms = SandboxDirs::of(&host).unwrap();
         rooms.claim(Name::new("one").unwrap()).unwrap().leave();
         let mode = || fs_err::metadata(rooms.state()).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(), 0o700);
-        Rooms::of(&host).unwrap();
+        SandboxDirs::of(&host).unwrap();
         fs_err::set_permissions(rooms.state(), std::fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(matches!(Rooms::of(&host), Err(RoomError::NotOwn { .. })));
+        assert!(matches!(SandboxDirs::of(&host), Err(SandboxDirError::NotOwn { .. })));
     }
 
     #[test]
@@ -420,7 +431,7 @@ mod tests {
         fs_err::write(room.directory.join("manifest.json"), "{").unwrap();
         drop(room); // as a crash does: the lock is released, and nothing is removed
         assert_eq!(rooms.names(), std::slice::from_ref(&name));
-        assert!(matches!(rooms.manifest(&name), Err(RoomError::Absent { .. })));
+        assert!(matches!(rooms.manifest(&name), Err(SandboxDirError::Absent { .. })));
         let again = rooms.claim(name).unwrap();
         assert_eq!(fs_err::read_dir(again.channel()).unwrap().count(), 0);
         drop(again);

@@ -26,7 +26,7 @@ const NAMESPACE_SETTINGS: [&str; 3] = [
 
 /// The thing that was tried.
 #[derive(Debug, Clone, Copy, Hash)]
-pub(crate) enum Subject<'a> {
+pub(crate) enum ProbeSubject<'a> {
     /// Namespaces, made by our own launcher.
     Namespaces,
     /// Bubblewrap, at this path.
@@ -49,15 +49,15 @@ pub(crate) enum Subject<'a> {
 
 /// The mark of one subject, which may not exist.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct ProbeCache {
     mark: Option<PathBuf>,
 }
 
-impl Memory {
+impl ProbeCache {
     /// Finds the mark of `subject`. On a host without a cache directory, nothing is cached.
-    pub(crate) fn of(host: &Host, subject: Subject<'_>) -> Memory {
+    pub(crate) fn of(host: &Host, subject: ProbeSubject<'_>) -> ProbeCache {
         let directory = host.own_directory("XDG_CACHE_HOME", ".cache");
-        Memory {
+        ProbeCache {
             mark: directory.zip(key(host, subject)).map(|(directory, key)| directory.join(key)),
         }
     }
@@ -107,7 +107,7 @@ fn forget_some(directory: &Path) {
     }
 }
 
-fn key(host: &Host, subject: Subject<'_>) -> Option<String> {
+fn key(host: &Host, subject: ProbeSubject<'_>) -> Option<String> {
     let mut hasher = DefaultHasher::new();
     let kernel = rustix::system::uname();
     (kernel.release().to_bytes(), kernel.version().to_bytes(), host.user_id).hash(&mut hasher);
@@ -116,12 +116,12 @@ fn key(host: &Host, subject: Subject<'_>) -> Option<String> {
     fs_err::read_link("/proc/self/ns/user").ok()?.hash(&mut hasher);
     fs_err::read_link("/proc/self/ns/mnt").ok()?.hash(&mut hasher);
     identity(Path::new("/proc/self/exe"))?.hash(&mut hasher);
-    if let Subject::Namespaces | Subject::Bwrap(_) = subject {
+    if let ProbeSubject::Namespaces | ProbeSubject::Bwrap(_) = subject {
         NAMESPACE_SETTINGS.map(|setting| fs_err::read(setting).ok()).hash(&mut hasher);
     }
-    if let Subject::Bwrap(file)
-    | Subject::Engine { socket: file, .. }
-    | Subject::Version { socket: file, .. } = subject
+    if let ProbeSubject::Bwrap(file)
+    | ProbeSubject::Engine { socket: file, .. }
+    | ProbeSubject::Version { socket: file, .. } = subject
     {
         identity(file)?.hash(&mut hasher);
     }

@@ -16,13 +16,13 @@ use crate::session::Ended;
 use crate::view::WatchedPaths;
 use crate::{Manifest, egress};
 
-/// Name of the file of the witness in the directory of its sandbox.
+/// Name of the file of the observer in the directory of its sandbox.
 const FILE: &str = "witness.json";
 
-/// The places at which the host observes a sandbox. They are stored in the sandbox's room, because
-/// commands may be run by other processes than the one that keeps the sandbox.
+/// The places at which the host observes a sandbox. They are stored in the sandbox's directory,
+/// because commands may be run by other processes than the one that keeps the sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Witness {
+pub(crate) struct HostObserver {
     /// Files in which the kernel counts the processes that it killed for lack of memory.
     oom_counters: Vec<PathBuf>,
     /// State at the start of those protected paths that nothing can prevent the sandbox from
@@ -35,13 +35,17 @@ pub(crate) struct Witness {
     tree: Option<ProcessTree>,
 }
 
-impl Witness {
-    pub(crate) fn new(view: HostView, watched: WatchedPaths, egress: Option<PathBuf>) -> Witness {
+impl HostObserver {
+    pub(crate) fn new(
+        view: HostView,
+        watched: WatchedPaths,
+        egress: Option<PathBuf>,
+    ) -> HostObserver {
         // Only UTF-8 can be stored. The kernel's names are UTF-8, and nobody uses a mount point
         // with another name.
         let is_text = |path: &PathBuf| path.to_str().is_some();
         let oom_counters = view.oom_counters.into_iter().filter(is_text).collect();
-        Witness { oom_counters, watched, egress: egress.filter(is_text), tree: view.tree }
+        HostObserver { oom_counters, watched, egress: egress.filter(is_text), tree: view.tree }
     }
 
     /// Returns the process tree of the sandbox, if its processes are visible from here.
@@ -54,9 +58,9 @@ impl Witness {
         self.oom_counters.iter().map(|counter| cgroup::oom_kills(counter)).sum()
     }
 
-    /// Reads the witness in the directory of a sandbox. Returns `None` if there is none: the host
+    /// Reads the observer in the directory of a sandbox. Returns `None` if there is none: the host
     /// cannot observe the sandbox, or an older ringfence started it.
-    pub(crate) fn read(directory: &Path) -> io::Result<Option<Witness>> {
+    pub(crate) fn read(directory: &Path) -> io::Result<Option<HostObserver>> {
         match fs_err::read(directory.join(FILE)) {
             Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -64,7 +68,7 @@ impl Witness {
         }
     }
 
-    /// Writes the witness into the directory of its sandbox.
+    /// Writes the observer into the directory of its sandbox.
     pub(crate) fn write(&self, directory: &Path) -> io::Result<()> {
         fs_err::write(directory.join(FILE), serde_json::to_vec(self)?)
     }
@@ -94,7 +98,7 @@ pub struct Observation {
 /// State of a sandbox before a command, as the host saw it.
 #[derive(Debug)]
 struct HostObservation {
-    witness: Arc<Witness>,
+    observer: Arc<HostObserver>,
     /// Number of processes of the sandbox that had been killed for lack of memory.
     oom_kills: u64,
     /// Number of the last event in the sandbox's egress log.
@@ -103,11 +107,14 @@ struct HostObservation {
 
 impl Observation {
     /// Observes a sandbox before a command, as far as the host can observe it.
-    pub(crate) fn begin(witness: Option<&Arc<Witness>>, manifest: Arc<Manifest>) -> Observation {
-        let before = witness.map(|witness| HostObservation {
-            oom_kills: witness.oom_kills(),
-            logged: witness.egress.as_deref().map_or(0, egress::last_number),
-            witness: Arc::clone(witness),
+    pub(crate) fn begin(
+        observer: Option<&Arc<HostObserver>>,
+        manifest: Arc<Manifest>,
+    ) -> Observation {
+        let before = observer.map(|observer| HostObservation {
+            oom_kills: observer.oom_kills(),
+            logged: observer.egress.as_deref().map_or(0, egress::last_number),
+            observer: Arc::clone(observer),
         });
         Observation { manifest, before }
     }
@@ -127,10 +134,10 @@ impl Observation {
             )
         };
         let mut oom_killed = false;
-        if let Some(HostObservation { witness, oom_kills, logged }) = before {
-            oom_killed = witness.oom_kills() > *oom_kills;
-            meta.denials = witness.denials(manifest.name.as_str(), *logged);
-            meta.planted = witness.planted();
+        if let Some(HostObservation { observer, oom_kills, logged }) = before {
+            oom_killed = observer.oom_kills() > *oom_kills;
+            meta.denials = observer.denials(manifest.name.as_str(), *logged);
+            meta.planted = observer.planted();
         }
         ExecutionResult {
             id: crate::run::identity(),

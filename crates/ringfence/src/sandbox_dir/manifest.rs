@@ -1,4 +1,4 @@
-//! The manifest of a sandbox that stays, stored in its room.
+//! The manifest of a sandbox that stays, stored in its directory.
 
 use std::collections::BTreeMap;
 use std::fmt;
