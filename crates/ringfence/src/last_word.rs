@@ -27,7 +27,7 @@ const PIECE: usize = 4096;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LastWord<'a> {
     channel: &'a OwnedFd,
-    tree: Option<&'a Tree>,
+    tree: Option<&'a CommandTree>,
     was_told: &'a Cell<Option<bool>>,
 }
 
@@ -41,7 +41,7 @@ impl<'a> LastWord<'a> {
     /// once.
     pub(crate) fn on(
         channel: &'a OwnedFd,
-        tree: Option<&'a Tree>,
+        tree: Option<&'a CommandTree>,
         was_told: &'a Cell<Option<bool>>,
     ) -> LastWord<'a> {
         LastWord { channel, tree, was_told }
@@ -64,11 +64,8 @@ impl<'a> LastWord<'a> {
         let (_, length) = received.ok()?;
         let code =
             std::str::from_utf8(&word[..length]).ok().and_then(|word| word.parse::<u8>().ok());
-        let ending = code.zip(self.tree.and_then(Tree::usage)).map(|(code, usage)| CommandEnding {
-            exit_code: Some(code.into()),
-            signal: None,
-            usage,
-            swept: true,
+        let ending = code.zip(self.tree.and_then(CommandTree::usage)).map(|(code, usage)| {
+            CommandEnding { exit_code: Some(code.into()), signal: None, usage, swept: true }
         });
         if ending.is_none() {
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -81,20 +78,20 @@ impl<'a> LastWord<'a> {
 /// A first process and the command. The command is the only child of the first process as long as
 /// nothing runs that the command has started.
 #[derive(Debug)]
-pub(crate) struct Tree {
+pub(crate) struct CommandTree {
     first: ProcProcess,
     command: ProcProcess,
     /// `/proc/PID/status` of the command, which contains its memory usage.
     status: File,
 }
 
-impl Tree {
+impl CommandTree {
     /// Finds a command that has done nothing yet, as the child of a first process.
-    pub(crate) fn of(first: i32) -> Option<Tree> {
+    pub(crate) fn of(first: i32) -> Option<CommandTree> {
         let first = ProcProcess::open(first)?;
         let [command] = first.children(&first.stat()?)?[..] else { return None };
         let status = File::open(format!("/proc/{command}/status")).ok()?;
-        Some(Tree { first, command: ProcProcess::open(command)?, status })
+        Some(CommandTree { first, command: ProcProcess::open(command)?, status })
     }
 
     /// Returns the resource usage of the command. Returns `None` if the command is not alone, or if
@@ -143,7 +140,7 @@ mod tests {
         // The process of the test has threads, and children of other tests. So a shell takes the
         // role of the first process.
         let mut first = process("sleep 600 > /dev/null & trap 'kill $!' EXIT");
-        let usage = Tree::of(first.id().cast_signed()).unwrap().usage();
+        let usage = CommandTree::of(first.id().cast_signed()).unwrap().usage();
         first.stdin.take().unwrap().write_all(b"\n").unwrap();
         first.wait().unwrap();
         assert!(usage.is_some_and(|usage| usage.max_rss > 0), "{usage:?}");

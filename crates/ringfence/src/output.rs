@@ -33,7 +33,7 @@ const FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
 
 /// The head and the tail of a stream.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct KeptOutput {
     head: Vec<u8>,
     head_limit: usize,
     /// Last bytes that were read.
@@ -41,26 +41,26 @@ pub(crate) struct Kept {
     tail_limit: usize,
     /// Bytes after `tail` that are still in pages of the kernel, oldest pipe first. Only the last
     /// pipe receives more.
-    flood: VecDeque<Held>,
+    flood: VecDeque<FloodPipe>,
     nowhere: Option<OwnedFd>,
     total: u64,
 }
 
 /// A pipe that holds pages of a flood.
 #[derive(Debug)]
-struct Held {
+struct FloodPipe {
     reader: OwnedFd,
     writer: OwnedFd,
     capacity: usize,
     bytes: usize,
 }
 
-impl Kept {
+impl KeptOutput {
     /// Returns a value that keeps up to `limit` bytes.
-    pub(crate) fn new(limit: u64) -> Kept {
+    pub(crate) fn new(limit: u64) -> KeptOutput {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let head_limit = limit / 2 + limit % 2;
-        Kept {
+        KeptOutput {
             head: Vec::new(),
             head_limit,
             tail: VecDeque::new(),
@@ -98,7 +98,7 @@ impl Kept {
             }
         }
         if self.flood.is_empty() {
-            self.flood.push_back(Held::new()?);
+            self.flood.push_back(FloodPipe::new()?);
         }
         let last = self.flood.back_mut().expect("one was made above");
         match splice(&pipe, None, &last.writer, None, last.capacity, FLAGS) {
@@ -128,7 +128,7 @@ impl Kept {
             empty = Some(oldest);
         }
         if empty.is_none() && self.flood.len() < MOST_PIPES {
-            empty = Held::new().ok();
+            empty = FloodPipe::new().ok();
         }
         if empty.is_none()
             && let Some(oldest) = self.flood.pop_front()
@@ -136,7 +136,7 @@ impl Kept {
             self.read_all(&oldest)?;
             empty = Some(oldest);
         }
-        self.flood.extend(empty.map(|pipe| Held { bytes: 0, ..pipe }));
+        self.flood.extend(empty.map(|pipe| FloodPipe { bytes: 0, ..pipe }));
         Ok(())
     }
 
@@ -156,7 +156,7 @@ impl Kept {
         Ok(())
     }
 
-    fn read_all(&mut self, held: &Held) -> io::Result<()> {
+    fn read_all(&mut self, held: &FloodPipe) -> io::Result<()> {
         let mut bytes = vec![0; held.bytes];
         let mut read = 0;
         while read < bytes.len() {
@@ -200,12 +200,12 @@ impl Kept {
     }
 }
 
-impl Held {
-    fn new() -> io::Result<Held> {
+impl FloodPipe {
+    fn new() -> io::Result<FloodPipe> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let _ = fcntl_setpipe_size(&writer, HELD); // with less, more of the tail is copied
         let capacity = fcntl_getpipe_size(&writer)?;
-        Ok(Held { reader, writer, capacity, bytes: 0 })
+        Ok(FloodPipe { reader, writer, capacity, bytes: 0 })
     }
 
     /// Drops the bytes that the pipe holds.
@@ -224,7 +224,7 @@ mod tests {
 
     #[track_caller]
     fn check(limit: u64, chunks: &[&str], text: &str, dropped: u64) {
-        let mut kept = Kept::new(limit);
+        let mut kept = KeptOutput::new(limit);
         chunks.iter().for_each(|chunk| kept.push(chunk.as_bytes()));
         assert_eq!(kept.finish().unwrap(), (text.to_owned(), dropped));
     }
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_not_text_are_replaced() {
-        let mut kept = Kept::new(10);
+        let mut kept = KeptOutput::new(10);
         kept.push(b"a\xffb");
         assert_eq!(kept.finish().unwrap(), ("a\u{fffd}b".to_owned(), 0));
     }
@@ -272,7 +272,7 @@ mod tests {
                 io::Write::write_all(&mut writer, part.as_bytes()).unwrap();
             }
         });
-        let mut kept = Kept::new(limit);
+        let mut kept = KeptOutput::new(limit);
         let mut scratch = vec![0; 4096];
         loop {
             match kept.divert(&reader) {

@@ -18,7 +18,9 @@ use crate::engine::Core;
 use crate::probe_cache::{ProbeCache, ProbeSubject};
 use crate::ready::{PreparedRun, RunContext};
 use crate::streams::StreamFailure;
-use crate::supervise::{Capture, End, Foreground, Listener, Outcome, PIPE_SIZE, Watch, supervise};
+use crate::supervise::{
+    Capture, End, Foreground, Listener, Outcome, PIPE_SIZE, SupervisionInputs, supervise,
+};
 use crate::{Command, RunError};
 
 /// Time that the processes of a run that failed have to end.
@@ -71,7 +73,11 @@ impl Core {
         let files = LaunchFiles { stdio, terminal, gate: None, passed };
         let time = ready.context.time();
         let running = self.launch(ready, files, position, time)?;
-        let watch = Watch { foreground: Some(foreground), relays, ..Watch::default() };
+        let watch = SupervisionInputs {
+            foreground: Some(foreground),
+            relays,
+            ..SupervisionInputs::default()
+        };
         let result = running.finish(command, watch, None)?;
         Ok(Attached { status: status(&result), result })
     }
@@ -90,7 +96,11 @@ impl Core {
         let (running, mut capture) = self.launch_captured(ready, passed, time)?;
         running.finish(
             command,
-            Watch { capture: Some(&mut capture), cancel, ..Watch::default() },
+            SupervisionInputs {
+                capture: Some(&mut capture),
+                cancel,
+                ..SupervisionInputs::default()
+            },
             on_output,
         )
     }
@@ -159,7 +169,7 @@ impl RunningTree {
     fn finish(
         mut self,
         command: &Command,
-        watch: Watch<'_>,
+        watch: SupervisionInputs<'_>,
         on_output: Option<Listener<'_>>,
     ) -> Result<ExecutionResult, RunError> {
         // Do this while the command is starting, when nobody waits for it.
@@ -171,7 +181,7 @@ impl RunningTree {
     pub(crate) fn watch(
         &mut self,
         command: &Command,
-        watch: Watch<'_>,
+        watch: SupervisionInputs<'_>,
         on_output: Option<Listener<'_>>,
     ) -> Result<ExecutionResult, RunError> {
         self.watch_to_end(command, watch, on_output).map_err(|error| {
@@ -199,13 +209,17 @@ impl RunningTree {
     fn watch_to_end(
         &mut self,
         command: &Command,
-        watch: Watch<'_>,
+        watch: SupervisionInputs<'_>,
         on_output: Option<Listener<'_>>,
     ) -> Result<ExecutionResult, RunError> {
         let RunningTree { started, context, group, ends_by_group, egress, .. } = self;
         let deadline = context.time().and_then(|time| Instant::now().checked_add(time));
-        let watch =
-            Watch { deadline, group: group.as_ref(), ends_by_group: *ends_by_group, ..watch };
+        let watch = SupervisionInputs {
+            deadline,
+            group: group.as_ref(),
+            ends_by_group: *ends_by_group,
+            ..watch
+        };
         let meta = context.meta(); // made while the command runs, when nobody waits for it
         let mut outcome =
             supervise(started, watch, on_output).map_err(|source| RunError::Watch { source })?;

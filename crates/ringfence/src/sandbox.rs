@@ -31,7 +31,7 @@ use crate::sandbox_dir::{Manifest, Name, SandboxDir, SandboxDirError, SandboxDir
 use crate::session::{Captured, Exec, PortStream, Session, SessionError};
 use crate::{Engine, Existing, Host, Interruption, StartRequest, Stream};
 pub use error::{AttachError, StartError};
-use kept::Kept;
+use kept::OwnedSandbox;
 
 /// Longest time that a command may take if neither the caller nor the policy says otherwise.
 pub const DEFAULT_TIME: Duration = Duration::from_secs(30);
@@ -62,7 +62,7 @@ pub struct Sandbox {
     /// File of the manifest, set when the file is known to describe this sandbox.
     found: Arc<OnceLock<fs_err::File>>,
     /// The resources that keep the sandbox alive, in the process that started it.
-    kept: Option<Arc<Kept>>,
+    kept: Option<Arc<OwnedSandbox>>,
     /// Settings for code that runs in the sandbox.
     code: Arc<CodeSettings>,
     contexts: Arc<KeptContexts>,
@@ -180,7 +180,7 @@ impl Engine {
                 return Err(error);
             }
         };
-        let kept = Arc::new(Kept::new(instance, room, egress));
+        let kept = Arc::new(OwnedSandbox::new(instance, room, egress));
         let sandbox = Sandbox::connect(rooms, manifest, Some(Arc::clone(&kept)))
             .map_err(AttachError::from)?;
         let sandbox = sandbox.with_code(self.core.settings.code.clone());
@@ -231,7 +231,7 @@ impl Sandbox {
     fn connect(
         rooms: SandboxDirs,
         manifest: Manifest,
-        kept: Option<Arc<Kept>>,
+        kept: Option<Arc<OwnedSandbox>>,
     ) -> Result<Sandbox, SandboxDirError> {
         let directory = rooms.path(&manifest.name);
         let attached = backends::get(manifest.backend)

@@ -24,7 +24,7 @@ const PIPEFS_MAGIC: u64 = 0x5049_5045;
 
 /// The way in which a command gets a stream of its caller.
 #[derive(Debug, PartialEq, Eq)]
-enum Handover {
+enum StreamHandover {
     /// Unchanged: the stream leads to no file of the host, or to a file that the sandbox may
     /// change.
     AsItIs,
@@ -50,7 +50,7 @@ pub(crate) struct UnnamedTerminal {
 pub(crate) struct CallerStreams {
     reopened: Vec<(StreamFile, PathBuf)>,
     terminals: Vec<PathBuf>,
-    relayed: Vec<(usize, Handover)>,
+    relayed: Vec<(usize, StreamHandover)>,
 }
 
 impl CallerStreams {
@@ -63,13 +63,13 @@ impl CallerStreams {
         let mut streams = CallerStreams::default();
         for (number, stream) in standard_streams().into_iter().enumerate() {
             match handover(number, stream, may_write, guarded)? {
-                Handover::AsItIs => {}
-                Handover::Terminal(path) => {
+                StreamHandover::AsItIs => {}
+                StreamHandover::Terminal(path) => {
                     if !streams.terminals.contains(&path) {
                         streams.terminals.push(path);
                     }
                 }
-                Handover::Reopened(source) => {
+                StreamHandover::Reopened(source) => {
                     let path = Path::new(DIRECTORY).join(number.to_string());
                     streams.reopened.push((StreamFile { number: number as i32, path }, source));
                 }
@@ -98,10 +98,9 @@ impl CallerStreams {
     /// relays.
     pub(crate) fn relay(&self) -> io::Result<([Option<OwnedFd>; 3], StreamRelays)> {
         let streams = standard_streams();
-        let relayed = self
-            .relayed
-            .iter()
-            .map(|(number, handover)| (*number, streams[*number], *handover == Handover::ToFile));
+        let relayed = self.relayed.iter().map(|(number, handover)| {
+            (*number, streams[*number], *handover == StreamHandover::ToFile)
+        });
         StreamRelays::open(relayed)
     }
 }
@@ -115,26 +114,26 @@ fn handover(
     stream: BorrowedFd<'_>,
     may_write: &dyn Fn(&Path) -> bool,
     guarded: &Guarded,
-) -> Result<Handover, UnnamedTerminal> {
+) -> Result<StreamHandover, UnnamedTerminal> {
     let (Ok(stat), Ok(flags)) = (fstat(stream), fcntl_getfl(stream)) else {
-        return Ok(Handover::AsItIs);
+        return Ok(StreamHandover::AsItIs);
     };
     let relayed = match flags & OFlags::ACCMODE {
-        OFlags::WRONLY => Handover::ToFile,
-        OFlags::RDWR if number > 0 => Handover::ToFile,
-        _ => Handover::FromFile,
+        OFlags::WRONLY => StreamHandover::ToFile,
+        OFlags::RDWR if number > 0 => StreamHandover::ToFile,
+        _ => StreamHandover::FromFile,
     };
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile | FileType::BlockDevice => {}
         FileType::Fifo if !is_nameless_pipe(stream) => {}
         FileType::CharacterDevice => return device_handover(number, stream, &stat, relayed),
-        _ => return Ok(Handover::AsItIs),
+        _ => return Ok(StreamHandover::AsItIs),
     }
     let path = fs_err::read_link(format!("/proc/self/fd/{number}"))
         .ok()
         .filter(|path| leads_to(path, &stat));
     if path.as_ref().is_some_and(|path| may_write(path) && !guarded.guards(path)) {
-        return Ok(Handover::AsItIs);
+        return Ok(StreamHandover::AsItIs);
     }
     let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     let is_read_only = flags & OFlags::ACCMODE == OFlags::RDONLY;
@@ -147,7 +146,7 @@ fn handover(
                 && !guarded.hides(&path)
                 && can_be_opened(&path, &stat) =>
         {
-            Handover::Reopened(path)
+            StreamHandover::Reopened(path)
         }
         _ => relayed,
     })
@@ -159,16 +158,16 @@ fn device_handover(
     number: usize,
     stream: BorrowedFd<'_>,
     stat: &Stat,
-    relayed: Handover,
-) -> Result<Handover, UnnamedTerminal> {
+    relayed: StreamHandover,
+) -> Result<StreamHandover, UnnamedTerminal> {
     match device_kind(stream, stat) {
-        DeviceKind::InEverySandbox => Ok(Handover::AsItIs),
+        DeviceKind::InEverySandbox => Ok(StreamHandover::AsItIs),
         DeviceKind::Terminal => match terminal_path(stream) {
-            Some(path) => Ok(Handover::Terminal(path)),
+            Some(path) => Ok(StreamHandover::Terminal(path)),
             // Only the owner of a terminal can change its mode (chmod(2)), and only if the terminal
             // has a name somewhere.
             None if stat.st_nlink == 0 || stat.st_uid != rustix::process::geteuid().as_raw() => {
-                Ok(Handover::AsItIs)
+                Ok(StreamHandover::AsItIs)
             }
             None => Err(UnnamedTerminal { number: number as i32 }),
         },

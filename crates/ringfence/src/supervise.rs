@@ -18,7 +18,7 @@ use rustix::net::RecvFlags;
 use rustix::process::Signal;
 
 use crate::last_word::LastWord;
-use crate::output::Kept;
+use crate::output::KeptOutput;
 use crate::streams::{StreamFailure, StreamRelays};
 pub(crate) use foreground::Foreground;
 
@@ -54,7 +54,7 @@ pub enum Stream {
 
 /// The events and resources that the supervision of a run handles.
 #[derive(Debug, Default)]
-pub(crate) struct Watch<'a> {
+pub(crate) struct SupervisionInputs<'a> {
     /// Time at which the run must have ended.
     pub(crate) deadline: Option<Instant>,
     /// Pipes of standard output and standard error, and the number of bytes of each that are kept.
@@ -126,7 +126,7 @@ pub(crate) enum End {
 /// State of the supervision of a run.
 struct Supervision<'a> {
     started: &'a StartedSandbox,
-    watch: Watch<'a>,
+    watch: SupervisionInputs<'a>,
     /// End of the run, set when the first process has sent its last report.
     end: Option<End>,
     ending: bool,
@@ -151,7 +151,7 @@ pub(crate) type Listener<'a> = &'a mut dyn FnMut(Stream, &[u8]);
 /// Supervises a run to its end.
 pub(crate) fn supervise<'a>(
     started: &'a StartedSandbox,
-    mut watch: Watch<'a>,
+    mut watch: SupervisionInputs<'a>,
     mut on_output: Option<Listener<'_>>,
 ) -> Result<Outcome, io::Error> {
     let begun = Instant::now();
@@ -163,7 +163,7 @@ pub(crate) fn supervise<'a>(
         }
         None => ([None, None], 0, &mut []),
     };
-    let mut kept = [Kept::new(limit), Kept::new(limit)];
+    let mut kept = [KeptOutput::new(limit), KeptOutput::new(limit)];
     let limits_due =
         watch.group.filter(|group| group.can_lose_limits()).map(|_| begun + LIMIT_CHECK_INTERVAL);
     let relays = std::mem::take(&mut watch.relays);
@@ -226,7 +226,7 @@ pub(crate) fn supervise<'a>(
         }
     }
     run.relays.finish();
-    let [stdout, stderr] = kept.map(Kept::finish);
+    let [stdout, stderr] = kept.map(KeptOutput::finish);
     let (stdout, stderr) = (stdout?, stderr?);
     let end = run.end.unwrap_or(End::Vanished);
     Ok(Outcome {

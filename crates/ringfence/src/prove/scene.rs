@@ -21,7 +21,7 @@ use ringfence_linux::attempt::{
 use ringfence_linux::sys::attempt::{MessageQueue, NamedMessageQueue, SharedSegment, UserKey};
 use rustix::pty::OpenptFlags;
 
-use super::tree::Tree;
+use super::tree::AttemptTree;
 use crate::backends::PrivateDirectory;
 use crate::{Engine, Host};
 
@@ -153,14 +153,14 @@ impl Scene {
     }
 
     /// Creates the files for one attempt, and returns them with the attempt's context.
-    pub(super) fn plant(&self) -> io::Result<(Tree, AttemptContext)> {
-        let tree = Tree::plant(self.directory.path().join(self.next().to_string()))?;
+    pub(super) fn plant(&self) -> io::Result<(AttemptTree, AttemptContext)> {
+        let tree = AttemptTree::plant(self.directory.path().join(self.next().to_string()))?;
         let context = self.context(&tree);
         Ok((tree, context))
     }
 
     /// Returns the context of an attempt that looks for the files of `tree`.
-    pub(super) fn context(&self, tree: &Tree) -> AttemptContext {
+    pub(super) fn context(&self, tree: &AttemptTree) -> AttemptContext {
         let mut context = self.context.clone();
         context.mark = format!("{}-{}", context.name, self.next());
         context.paths.workspace = tree.workspace();

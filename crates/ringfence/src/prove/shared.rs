@@ -3,7 +3,7 @@
 use ringfence_core::{ExecutionResult, Plan, Policy};
 use tokio::runtime::Runtime;
 
-use super::tree::Tree;
+use super::tree::AttemptTree;
 use crate::{Command, Engine, RunError, Sandbox, StartRequest, contained};
 
 /// A sandbox that stays, with the files that attempts in the sandbox may find.
@@ -12,7 +12,7 @@ pub(super) struct Shared {
     runtime: Runtime,
     sandbox: Sandbox,
     plan: Plan,
-    tree: Tree,
+    tree: AttemptTree,
 }
 
 impl Shared {
@@ -21,7 +21,7 @@ impl Shared {
         engine: &Engine,
         policy: Policy,
         plan: Plan,
-        tree: Tree,
+        tree: AttemptTree,
     ) -> Result<Shared, RunError> {
         // The runtime has no thread of its own, because the attempts without a sandbox are forked
         // from this process.
@@ -41,7 +41,7 @@ impl Shared {
     }
 
     /// Returns the files that attempts in the sandbox may find.
-    pub(super) fn tree(&self) -> &Tree {
+    pub(super) fn tree(&self) -> &AttemptTree {
         &self.tree
     }
 

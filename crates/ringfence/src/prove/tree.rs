@@ -12,19 +12,19 @@ use ringfence_linux::attempt::SECRET;
 /// Files of one attempt. Each attempt has its own, because an attempt that gets through changes
 /// them.
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(super) struct AttemptTree {
     root: PathBuf,
     /// Listening socket, open as long as the tree exists.
     _socket: UnixListener,
 }
 
-impl Tree {
+impl AttemptTree {
     /// Patterns of the hidden files of the workspace. The third pattern leads through a link, and
     /// the last into a directory that its owner has closed.
     pub(super) const HIDDEN: [&str; 4] =
         ["hidden.txt", "nested/hidden.txt", "link-to-keys/*.key", "closed/hidden.txt"];
 
-    pub(super) fn plant(root: PathBuf) -> io::Result<Tree> {
+    pub(super) fn plant(root: PathBuf) -> io::Result<AttemptTree> {
         let (workspace, outside) = (root.join("workspace"), root.join("outside"));
         for directory in [
             "nested",
@@ -55,7 +55,7 @@ impl Tree {
         fs::write(workspace.join("team-config"), "[core]\n\thooksPath = team-hooks\n")?;
         fs::write(workspace.join(".git/hooks/pre-commit"), "#!/bin/sh\n")?;
         let socket = UnixListener::bind(outside.join("socket"))?;
-        Ok(Tree { root, _socket: socket })
+        Ok(AttemptTree { root, _socket: socket })
     }
 
     pub(super) fn workspace(&self) -> PathBuf {
@@ -76,7 +76,7 @@ impl Tree {
     }
 }
 
-impl Drop for Tree {
+impl Drop for AttemptTree {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.root); // the proof removes the directory around the tree
     }

@@ -16,7 +16,7 @@ use super::certificate::{Proof, Verdict};
 use super::marked::Marked;
 use super::scene::Scene;
 use super::shared::Shared;
-use super::tree::Tree;
+use super::tree::AttemptTree;
 use super::{Attempt, AttemptOutcome, Observation, unclaimed};
 use crate::backends;
 use crate::{Command, Engine, RunError};
@@ -54,7 +54,7 @@ pub(super) struct Trials<'a> {
 
 /// An attempt that is ready to be made.
 struct Trial {
-    tree: Tree,
+    tree: AttemptTree,
     context: AttemptContext,
     policy: Policy,
     command: Command,
@@ -147,12 +147,13 @@ impl<'a> Trials<'a> {
     }
 
     /// Returns the policy for the files of a tree, which have the same paths inside as outside.
-    fn policy_for(&self, tree: &Tree) -> Policy {
+    fn policy_for(&self, tree: &AttemptTree) -> Policy {
         let mut policy = self.policy.clone().backend(self.plan.backend);
         let (source, destination) = (tree.workspace(), Some(tree.workspace()));
         policy.filesystem.workspace = Some(Workspace { source, destination });
         policy = policy.read(tree.readable()).read(&self.program);
-        let hidden = Tree::HIDDEN.into_iter().map(|text| text.parse().expect("each is a pattern"));
+        let hidden =
+            AttemptTree::HIDDEN.into_iter().map(|text| text.parse().expect("each is a pattern"));
         policy = hidden.fold(policy, Policy::hide);
         let guards = Policy::DEFAULT_PROTECTED.map(PathGlob::literal);
         policy.filesystem.protect.get_or_insert_default().extend(guards);
@@ -163,7 +164,7 @@ impl<'a> Trials<'a> {
         &self,
         attempt: &Attempt,
         context: &AttemptContext,
-        tree: &Tree,
+        tree: &AttemptTree,
     ) -> Result<Command, RunError> {
         let context = serde_json::to_string(context).map_err(io::Error::from).map_err(failed)?;
         let words = ["attempt", attempt.name, "--context", &context];

@@ -10,32 +10,32 @@ use crate::sandbox_dir::SandboxDir;
 
 /// The resources that the process that started a sandbox holds.
 #[derive(Debug)]
-pub(super) struct Kept {
-    held: Mutex<Option<Held>>,
+pub(super) struct OwnedSandbox {
+    held: Mutex<Option<OwnedResources>>,
     pub(super) ended: tokio::sync::watch::Sender<bool>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct OwnedResources {
     instance: Box<dyn Instance>,
     room: SandboxDir,
     /// Holder of the gate of a container's network.
     _egress: Option<GateHolder>,
 }
 
-impl Kept {
+impl OwnedSandbox {
     pub(super) fn new(
         instance: Box<dyn Instance>,
         room: SandboxDir,
         egress: Option<GateHolder>,
-    ) -> Kept {
-        let held = Held { instance, room, _egress: egress };
-        Kept { held: Mutex::new(Some(held)), ended: Default::default() }
+    ) -> OwnedSandbox {
+        let held = OwnedResources { instance, room, _egress: egress };
+        OwnedSandbox { held: Mutex::new(Some(held)), ended: Default::default() }
     }
 
     /// Spawns a task that notices when the sandbox ends by itself, and that ends the sandbox when
     /// its lease ends.
-    pub(super) fn watch(self: &Arc<Kept>, lease: Option<Duration>) {
+    pub(super) fn watch(self: &Arc<OwnedSandbox>, lease: Option<Duration>) {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((ended, room)) =
             held.as_ref().map(|held| (held.instance.ended(), held.room.directory.clone()))
@@ -61,13 +61,13 @@ impl Kept {
         });
     }
 
-    fn take(&self) -> Option<Held> {
+    fn take(&self) -> Option<OwnedResources> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Ends the sandbox and removes its directory.
     pub(super) async fn end(&self) -> Result<Stopped, StopError> {
-        let Some(Held { instance, room, _egress }) = self.take() else {
+        let Some(OwnedResources { instance, room, _egress }) = self.take() else {
             return Ok(Stopped::default());
         };
         room.close();
@@ -78,9 +78,9 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for OwnedSandbox {
     fn drop(&mut self) {
-        let Some(Held { instance, room, _egress }) = self.take() else { return };
+        let Some(OwnedResources { instance, room, _egress }) = self.take() else { return };
         // Use a thread, because ending may take a while, and the caller may be a task that shares
         // its thread with others.
         std::thread::spawn(move || {

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::{Ended, Execution, SessionError};
 use crate::Stream;
-use crate::output::Kept;
+use crate::output::KeptOutput;
 
 /// End of a command, and its output.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,7 +60,7 @@ impl Execution {
         limit: u64,
         mut on_output: impl FnMut(Stream, &[u8]),
     ) -> Result<Captured, SessionError> {
-        let (mut stdout, mut stderr) = (Kept::new(limit), Kept::new(limit));
+        let (mut stdout, mut stderr) = (KeptOutput::new(limit), KeptOutput::new(limit));
         while let Some(chunk) = self.next().await {
             let chunk = chunk?;
             on_output(chunk.stream, &chunk.bytes);
@@ -70,8 +70,9 @@ impl Execution {
             }
         }
         let ended = self.ended()?;
-        let text =
-            |kept: Kept| kept.finish().expect("no pipe was diverted, so none is left to read");
+        let text = |kept: KeptOutput| {
+            kept.finish().expect("no pipe was diverted, so none is left to read")
+        };
         let ((stdout, from_stdout), (stderr, from_stderr)) = (text(stdout), text(stderr));
         let dropped = DroppedBytes { stdout: from_stdout, stderr: from_stderr };
         Ok(Captured { ended, stdout, stderr, dropped })

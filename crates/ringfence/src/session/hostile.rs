@@ -20,15 +20,15 @@ const SOON: Duration = Duration::from_secs(20);
 
 /// A guest that answers each request with its next answer, and then closes the connection or sends
 /// nothing more.
-struct Guest {
+struct HostileGuest {
     _place: TempDir,
     session: Session,
     connections: Arc<AtomicUsize>,
 }
 
-impl Guest {
+impl HostileGuest {
     /// Sets the longest silence that the session accepts.
-    fn patience(mut self, patience: Duration) -> Guest {
+    fn patience(mut self, patience: Duration) -> HostileGuest {
         let transport = Arc::get_mut(&mut self.session.transport).expect("nobody else has it yet");
         transport.patience = patience;
         self
@@ -41,7 +41,7 @@ enum Then {
     Wait,
 }
 
-fn guest(answers: &[&[u8]], then: Then) -> Guest {
+fn guest(answers: &[&[u8]], then: Then) -> HostileGuest {
     let place = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(place.path().join(SOCKET)).unwrap();
     let session = Session::new(Arc::new(UnixConnector::for_guest_in(place.path()).unwrap()));
@@ -54,7 +54,7 @@ fn guest(answers: &[&[u8]], then: Then) -> Guest {
             tokio::spawn(speak(stream, answers.clone(), then));
         }
     });
-    Guest { _place: place, session, connections }
+    HostileGuest { _place: place, session, connections }
 }
 
 async fn speak(mut stream: UnixStream, answers: Vec<Vec<u8>>, then: Then) -> std::io::Result<()> {

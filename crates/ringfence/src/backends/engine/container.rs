@@ -32,7 +32,7 @@ const LOG_SIZE: &str = "8m";
 
 /// Network that a container gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reach {
+pub(super) enum ContainerNetwork {
     /// Loopback interface of the container only.
     Closed,
     /// Loopback, and the connections that the holder of the container's gate lets through.
@@ -45,33 +45,36 @@ pub(super) enum Reach {
     Host,
 }
 
-impl Reach {
+impl ContainerNetwork {
     /// Chooses the network that a policy asks for. Only the `dev` preset may share the host's
     /// network.
-    pub(super) fn of(network: Option<&Network>, spec: &ContainerSpec) -> Result<Reach, Failure> {
+    pub(super) fn of(
+        network: Option<&Network>,
+        spec: &ContainerSpec,
+    ) -> Result<ContainerNetwork, Failure> {
         Ok(match (network, spec.preset) {
-            (Some(Network::Allow(_)), _) if spec.proxy.is_some() => Reach::Proxied,
+            (Some(Network::Allow(_)), _) if spec.proxy.is_some() => ContainerNetwork::Proxied,
             _ if spec.proxy.is_some() => {
                 return Err(Failure::ProxyWithout {
                     mode: network.map_or("closed", Network::mode),
                 });
             }
-            (Some(Network::Open), Preset::Dev) => Reach::Host,
-            (Some(Network::Open), Preset::Agent) => Reach::Open,
-            (Some(Network::Allow(_)), _) => Reach::Gated,
-            (Some(Network::Closed) | None, _) => Reach::Closed,
+            (Some(Network::Open), Preset::Dev) => ContainerNetwork::Host,
+            (Some(Network::Open), Preset::Agent) => ContainerNetwork::Open,
+            (Some(Network::Allow(_)), _) => ContainerNetwork::Gated,
+            (Some(Network::Closed) | None, _) => ContainerNetwork::Closed,
         })
     }
 
     /// Returns the network mode for the engine's API, for the sandbox named `sandbox`.
     fn mode(self, sandbox: &str) -> String {
         match self {
-            Reach::Closed | Reach::Gated => "none".to_owned(),
-            Reach::Proxied => ProxyNetwork::of(sandbox).network,
+            ContainerNetwork::Closed | ContainerNetwork::Gated => "none".to_owned(),
+            ContainerNetwork::Proxied => ProxyNetwork::of(sandbox).network,
             // Not "bridge": a rootless engine has no bridge by default and gives the word another
             // meaning.
-            Reach::Open => "default".to_owned(),
-            Reach::Host => "host".to_owned(),
+            ContainerNetwork::Open => "default".to_owned(),
+            ContainerNetwork::Host => "host".to_owned(),
         }
     }
 
@@ -79,17 +82,22 @@ impl Reach {
     /// can join.
     pub(super) fn describe(self, network: Option<String>) -> NetworkReach {
         match self {
-            Reach::Closed => NetworkReach::Closed,
-            Reach::Gated | Reach::Proxied => NetworkReach::Allowed { network },
-            Reach::Open => NetworkReach::Open,
-            Reach::Host => NetworkReach::Host,
+            ContainerNetwork::Closed => NetworkReach::Closed,
+            ContainerNetwork::Gated | ContainerNetwork::Proxied => {
+                NetworkReach::Allowed { network }
+            }
+            ContainerNetwork::Open => NetworkReach::Open,
+            ContainerNetwork::Host => NetworkReach::Host,
         }
     }
 
     /// Returns the seccomp filter that belongs to this network, as an OCI profile.
     pub(super) fn filter(self) -> String {
-        let sockets =
-            if self == Reach::Host { AllowedSockets::Open } else { AllowedSockets::Private };
+        let sockets = if self == ContainerNetwork::Host {
+            AllowedSockets::Open
+        } else {
+            AllowedSockets::Private
+        };
         oci_profile(FilterProfile { sockets })
     }
 }
@@ -138,7 +146,7 @@ pub(super) struct Parts<'a> {
 
 impl Parts<'_> {
     /// Builds the description of the container.
-    pub(super) fn body(&self, reach: Reach) -> Result<ContainerCreateBody, Failure> {
+    pub(super) fn body(&self, reach: ContainerNetwork) -> Result<ContainerCreateBody, Failure> {
         let directory = text(self.workspace)?;
         if let Some(volume) =
             self.image.volumes.iter().find(|volume| Path::new(volume).starts_with(self.workspace))
@@ -150,7 +158,7 @@ impl Parts<'_> {
         }
         let mut command =
             vec!["--handover", HANDOVER_INSIDE, "--directory", directory, "--leash", LEASH_INSIDE];
-        if reach == Reach::Gated {
+        if reach == ContainerNetwork::Gated {
             command.push("--gate");
         }
         let mut body = ContainerCreateBody {
@@ -168,7 +176,7 @@ impl Parts<'_> {
         Ok(body)
     }
 
-    fn host_config(&self, reach: Reach) -> Result<HostConfig, Failure> {
+    fn host_config(&self, reach: ContainerNetwork) -> Result<HostConfig, Failure> {
         let limits = &self.plan.policy.limits;
         let is_set =
             |clause| self.plan.held.get(&clause).is_some_and(|support| !support.is_absent());
@@ -394,9 +402,12 @@ mod tests {
     #[test]
     fn only_a_persons_own_environment_shares_the_hosts_network_and_only_when_it_is_open() {
         let reach = |network: Option<Network>, preset| {
-            Reach::of(network.as_ref(), &ContainerSpec { preset, ..ContainerSpec::default() })
-                .unwrap()
-                .mode("demo")
+            ContainerNetwork::of(
+                network.as_ref(),
+                &ContainerSpec { preset, ..ContainerSpec::default() },
+            )
+            .unwrap()
+            .mode("demo")
         };
         assert_eq!(reach(Some(Network::Open), Preset::Dev), "host");
         assert_eq!(reach(Some(Network::Open), Preset::Agent), "default");
@@ -413,7 +424,7 @@ mod tests {
             proxy: Some("/usr/bin/ringfence".to_owned()),
             ..ContainerSpec::default()
         };
-        let reach = |network: Network| Reach::of(Some(&network), &spec);
+        let reach = |network: Network| ContainerNetwork::of(Some(&network), &spec);
         assert_eq!(reach(Network::only([])).unwrap().mode("demo"), "sandbox-net-demo");
         for (network, expected) in [(Network::Open, "open"), (Network::Closed, "closed")] {
             let refused = reach(network);

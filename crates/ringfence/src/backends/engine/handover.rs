@@ -1,4 +1,4 @@
-//! Handover of the listening socket to a guest in a container.
+//! GuestHandover of the listening socket to a guest in a container.
 //!
 //! The host creates the socket in the sandbox's directory and hands it to the guest, so that
 //! nothing in the sandbox directory has to be writable in the container.
@@ -13,7 +13,7 @@ use rustix::process::Pid;
 use tokio::io::Interest;
 use tokio::net::UnixListener;
 
-use super::container::Reach;
+use super::container::ContainerNetwork;
 use super::error::Failure;
 use crate::session::SOCKET;
 use crate::session::listen_in;
@@ -21,25 +21,28 @@ use crate::session::listen_in;
 /// Socket to be handed to the first process that connects. At that time, only the guest runs in the
 /// container.
 #[derive(Debug)]
-pub(super) struct Handover {
+pub(super) struct GuestHandover {
     /// Listener to which the guest connects.
     door: UnixListener,
     /// Socket that the guest receives.
     socket: OwnedFd,
 }
 
-impl Handover {
+impl GuestHandover {
     /// Creates the guest's socket in the channel of a sandbox directory, and listens at `door` for
     /// the guest to connect.
     ///
     /// A sandbox directory is accessible only to its owner. The guest reaches `door` through a
     /// mount of that one file, whatever user the guest runs as.
-    pub(super) fn at(door: &Path, channel: &Path) -> Result<Handover, Failure> {
+    pub(super) fn at(door: &Path, channel: &Path) -> Result<GuestHandover, Failure> {
         for left in [door.to_path_buf(), channel.join(SOCKET)] {
             let _ = fs_err::remove_file(left); // left by an earlier attempt that failed
         }
         let make = || {
-            Ok(Handover { door: self::door(door)?, socket: listen_in(channel, SOCKET.as_ref())? })
+            Ok(GuestHandover {
+                door: self::door(door)?,
+                socket: listen_in(channel, SOCKET.as_ref())?,
+            })
         };
         make().map_err(|source| Failure::Files { what: "listen for the guest", source })
     }
@@ -48,12 +51,15 @@ impl Handover {
     /// if `reach` asks for a gate. Then `door` no longer accepts connections.
     ///
     /// The process ID is `None` if the guest is in a pid namespace that cannot be seen from here.
-    pub(super) async fn done(self, reach: Reach) -> Result<(Option<Pid>, Option<Gate>), Failure> {
+    pub(super) async fn done(
+        self,
+        reach: ContainerNetwork,
+    ) -> Result<(Option<Pid>, Option<Gate>), Failure> {
         let hand = async || -> io::Result<(Option<Pid>, Option<Gate>)> {
             let (guest, _) = self.door.accept().await?;
             fd_passing::send(&guest, b"!", &[self.socket.as_fd()])?;
             let process = guest.peer_cred()?.pid().and_then(Pid::from_raw);
-            if reach != Reach::Gated {
+            if reach != ContainerNetwork::Gated {
                 return Ok((process, None));
             }
             // `async_io` retries: tokio may report the socket as readable when it is not.
@@ -87,9 +93,9 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let (door, channel) = (place.path().join("handover"), place.path().join("channel"));
         fs_err::create_dir(&channel).unwrap();
-        let handover = Handover::at(&door, &channel).unwrap();
+        let handover = GuestHandover::at(&door, &channel).unwrap();
         let guest = net::UnixStream::connect(&door).unwrap();
-        let (process, gate) = handover.done(Reach::Closed).await.unwrap();
+        let (process, gate) = handover.done(ContainerNetwork::Closed).await.unwrap();
         assert_eq!(process, Some(rustix::process::getpid()));
         assert!(gate.is_none());
         assert!(net::UnixStream::connect(&door).is_err(), "nobody is there any more");
@@ -110,14 +116,14 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let (door, channel) = (place.path().join("handover"), place.path().join("channel"));
         fs_err::create_dir(&channel).unwrap();
-        let handover = Handover::at(&door, &channel).unwrap();
+        let handover = GuestHandover::at(&door, &channel).unwrap();
         let guest = net::UnixStream::connect(&door).unwrap();
         let making = std::thread::spawn(move || {
             fd_passing::receive(&guest, &mut [0]).unwrap();
             let gate = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             fd_passing::send(&guest, &[0], &[gate.as_fd()]).unwrap();
         });
-        let (_, gate) = handover.done(Reach::Gated).await.unwrap();
+        let (_, gate) = handover.done(ContainerNetwork::Gated).await.unwrap();
         assert!(gate.is_some());
         making.join().unwrap();
     }

@@ -12,13 +12,13 @@ use crate::{Host, Preset};
 
 /// User and group that images usually create for people. Ringfence's own images use the same user
 /// and group.
-const USUAL: Owner = Owner { user: 1000, group: 1000 };
+const USUAL: FileOwner = FileOwner { user: 1000, group: 1000 };
 /// First version of Podman that can map the caller to any chosen user inside.
 const WITH_CHOSEN_IDS: Version = Version::new(4, 3, 0);
 
 /// Numeric IDs of a user and a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Owner {
+pub(super) struct FileOwner {
     pub(super) user: u32,
     pub(super) group: u32,
 }
@@ -31,12 +31,12 @@ pub(super) struct Identity {
     /// Home directory of the user inside.
     pub(super) home: &'static str,
     /// Numeric IDs of the user inside.
-    pub(super) inside: Owner,
+    pub(super) inside: FileOwner,
     /// User namespace mode that the engine is asked for.
     pub(super) namespace: Option<String>,
-    /// Owner on the host of the files that the user inside creates and owns, if mounts must
+    /// FileOwner on the host of the files that the user inside creates and owns, if mounts must
     /// translate owners.
-    pub(super) mapped: Option<Owner>,
+    pub(super) mapped: Option<FileOwner>,
 }
 
 /// Facts that the identity depends on.
@@ -45,26 +45,26 @@ pub(super) struct Circumstances {
     pub(super) flavour: Flavour,
     pub(super) engine_user: u32,
     pub(super) engine_version: Option<Version>,
-    pub(super) caller: Owner,
-    pub(super) workspace: Owner,
+    pub(super) caller: FileOwner,
+    pub(super) workspace: FileOwner,
 }
 
-impl Owner {
+impl FileOwner {
     /// Returns the owner of a file.
-    pub(super) fn of(path: &Path) -> Result<Owner, Failure> {
+    pub(super) fn of(path: &Path) -> Result<FileOwner, Failure> {
         let metadata = fs_err::metadata(path)
             .map_err(|source| Failure::Files { what: "look at the workspace", source })?;
-        Ok(Owner { user: metadata.uid(), group: metadata.gid() })
+        Ok(FileOwner { user: metadata.uid(), group: metadata.gid() })
     }
 }
 
 impl Circumstances {
-    pub(super) fn of(client: &Client, host: &Host, workspace: Owner) -> Circumstances {
+    pub(super) fn of(client: &Client, host: &Host, workspace: FileOwner) -> Circumstances {
         Circumstances {
             flavour: client.flavour,
             engine_user: client.user_id,
             engine_version: client.version_number(),
-            caller: Owner { user: host.user_id, group: host.group_id },
+            caller: FileOwner { user: host.user_id, group: host.group_id },
             workspace,
         }
     }
@@ -117,7 +117,7 @@ impl Identity {
 
     /// Returns the contents of an `/etc/passwd` that gives the user a name.
     pub(super) fn passwd(&self, shell: &str) -> String {
-        let Identity { name, home, inside: Owner { user, group }, .. } = self;
+        let Identity { name, home, inside: FileOwner { user, group }, .. } = self;
         format!(
             "root:x:0:0:root:/root:/bin/sh\n{name}:x:{user}:{group}:{name}:{home}:{shell}\n\
              nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
@@ -134,15 +134,15 @@ impl Identity {
 mod tests {
     use super::*;
 
-    const ME: Owner = Owner { user: 1001, group: 1002 };
-    const ROOT: Owner = Owner { user: 0, group: 0 };
+    const ME: FileOwner = FileOwner { user: 1001, group: 1002 };
+    const ROOT: FileOwner = FileOwner { user: 0, group: 0 };
 
     fn decide(
         flavour: Flavour,
         engine_user: u32,
         version: &str,
-        caller: Owner,
-        workspace: Owner,
+        caller: FileOwner,
+        workspace: FileOwner,
     ) -> Identity {
         try_to_decide(flavour, engine_user, version, caller, workspace).unwrap()
     }
@@ -151,8 +151,8 @@ mod tests {
         flavour: Flavour,
         engine_user: u32,
         version: &str,
-        caller: Owner,
-        workspace: Owner,
+        caller: FileOwner,
+        workspace: FileOwner,
     ) -> Result<Identity, Failure> {
         let engine_version = Version::parse(version);
         let circumstances =

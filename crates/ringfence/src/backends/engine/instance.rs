@@ -18,11 +18,11 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::time::{sleep, timeout};
 
 use super::client::Client;
-use super::container::{Parts, Reach};
+use super::container::{ContainerNetwork, Parts};
 use super::error::{Failure, printable};
 use super::evidence::{Evidence, Expected, limit_files};
-use super::handover::Handover;
-use super::identity::{Circumstances, Identity, Owner};
+use super::handover::GuestHandover;
+use super::identity::{Circumstances, FileOwner, Identity};
 use super::image::{self, is_missing};
 use super::mapped::Mapped;
 use super::mounts::{self, OwnFiles};
@@ -64,7 +64,7 @@ pub(super) struct ContainerInstance {
     beside: Option<ProxyNetwork>,
     manifest: ContainerManifest,
     evidence: Evidence,
-    guest: Option<Guest>,
+    guest: Option<ContainerGuest>,
     /// Egress connection of the container's network, until it is taken.
     way_out: Option<WayOut>,
     /// File in which the kernel counts processes of the container that it killed for lack of
@@ -77,7 +77,7 @@ pub(super) struct ContainerInstance {
 
 /// First process of a container.
 #[derive(Debug)]
-struct Guest {
+struct ContainerGuest {
     /// Process ID in this pid namespace. The number that the engine reports may be from another pid
     /// namespace.
     pid: Pid,
@@ -85,12 +85,12 @@ struct Guest {
     end: ProcessEnd,
 }
 
-impl Guest {
-    fn of(pid: Option<Pid>) -> Result<Guest, Failure> {
+impl ContainerGuest {
+    fn of(pid: Option<Pid>) -> Result<ContainerGuest, Failure> {
         let pid = pid.ok_or(Failure::Unseen)?;
         let end =
             pidfd_open(pid, PidfdFlags::NONBLOCK).map_err(Into::into).and_then(ProcessEnd::of);
-        Ok(Guest {
+        Ok(ContainerGuest {
             pid,
             end: end.map_err(|source| Failure::Files { what: "watch the guest", source })?,
         })
@@ -112,11 +112,11 @@ pub(super) async fn start(
 
     let image = image::provide(&client, spec, &mut |_| {}).await?;
     let identity = Identity::decide(
-        &Circumstances::of(&client, host, Owner::of(&workspace.source)?),
+        &Circumstances::of(&client, host, FileOwner::of(&workspace.source)?),
         spec.preset,
     )?;
-    let reach = Reach::of(plan.policy.network.as_ref(), spec)?;
-    let beside = (reach == Reach::Proxied).then(|| ProxyNetwork::of(&place.name));
+    let reach = ContainerNetwork::of(plan.policy.network.as_ref(), spec)?;
+    let beside = (reach == ContainerNetwork::Proxied).then(|| ProxyNetwork::of(&place.name));
     if beside.is_some() && request.sealed.is_some() {
         return Err(Failure::ProxyWithCredentials);
     }
@@ -128,7 +128,7 @@ pub(super) async fn start(
         binds.extend(mounts::trust(place, sealed)?);
     }
     let expected = Expected::note(&binds)?;
-    let handover = Handover::at(&files.handover, &place.channel)?;
+    let handover = GuestHandover::at(&files.handover, &place.channel)?;
     let mapped = match identity.mapped {
         Some(owner) => Mapped::mount(&mut binds, owner, identity.inside)?,
         None => Mapped::default(),
@@ -218,7 +218,7 @@ pub(super) async fn start(
     });
     let handed = come_up("guest", instance.client(), &instance.container, handover.done(reach));
     let (guest, gate) = handed.await?;
-    instance.guest = Some(Guest::of(guest)?);
+    instance.guest = Some(ContainerGuest::of(guest)?);
     instance.way_out = instance.way_out.take().or(gate.map(WayOut::Gate));
     // No code of the caller's runs yet, so the process that connected is our guest, which waits for
     // orders.

@@ -16,7 +16,7 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, ope
 use rustix::process::{Pid, test_kill_process};
 
 use super::error::Failure;
-use super::identity::Owner;
+use super::identity::FileOwner;
 use super::mounts::Bind;
 
 /// Directory of the mount points. The directory belongs to root, because only root uses these
@@ -32,7 +32,11 @@ pub(super) struct Mapped {
 impl Mapped {
     /// Mounts the sources of the caller's `binds` with translated owners, and replaces the sources
     /// with these mounts.
-    pub(super) fn mount(binds: &mut [Bind], from: Owner, to: Owner) -> Result<Mapped, Failure> {
+    pub(super) fn mount(
+        binds: &mut [Bind],
+        from: FileOwner,
+        to: FileOwner,
+    ) -> Result<Mapped, Failure> {
         let failed =
             |source| Failure::Files { what: "have root's files belong to the user inside", source };
         sweep();

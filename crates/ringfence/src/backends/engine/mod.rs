@@ -88,13 +88,13 @@ const PROCESSES: u32 = 1024;
 const OWN_PROCESSES: i64 = 3;
 
 /// Backend for the Docker engine.
-pub(super) static DOCKER: Engine = Engine { flavour: Flavour::Docker };
+pub(super) static DOCKER: ContainerEngine = ContainerEngine { flavour: Flavour::Docker };
 /// Backend for the Podman engine.
-pub(super) static PODMAN: Engine = Engine { flavour: Flavour::Podman };
+pub(super) static PODMAN: ContainerEngine = ContainerEngine { flavour: Flavour::Podman };
 
 /// Backend that creates containers.
 #[derive(Debug)]
-pub(super) struct Engine {
+pub(super) struct ContainerEngine {
     flavour: Flavour,
 }
 
@@ -135,7 +135,7 @@ fn container_name(sandbox: &str) -> String {
     format!("{PREFIX}{sandbox}")
 }
 
-impl Backend for Engine {
+impl Backend for ContainerEngine {
     fn probe(&self, question: &ProbeRequest<'_>) -> Result<Capabilities, Unavailable> {
         block_on(probe::capabilities(self.flavour, question))
     }
@@ -192,7 +192,7 @@ impl Backend for Engine {
     }
 }
 
-impl Engine {
+impl ContainerEngine {
     async fn start_container(
         &self,
         request: BackendStart<'_>,
@@ -251,7 +251,7 @@ impl PauseControl for EnginePause {
     }
 }
 
-impl ImageStore for Engine {
+impl ImageStore for ContainerEngine {
     fn provide<'a>(
         &'a self,
         host: &'a Host,

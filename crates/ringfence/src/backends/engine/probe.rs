@@ -11,10 +11,10 @@ use ringfence_linux::gate::GateKind;
 use rustix::process::Pid;
 
 use super::client::{self, Client, Flavour};
-use super::container::{Reach, capabilities as left_to};
+use super::container::{ContainerNetwork, capabilities as left_to};
 use super::error::Failure;
 use super::evidence::Evidence;
-use super::identity::{Circumstances, Identity, Owner};
+use super::identity::{Circumstances, FileOwner, Identity};
 use super::instance::{Request, start};
 use super::{Place, image};
 use crate::backends::instance::Instance;
@@ -105,14 +105,18 @@ fn support(
             "the number of files is not bounded: the engine sets the size of a tmpfs alone",
         ),
     };
-    let ipc = match Reach::of(question.policy.network.as_ref(), question.container) {
-        Ok(Reach::Host) => Support::weaker(
+    let ipc = match ContainerNetwork::of(question.policy.network.as_ref(), question.container) {
+        Ok(ContainerNetwork::Host) => Support::weaker(
             "with the host's network, abstract Unix sockets of the host can be reached",
         ),
         // Unsupported combinations are refused when the container is created.
-        Ok(Reach::Open | Reach::Closed | Reach::Gated | Reach::Proxied) | Err(_) => {
-            Support::enforced("ipc+network namespace+seccomp")
-        }
+        Ok(
+            ContainerNetwork::Open
+            | ContainerNetwork::Closed
+            | ContainerNetwork::Gated
+            | ContainerNetwork::Proxied,
+        )
+        | Err(_) => Support::enforced("ipc+network namespace+seccomp"),
     };
     let user = if identity.namespace.is_some() { "user namespace+" } else { "" };
     let left = left_to(question.container, client).unwrap_or_default();
@@ -177,21 +181,21 @@ fn unavailable(failure: Failure) -> Unavailable {
 
 /// Returns the owner of the workspace in question, because the identity of code inside may depend
 /// on the owner.
-fn workspace_owner(question: &ProbeRequest<'_>) -> Owner {
+fn workspace_owner(question: &ProbeRequest<'_>) -> FileOwner {
     let Host { user_id, group_id, .. } = *question.host;
     let workspace = question.policy.filesystem.workspace.as_ref();
     let path = workspace.map_or_else(
         || question.host.directory.clone(),
         |named| question.host.absolute(&named.source),
     );
-    Owner::of(&path).unwrap_or(Owner { user: user_id, group: group_id })
+    FileOwner::of(&path).unwrap_or(FileOwner { user: user_id, group: group_id })
 }
 
 /// Creates a container as a sandbox would have it, inspects it, and removes it.
 async fn trial(
     client: &Client,
     question: &ProbeRequest<'_>,
-    owner: Owner,
+    owner: FileOwner,
 ) -> Result<Found, Unavailable> {
     let info = client.api.info().await;
     let info = info.map_err(|source| {
@@ -220,7 +224,7 @@ async fn trial(
     tried.map(|limits| Found { limits, swaps, is_version_1 })
 }
 
-fn make_workspace(place: &Place, host: &Host, owner: Owner) -> std::io::Result<PathBuf> {
+fn make_workspace(place: &Place, host: &Host, owner: FileOwner) -> std::io::Result<PathBuf> {
     let workspace = place.directory.join("workspace");
     fs_err::create_dir(&workspace)?;
     if host.user_id == 0 {

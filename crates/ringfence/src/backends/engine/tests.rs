@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::client::{Client, Flavour, connect};
 use super::error::Failure;
-use super::identity::Owner;
+use super::identity::FileOwner;
 use super::instance::{ContainerInstance, Request, start};
 use super::{LABEL, Place, block_on, container_name, image, probe, removal, sweep};
 use crate::backends::instance::Instance;
@@ -32,16 +32,16 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Engine, its caller, and a home directory of the caller's with a workspace and a sandbox
 /// directory.
-struct Scene {
+struct EngineFixture {
     flavour: Flavour,
     host: Host,
     home: TempDir,
 }
 
-impl Scene {
+impl EngineFixture {
     /// Creates a scene with the engine that `variable` names. `caller` calls the engine, and
     /// `owner` owns the workspace.
-    fn new(flavour: Flavour, variable: &str, caller: Owner, owner: Owner) -> Scene {
+    fn new(flavour: Flavour, variable: &str, caller: FileOwner, owner: FileOwner) -> EngineFixture {
         let address = std::env::var(variable).expect("the need was met");
         let home = TempDir::new_in("/var/tmp").unwrap();
         let name = match flavour {
@@ -52,7 +52,7 @@ impl Scene {
             BTreeMap::from([(name.into(), address.into()), ("HOME".into(), home.path().into())]);
         let mut host = Host::new(variables, home.path().join("workspace"));
         (host.user_id, host.group_id) = (caller.user, caller.group);
-        let scene = Scene { flavour, host, home };
+        let scene = EngineFixture { flavour, host, home };
         for directory in [scene.workspace(), scene.room("one"), scene.room("one").join("channel")] {
             fs_err::create_dir_all(directory).unwrap();
         }
@@ -181,11 +181,11 @@ impl Scene {
     }
 }
 
-const ROOT: Owner = Owner { user: 0, group: 0 };
+const ROOT: FileOwner = FileOwner { user: 0, group: 0 };
 
-fn ordinary() -> Owner {
+fn ordinary() -> FileOwner {
     let user = User::for_tests().unwrap();
-    Owner { user: user.uid, group: user.gid }
+    FileOwner { user: user.uid, group: user.gid }
 }
 
 fn agent(image: &str) -> ContainerSpec {
@@ -200,20 +200,30 @@ fn developer() -> ContainerSpec {
     ContainerSpec { preset: Preset::Dev, ..agent(DEV) }
 }
 
-fn on_docker(caller: Owner, owner: Owner) -> Scene {
-    Scene::new(Flavour::Docker, ringfence_test_ledger::engine::DOCKER_VARIABLE, caller, owner)
+fn on_docker(caller: FileOwner, owner: FileOwner) -> EngineFixture {
+    EngineFixture::new(
+        Flavour::Docker,
+        ringfence_test_ledger::engine::DOCKER_VARIABLE,
+        caller,
+        owner,
+    )
 }
 
-fn on_podman(caller: Owner, owner: Owner) -> Scene {
-    Scene::new(Flavour::Podman, ringfence_test_ledger::engine::PODMAN_VARIABLE, caller, owner)
+fn on_podman(caller: FileOwner, owner: FileOwner) -> EngineFixture {
+    EngineFixture::new(
+        Flavour::Podman,
+        ringfence_test_ledger::engine::PODMAN_VARIABLE,
+        caller,
+        owner,
+    )
 }
 
-fn on_rootless_podman() -> Scene {
+fn on_rootless_podman() -> EngineFixture {
     let variable = ringfence_test_ledger::engine::ROOTLESS_PODMAN_VARIABLE;
-    Scene::new(Flavour::Podman, variable, ordinary(), ordinary())
+    EngineFixture::new(Flavour::Podman, variable, ordinary(), ordinary())
 }
 
-async fn assert_left_nothing(scene: &Scene) {
+async fn assert_left_nothing(scene: &EngineFixture) {
     let client = scene.client().await;
     let inspected = client
         .api

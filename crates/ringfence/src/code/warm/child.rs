@@ -18,10 +18,10 @@ use crate::code::script::{LintResult, Script};
 use crate::code::stage::CodeStage;
 use crate::engine::Core;
 use crate::granted::Locations;
-use crate::last_word::{LastWord, Tree};
+use crate::last_word::{CommandTree, LastWord};
 use crate::ready::{Purpose, RunRoute};
 use crate::run::RunningTree;
-use crate::supervise::{Capture, Watch};
+use crate::supervise::{Capture, SupervisionInputs};
 use crate::view::Guarded;
 use crate::workspace::ResolvedWorkspace;
 use crate::{Command, RunError, untrusted};
@@ -62,7 +62,7 @@ pub(super) struct WarmInterpreter {
     /// File that the code is written to. It is emptied after the interpreter has read its own
     /// program from it.
     file: Arc<File>,
-    tree: Option<Tree>,
+    tree: Option<CommandTree>,
     /// Modules that could not be imported, each with the reason.
     pub(super) not_imported: Vec<String>,
     stage: CodeStage,
@@ -143,7 +143,7 @@ impl WarmInterpreter {
         // Empty the file now, through a descriptor of its own: ext4 writes a file that was
         // truncated to the disk when it is closed.
         fs_err::write(&child.stage.file, "").map_err(|source| CodeError::Stage { source })?;
-        child.tree = Tree::of(child.underway.started.launched.pid);
+        child.tree = CommandTree::of(child.underway.started.launched.pid);
         Ok(child)
     }
 
@@ -191,10 +191,10 @@ impl WarmInterpreter {
             }
         }
         // The interpreter has ended: its status and its output say why.
-        let watch = Watch {
+        let watch = SupervisionInputs {
             capture: Some(&mut self.capture),
             cancel: Some(line.as_fd()),
-            ..Watch::default()
+            ..SupervisionInputs::default()
         };
         let ExecutionResult { exit_code, signal, stderr, .. } =
             self.underway.watch(&self.command, watch, None)?;
@@ -252,15 +252,15 @@ impl WarmInterpreter {
         // next one comes when the code ends.
         let mut fds = [PollFd::new(&*self.channel, PollFlags::IN)];
         if poll(&mut fds, Some(&Timespec::default())) == Ok(0) {
-            let _ = self.tree.as_ref().and_then(Tree::usage);
+            let _ = self.tree.as_ref().and_then(CommandTree::usage);
         }
         let was_told = Cell::new(None);
-        let watch = Watch {
+        let watch = SupervisionInputs {
             capture: Some(&mut self.capture),
             cancel: Some(line.as_fd()),
             last_word: Some(LastWord::on(&self.channel, self.tree.as_ref(), &was_told)),
             awake_until: Some(Instant::now() + BUSY_POLL_TIME),
-            ..Watch::default()
+            ..SupervisionInputs::default()
         };
         let result = self.underway.watch(&self.command, watch, None);
         let was_killed =

@@ -4,7 +4,7 @@ use super::*;
 use crate::NetworkReach;
 
 /// Checks an agent's container: the user, its privileges, and the owners of its files.
-fn check_agent(scene: &Scene, inside: u32, outside: Owner) {
+fn check_agent(scene: &EngineFixture, inside: u32, outside: FileOwner) {
     block_on(async {
         let instance = scene.start(Policy::default(), agent(TINY)).await.unwrap();
         let said = scene
@@ -67,7 +67,7 @@ fn in_a_workspace_of_roots_nobody_is_root_and_files_are_roots_all_the_same() {
 }
 
 /// Checks a developer's container: the user has the image's home, and the root is writable.
-fn check_developer(scene: &Scene, outside: Owner) {
+fn check_developer(scene: &EngineFixture, outside: FileOwner) {
     block_on(async {
         let instance = scene.start(Policy::default(), developer()).await.unwrap();
         assert_eq!(
@@ -93,7 +93,7 @@ fn a_person_is_at_home_in_a_container_of_each_engine() {
     check_developer(&on_docker(ROOT, ROOT), ROOT);
 }
 
-fn check_guards(scene: &Scene) {
+fn check_guards(scene: &EngineFixture) {
     let workspace = scene.workspace();
     fs_err::create_dir_all(workspace.join(".git/hooks")).unwrap();
     for file in [".git/config", ".env"] {
