@@ -3,7 +3,7 @@
 //! the caller must be the `ringfence` program.
 
 use std::borrow::Cow;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -142,7 +142,10 @@ impl MonitorRequest {
 
     /// Reads the request that the caller of this monitor sends.
     pub fn receive() -> io::Result<MonitorRequest> {
-        Ok(serde_json::from_reader(io::stdin().lock())?)
+        // Read the text first: a parser of another kind of reader would be a second copy of the
+        // code that parses policies.
+        let text = io::read_to_string(io::stdin().lock())?;
+        Ok(serde_json::from_str(&text)?)
     }
 
     /// Returns the settings of the monitor, and the sandbox to start.
@@ -178,9 +181,11 @@ impl MonitorHandle {
         }
         // The request does not go into the monitor's arguments, because the monitor lives long and
         // every user of the host can read those arguments.
-        let input = process.stdin.take().expect("it was asked for");
-        let sent = serde_json::to_writer(BufWriter::new(input), request);
-        sent.map_err(|error| failed("tell", error.into()))?;
+        let mut input = process.stdin.take().expect("it was asked for");
+        let sent = serde_json::to_vec(request).map_err(io::Error::from);
+        let sent = sent.and_then(|bytes| input.write_all(&bytes));
+        sent.map_err(|error| failed("tell", error))?;
+        drop(input); // the end of the input is the end of the request
         let answers = OwnedFd::from(process.stdout.take().expect("it was asked for"));
         let answers =
             pipe::Receiver::from_owned_fd(answers).map_err(|error| failed("hear of", error))?;
