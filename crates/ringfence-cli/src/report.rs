@@ -105,7 +105,8 @@ impl Failure {
     pub(crate) fn about_template(self, name: &str) -> Failure {
         let mut hints = self.hints;
         if hints.iter().any(|hint| hint.contains("--")) {
-            let keys = "a flag stands for a key of the template in the server's settings, or of its policy file";
+            let keys = "a flag stands for a key of the template in the server's settings, or of \
+                        its policy file";
             hints.push(format!("{keys}: docs/guides/serving.md"));
         }
         Failure {
@@ -142,7 +143,9 @@ impl Failure {
             tell_hint(hint);
         }
         if form == Form::Json {
-            let error = serde_json::json!({ "code": self.code, "message": self.message, "hints": self.hints });
+            let error = serde_json::json!({
+                "code": self.code, "message": self.message, "hints": self.hints,
+            });
             // Standard error already has the error.
             let _ = print_json(&serde_json::json!({ "error": error }));
         }
@@ -247,8 +250,13 @@ impl Failure {
             error.hints().iter().map(|hint| hint.replace("NAME", name)).collect();
         if hints.is_empty() {
             hints.push(match error.code() {
-                Some(Code::NotFound) => format!("`ringfence exec {name} -- ls` shows what is there"),
-                _ => format!("`ringfence inspect {name}` shows what it is, `ringfence logs {name}` what it did"),
+                Some(Code::NotFound) => {
+                    format!("`ringfence exec {name} -- ls` shows what is there")
+                }
+                _ => format!(
+                    "`ringfence inspect {name}` shows what it is, `ringfence logs {name}` what it \
+                     did"
+                ),
             });
         }
         Failure::new(chain(error), hints, error.exit_status())
@@ -408,17 +416,18 @@ mod tests {
         check("--cpus 0", &format!("invalid value '0' for '--cpus <N>': `0` processors: {cpus}"));
         check(
             "--processes 0",
-            "invalid value '0' for '--processes <N>': `0` processes: it is a number from 1, and the command itself is one",
+            "invalid value '0' for '--processes <N>': `0` processes: it is a number from 1, and \
+             the command itself is one",
         );
         check(
             "--env =x",
-            "invalid value '=x' for '--env <NAME[=VALUE]>': `` is no name of a variable: it is not empty and has \
-             neither `=` nor NUL",
+            "invalid value '=x' for '--env <NAME[=VALUE]>': `` is no name of a variable: it is not \
+             empty and has neither `=` nor NUL",
         );
         check(
             "--net ajar",
-            "invalid value 'ajar' for '--net <closed|allow|open>': unknown network mode `ajar`: it is one of closed, allow, \
-             open",
+            "invalid value 'ajar' for '--net <closed|allow|open>': unknown network mode `ajar`: it \
+             is one of closed, allow, open",
         );
     }
 }

@@ -46,8 +46,8 @@ fn main() -> ExitCode {
         return first_process::run_first_process(options.leash.as_deref());
     }
     // The parent may have blocked the signals that ask the guest to stop, as process 1 does, and a
-    // child inherits the signal mask (signal(7)).
-    let _ = ringfence_linux::sys::signal::SignalMask::empty().set(); // cannot fail with a valid mask
+    // child inherits the signal mask (signal(7)). Setting a valid mask cannot fail.
+    let _ = ringfence_linux::sys::signal::SignalMask::empty().set();
     match server::run_server(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -164,10 +164,10 @@ impl Client {
             return None;
         }
         self.forget(cell);
-        Some(
-            client_sandbox
-                .over("the call was cut off, as what ran in it ended it, its lease was over, or somebody stopped it"),
-        )
+        Some(client_sandbox.over(
+            "the call was cut off, as what ran in it ended it, its lease was over, or somebody \
+             stopped it",
+        ))
     }
 
     /// Starts a sandbox. If the call that needs the sandbox is cancelled, the start completes, and
@@ -260,7 +260,8 @@ impl ClientSandbox {
 
     /// Creates the refusal that says that the sandbox has ended.
     fn over(&self, why: &str) -> Refusal {
-        let again = "call the tool again: a new one is started. The workspace is as it was, processes and other files are gone";
+        let again = "call the tool again: a new one is started. The workspace is as it was, \
+                     processes and other files are gone";
         let hint = match self.is_own {
             true => again.to_owned(),
             false => format!(
@@ -386,7 +387,9 @@ impl ServerHandler for Client {
             answer = call => answer,
             // The client never sees this answer, because an answer to a cancelled request is not
             // sent.
-            () = asked_by.ct.cancelled() => Refusal::new("the call was cancelled", "call it again").into_call_tool_result(),
+            () = asked_by.ct.cancelled() => {
+                Refusal::new("the call was cancelled", "call it again").into_call_tool_result()
+            }
             never = progress.tell(&asked_by) => match never {},
             never = self.keep(&asked_by) => match never {},
         };

@@ -62,7 +62,8 @@ impl SandboxSource {
     pub(crate) fn instructions(&self) -> String {
         let whose = match self {
             SandboxSource::Own { .. } => {
-                "a sandbox of your own, which is gone when you leave; what is in its workspace stays"
+                "a sandbox of your own, which is gone when you leave; what is in its workspace \
+                 stays"
             }
             SandboxSource::Shared { .. } => "a sandbox that others may use at the same time",
         };
@@ -71,9 +72,10 @@ impl SandboxSource {
             SandboxSource::Shared { .. } => "sandbox_info tells what its network reaches.",
         };
         format!(
-            "The tools of this server work in {whose}. Paths are those inside, and relative ones start in the workspace. \
-             {network} What the sandbox's policy denies stays denied however it is tried: say so, and ask the user to \
-             change the policy. sandbox_info tells what holds."
+            "The tools of this server work in {whose}. Paths are those inside, and relative ones \
+             start in the workspace. {network} What the sandbox's policy denies stays denied \
+             however it is tried: say so, and ask the user to change the policy. sandbox_info \
+             tells what holds."
         )
     }
 }

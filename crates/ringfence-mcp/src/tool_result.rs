@@ -43,19 +43,34 @@ impl Refusal {
     pub(crate) fn from_session(error: &SessionError, manifest: &Manifest) -> Refusal {
         let workspace = manifest.workspace_inside.display();
         let hint = match error {
-            SessionError::NotFound { .. } => "`command -v NAME` with run_command shows what is there".to_owned(),
+            SessionError::NotFound { .. } => {
+                "`command -v NAME` with run_command shows what is there".to_owned()
+            }
             SessionError::TooLong { .. } => {
-                "read a part of it with run_command, such as `sed -n 1,200p FILE` or `head -c 10000 FILE`".to_owned()
+                "read a part of it with run_command, such as `sed -n 1,200p FILE` or `head -c \
+                 10000 FILE`"
+                    .to_owned()
             }
-            SessionError::Unreachable { .. } | SessionError::Lost { .. } | SessionError::Silent { .. } => {
-                "the sandbox may have ended; sandbox_info tells, and the user may have to look".to_owned()
+            SessionError::Unreachable { .. }
+            | SessionError::Lost { .. }
+            | SessionError::Silent { .. } => {
+                "the sandbox may have ended; sandbox_info tells, and the user may have to look"
+                    .to_owned()
             }
-            SessionError::PortClosed { .. } => "start what listens there first, with start_process".to_owned(),
+            SessionError::PortClosed { .. } => {
+                "start what listens there first, with start_process".to_owned()
+            }
             error => match error.code() {
                 Some(Code::NotFound) => "list_files shows what is there".to_owned(),
-                Some(Code::PermissionDenied | Code::FailedPrecondition | Code::Internal | Code::Unknown) => format!(
-                    "the policy may forbid it: the workspace `{workspace}` and /tmp can be written; the user, not you, \
-                     can open other paths, with --read PATH or --write PATH"
+                Some(
+                    Code::PermissionDenied
+                    | Code::FailedPrecondition
+                    | Code::Internal
+                    | Code::Unknown,
+                ) => format!(
+                    "the policy may forbid it: the workspace `{workspace}` and /tmp can be \
+                     written; the user, not you, can open other paths, with --read PATH or --write \
+                     PATH"
                 ),
                 Some(Code::ResourceExhausted) => "make room, or ask for less at once".to_owned(),
                 _ => "sandbox_info tells what this sandbox is".to_owned(),

@@ -161,7 +161,10 @@ impl Server {
             ));
         }
         self.said_open.call_once(|| {
-            tracing::warn!("no key was created yet, so any key is accepted; `ringfence keys create` makes the first");
+            tracing::warn!(
+                "no key was created yet, so any key is accepted; `ringfence keys create` makes the \
+                 first"
+            );
         });
         Ok((None, Quota::default()))
     }

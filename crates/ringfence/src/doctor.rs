@@ -151,7 +151,9 @@ mod tests {
     fn a_backend_that_is_not_there_is_named_with_the_way_forward() {
         let examined = examine(&engine(), Some(Backend::Bwrap));
         let expected = serde_json::json!([{
-            "backend": "bwrap", "why": "there is no `bwrap` in PATH outside the workspace", "fix": "apt install bubblewrap",
+            "backend": "bwrap",
+            "why": "there is no `bwrap` in PATH outside the workspace",
+            "fix": "apt install bubblewrap",
         }]);
         assert_eq!(serde_json::to_value(examined).unwrap(), expected);
     }

@@ -56,8 +56,8 @@ impl EngineError {
     pub fn hints(&self) -> Vec<String> {
         match self {
             EngineError::Launcher(_) => vec![
-                "call `ringfence::launcher::serve_if_asked()` first in `main`, or name a `ringfence` binary with \
-                 `Settings::with_launcher`"
+                "call `ringfence::launcher::serve_if_asked()` first in `main`, or name a \
+                 `ringfence` binary with `Settings::with_launcher`"
                     .to_owned(),
             ],
             EngineError::Preflight(error) => error.hints(),

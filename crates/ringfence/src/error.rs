@@ -46,7 +46,8 @@ pub enum RunError {
     Prepare(#[from] PrepareError),
     /// A descriptor that the command would get is a directory.
     #[error(
-        "cannot hand descriptor {number} to the sandbox: it is a directory, and the host lies behind it"
+        "cannot hand descriptor {number} to the sandbox: it is a directory, and the host lies \
+         behind it"
     )]
     Directory {
         /// Number of the descriptor.
@@ -55,7 +56,8 @@ pub enum RunError {
     /// A stream that the command would get is a terminal of the caller that cannot be opened again
     /// inside.
     #[error(
-        "cannot hand descriptor {number} to the sandbox: it is a terminal without a name here, and it is yours"
+        "cannot hand descriptor {number} to the sandbox: it is a terminal without a name here, and \
+         it is yours"
     )]
     UnnamedTerminal {
         /// Number of the descriptor.
@@ -201,44 +203,67 @@ impl RunError {
     pub fn hints(&self) -> Vec<String> {
         match self {
             RunError::Workspace(error) => vec![error.hint()],
-            RunError::View(error) | RunError::Prepare(PrepareError::View(error)) => vec![error.hint()],
+            RunError::View(error) | RunError::Prepare(PrepareError::View(error)) => {
+                vec![error.hint()]
+            }
             RunError::Secret(error) => vec![error.hint()],
             RunError::Choose(error) => error.hints(),
             RunError::Refused(refusal) => refusal.hints(),
             RunError::Start(error) => error.hints(),
             RunError::Session(error) => error.hints(),
             RunError::Unavailable { fix, .. } => vec![fix.clone()],
-            RunError::Directory { .. } => vec!["redirect from a file, or show the directory: --read DIR".to_owned()],
+            RunError::Directory { .. } => {
+                vec!["redirect from a file, or show the directory: --read DIR".to_owned()]
+            }
             RunError::UnnamedTerminal { .. } => vec![
-                "redirect it: < /dev/null, or 2>&1 | cat; or give the run a terminal: script -qec 'ringfence run …' /dev/null"
+                "redirect it: < /dev/null, or 2>&1 | cat; or give the run a terminal: script -qec \
+                 'ringfence run …' /dev/null"
                     .to_owned(),
             ],
             RunError::Stream { .. } => {
-                vec!["some of the bytes are lost: redirect the stream elsewhere, and run the command again".to_owned()]
+                vec![
+                    "some of the bytes are lost: redirect the stream elsewhere, and run the \
+                     command again"
+                        .to_owned(),
+                ]
             }
             RunError::Group(error) => vec![error.hint().to_owned()],
             RunError::NotFound { on_host: Some(path), .. } => {
                 vec![format!("it is on the host at `{path}`; to show it: --read '{path}'")]
             }
             RunError::NotFound { .. } | RunError::Prepare(PrepareError::NotFound { .. }) => {
-                vec!["`ringfence run -- sh -c 'echo $PATH'` shows where commands are looked for".to_owned()]
+                vec![
+                    "`ringfence run -- sh -c 'echo $PATH'` shows where commands are looked for"
+                        .to_owned(),
+                ]
             }
             RunError::NotExecutable { program, .. } => vec![format!("chmod +x '{program}'")],
-            RunError::Prepare(PrepareError::NotExecutable { program }) => vec![format!("chmod +x '{program}'")],
-            RunError::Prepare(PrepareError::NotText { .. }) => vec!["rename it, or use `--backend native`".to_owned()],
+            RunError::Prepare(PrepareError::NotExecutable { program }) => {
+                vec![format!("chmod +x '{program}'")]
+            }
+            RunError::Prepare(PrepareError::NotText { .. }) => {
+                vec!["rename it, or use `--backend native`".to_owned()]
+            }
             RunError::Prepare(PrepareError::Nul { .. }) => vec!["take the NUL byte out".to_owned()],
-            RunError::Launch(_) | RunError::Setup { .. } | RunError::Watch { .. } | RunError::Prepare(_) => {
+            RunError::Launch(_)
+            | RunError::Setup { .. }
+            | RunError::Watch { .. }
+            | RunError::Prepare(_) => {
                 vec!["`ringfence doctor` shows what works here, tried afresh".to_owned()]
             }
             RunError::LimitLost { .. } => vec![
-                "run it in a scope that nobody else manages: systemd-run --user --scope -p Delegate=yes -- ringfence run …"
+                "run it in a scope that nobody else manages: systemd-run --user --scope -p \
+                 Delegate=yes -- ringfence run …"
                     .to_owned(),
             ],
             RunError::Planted { source, .. } => {
-                let look = "programs on the host such as git may act on these paths; look at them first";
+                let look = "programs on the host such as git may act on these paths; look at them \
+                            first";
                 std::iter::once(look.to_owned()).chain(source.hints()).collect()
             }
-            RunError::Killed => vec!["look for what killed it: dmesg, or who runs as this user".to_owned()],
+            RunError::Killed => {
+                vec!["look for what killed it: dmesg, or who runs as this user".to_owned()]
+            }
         }
     }
 }

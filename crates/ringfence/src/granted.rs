@@ -54,7 +54,8 @@ pub enum GrantError {
     },
     /// A link on the way to the path lies where a sandbox can change it.
     #[error(
-        "cannot give `{path}` to a sandbox: the link `{link}` on the way to it can be changed by code in a sandbox"
+        "cannot give `{path}` to a sandbox: the link `{link}` on the way to it can be changed by \
+         code in a sandbox"
     )]
     ChangeableLink {
         /// Path that was to be given.

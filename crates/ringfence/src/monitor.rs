@@ -212,8 +212,8 @@ impl MonitorHandle {
         let _ = rustix::process::kill_process(Pid::from_child(&self.process), Signal::TERM);
     }
 
-    /// Waits on this thread until the monitor has ended. After [`MonitorHandle::ask_to_end`] the wait is
-    /// bounded, because the monitor then undoes what it has begun.
+    /// Waits on this thread until the monitor has ended. After [`MonitorHandle::ask_to_end`] the
+    /// wait is bounded, because the monitor then undoes what it has begun.
     pub fn wait(mut self) {
         let _ = self.process.wait(); // no other code waits for the process
     }

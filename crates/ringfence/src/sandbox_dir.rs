@@ -98,7 +98,8 @@ impl SandboxDirError {
             SandboxDirError::Name(_) => "give it another name: ringfence up NAME".to_owned(),
             SandboxDirError::Taken { name } => {
                 format!(
-                    "enter it: ringfence enter {name}; or make it anew: ringfence up {name} --replace"
+                    "enter it: ringfence enter {name}; or make it anew: ringfence up {name} \
+                     --replace"
                 )
             }
             SandboxDirError::Absent { .. } => {
@@ -187,7 +188,8 @@ impl SandboxDirs {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
             let lock = match open(directory.join(LOCK), flags, Mode::RUSR | Mode::WUSR) {
                 Ok(lock) => lock,
-                Err(Errno::NOENT) => continue, // the last owner has just removed the sandbox directory
+                // The last owner has just removed the sandbox directory.
+                Err(Errno::NOENT) => continue,
                 Err(error) => return Err(failed("open the lock", &name)(error.into())),
             };
             match take(&lock) {
@@ -205,7 +207,11 @@ impl SandboxDirs {
                 backend.remove_remains(&room.directory);
             }
             for path in room.planted() {
-                tracing::warn!(sandbox = %name, path, "a sandbox that was killed planted a path that the host acts on");
+                tracing::warn!(
+                    sandbox = %name,
+                    path,
+                    "a sandbox that was killed planted a path that the host acts on"
+                );
             }
             room.clear().map_err(failed("clear the directory", &name))?;
             make_private(&room.channel()).map_err(failed("make the channel", &name))?;
@@ -218,8 +224,8 @@ impl SandboxDirs {
         self.open_manifest(name).map(|(manifest, _)| manifest)
     }
 
-    /// Reads the manifest like [`manifest`](SandboxDirs::manifest), and also returns its open file. The
-    /// file keeps its name until the sandbox ends.
+    /// Reads the manifest like [`manifest`](SandboxDirs::manifest), and also returns its open file.
+    /// The file keeps its name until the sandbox ends.
     pub(crate) fn open_manifest(
         &self,
         name: &Name,

@@ -46,7 +46,8 @@ pub enum WorkspaceError {
     },
     /// The path is not UTF-8, and a sandbox that stays needs a path in UTF-8.
     #[error(
-        "cannot keep a sandbox for the workspace `{path}`: its path is not UTF-8, and a guest takes no other"
+        "cannot keep a sandbox for the workspace `{path}`: its path is not UTF-8, and a guest \
+         takes no other"
     )]
     NotText {
         /// The path that is not UTF-8.
@@ -68,10 +69,14 @@ impl WorkspaceError {
     /// Returns the next step for the user.
     pub fn hint(&self) -> String {
         match self {
-            WorkspaceError::Missing { path, .. } => format!("create it: mkdir -p '{}'", path.display()),
+            WorkspaceError::Missing { path, .. } => {
+                format!("create it: mkdir -p '{}'", path.display())
+            }
             WorkspaceError::NotADirectory { .. } => "name the directory that holds it".to_owned(),
             WorkspaceError::NotText { .. } => {
-                "rename the directory; or, for one command: ringfence run --backend native -- COMMAND".to_owned()
+                "rename the directory; or, for one command: ringfence run --backend native -- \
+                 COMMAND"
+                    .to_owned()
             }
             WorkspaceError::Grant(error) => error.hint(),
             WorkspaceError::Refused { source } => source.hint(),

@@ -148,7 +148,11 @@ pub(crate) fn create(
     let script =
         format!("#!/bin/sh\n{MARK}\nexec {ringfence} run --policy {policy} -- {inner} \"$@\"\n");
     write(&wrapper.path, &script, 0o700)?;
-    tracing::debug!(path = %wrapper.path.display(), sandbox.select = %settings.selection, "made a wrapper");
+    tracing::debug!(
+        path = %wrapper.path.display(),
+        sandbox.select = %settings.selection,
+        "made a wrapper"
+    );
     Ok(wrapper)
 }
 
@@ -277,8 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrapper_goes_with_its_policy_and_its_directory_when_dropped_or_cleaned_up_but_not_when_kept()
-     {
+    fn a_wrapper_goes_with_its_policy_and_directory_when_dropped_or_cleaned_up_but_not_when_kept() {
         let directory = tempfile::tempdir().unwrap();
         let settings = settings(directory.path());
         let make = || create(&settings, Path::new("repo"), Path::new("env")).unwrap();

@@ -182,7 +182,8 @@ impl Engine {
         let (kind, length) = body.kind_and_length()?;
         write!(
             stream,
-            "{method} {path} HTTP/1.0\r\nHost: engine\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n"
+            "{method} {path} HTTP/1.0\r\nHost: engine\r\n\
+             Content-Type: {kind}\r\nContent-Length: {length}\r\n\r\n"
         )?;
         match body {
             Body::Empty => {}

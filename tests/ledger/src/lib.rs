@@ -66,7 +66,11 @@ macro_rules! require {
     ($($need:ident),+ $(,)?) => {{
         fn here() {}
         $(
-            if !$crate::met(stringify!($need), $crate::needs::$need, ::std::any::type_name_of_val(&here)) {
+            if !$crate::met(
+                stringify!($need),
+                $crate::needs::$need,
+                ::std::any::type_name_of_val(&here),
+            ) {
                 return;
             }
         )+

@@ -102,7 +102,8 @@ pub fn ipv6() -> Result<(), String> {
 /// Checks for the right and the programs to make networks, and certificates for the servers in
 /// them.
 pub fn own_network() -> Result<(), String> {
-    let script = "ip link add one type veth peer name other && openssl version && setpriv true && nsenter --version";
+    let script = "ip link add one type veth peer name other && openssl version && setpriv true && \
+                  nsenter --version";
     succeeds(command("unshare", &["--net", "--mount", "sh", "-c", script]))
 }
 
@@ -203,7 +204,8 @@ pub fn rootless_podman() -> Result<(), String> {
 /// Checks for the image of a development container, on every engine that the tests were given.
 pub fn test_image_dev() -> Result<(), String> {
     in_the_dev_image(
-        "test $(id -un):$(id -u):$PWD = dev:1000:/home/dev/workspace && git --version && python3 -c pass",
+        "test $(id -un):$(id -u):$PWD = dev:1000:/home/dev/workspace && git --version && python3 \
+         -c pass",
     )
 }
 

@@ -57,8 +57,8 @@ impl Audit {
                 let RunRecord { time, command, result, hash, .. } = record;
                 let ended = ended(record);
                 serde_json::json!({
-                    "id": result.id, "time": time, "ok": result.ok, "ended": ended, "command": command, "file": name,
-                    "hash": hash,
+                    "id": result.id, "time": time, "ok": result.ok, "ended": ended,
+                    "command": command, "file": name, "hash": hash,
                 })
             });
             print_json(&objects.collect::<Vec<_>>())?;
@@ -82,9 +82,9 @@ impl Audit {
         let count = records.entries()?.len();
         let directory = records.directory().display();
         if self.json {
-            print_json(
-                &serde_json::json!({ "records": count, "whole": faults.is_empty(), "faults": faults }),
-            )?;
+            print_json(&serde_json::json!({
+                "records": count, "whole": faults.is_empty(), "faults": faults,
+            }))?;
         } else if faults.is_empty() {
             let noun = if count == 1 { "record" } else { "records" };
             print_lines([format!(

@@ -67,7 +67,8 @@ impl Cp {
                 (End::Inside { .. }, End::Inside { .. }) => {
                     return Err(Failure::usage(
                         "both sides name a sandbox, and files are copied between one and this side",
-                        "in two steps, by way of this side; a path here with a colon is written ./a:b",
+                        "in two steps, by way of this side; a path here with a colon is written \
+                         ./a:b",
                     ));
                 }
                 (End::Inside { name, path }, to) => {
@@ -79,7 +80,8 @@ impl Cp {
                 _ => {
                     return Err(Failure::usage(
                         "neither side names a sandbox",
-                        "ringfence cp SRC NAME:DST, or ringfence cp NAME:SRC DST; `ringfence ps` lists the names",
+                        "ringfence cp SRC NAME:DST, or ringfence cp NAME:SRC DST; `ringfence ps` \
+                         lists the names",
                     ));
                 }
             };

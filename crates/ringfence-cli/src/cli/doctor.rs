@@ -43,7 +43,9 @@ impl Doctor {
                 Ok(plan) => serde_json::json!({ "backend": plan.backend, "summary": plan.summary }),
                 Err(error) => serde_json::json!({ "error": chain(error), "hints": error.hints() }),
             };
-            let value = serde_json::json!({ "host": surroundings, "backends": examined, "effective": chosen });
+            let value = serde_json::json!({
+                "host": surroundings, "backends": examined, "effective": chosen,
+            });
             print_json(&value)?;
         } else {
             print(&written(&surroundings, &examined, &preflight))?;

@@ -115,7 +115,8 @@ impl EgressArguments {
     fn suggest(&self, entries: &[LogEntry]) -> Result<(), Failure> {
         if entries.is_empty() {
             warn(
-                "nothing was written down here: `ringfence run --observe -- COMMAND` lets out, and writes down where to",
+                "nothing was written down here: `ringfence run --observe -- COMMAND` lets out, and \
+                 writes down where to",
             );
         }
         let policy = BTreeMap::from([("network", egress::suggest(entries))]);

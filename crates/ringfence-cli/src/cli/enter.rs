@@ -11,10 +11,10 @@ use crate::report::Failure;
 
 /// Script that starts the first available shell. Without a `.zshrc`, zsh would begin with
 /// questions, so it starts with `-f` then.
-const SHELL: &str =
-    "command -v zsh >/dev/null 2>&1 && { [ -e \"${ZDOTDIR:-$HOME}/.zshrc\" ] && exec zsh; exec zsh -f; }
-command -v bash >/dev/null 2>&1 && exec bash
-exec sh";
+const SHELL: &str = "command -v zsh >/dev/null 2>&1 && \
+                     { [ -e \"${ZDOTDIR:-$HOME}/.zshrc\" ] && exec zsh; exec zsh -f; }\n\
+                     command -v bash >/dev/null 2>&1 && exec bash\n\
+                     exec sh";
 
 /// Opens a shell in a sandbox that is up: zsh, bash or sh.
 #[derive(Debug, Args)]

@@ -101,7 +101,8 @@ impl KnownShell {
                 // fish appends the text after an expansion to each of its words. Files are
                 // completed, too.
                 let ends = format!(
-                    "complete -c ringfence -n \"__fish_ringfence_using_subcommand cp\" -a \"({NAMES}):\"\n"
+                    "complete -c ringfence -n \"__fish_ringfence_using_subcommand cp\" -a \
+                     \"({NAMES}):\"\n"
                 );
                 script.to_owned()
                     + &named_commands().iter().map(complete).collect::<String>()
@@ -121,7 +122,8 @@ const ENDS: [&str; 2] = ["from", "to"];
 /// stand before the main function.
 fn zsh_names() -> String {
     format!(
-        "\n_ringfence_names() {{\n    local -a names\n    names=(${{(f)\"$({NAMES})\"}})\n    compadd \"$@\" -a names\n}}\n\n\
+        "\n_ringfence_names() {{\n    local -a names\n    names=(${{(f)\"$({NAMES})\"}})\n    \
+         compadd \"$@\" -a names\n}}\n\n\
          _ringfence_ends() {{\n    _ringfence_names -S :\n    _files\n}}\n\n\
          _ringfence() {{\n"
     )
@@ -232,9 +234,10 @@ fn reference(commands: &[&clap::Command]) -> String {
 /// Returns the reference page of all keys with their flags and variables.
 fn variables() -> String {
     let mut text = "# Keys, flags and variables\n\n\
-        A later place wins: the system's file, the user's file, the project's file (which may only narrow), variables, \
-        a policy given by `--policy`, flags. `ringfence config explain` shows what holds, and why.\n\n\
-        | key | flag | variable | its value |\n|---|---|---|---|\n"
+                    A later place wins: the system's file, the user's file, the project's file \
+                    (which may only narrow), variables, a policy given by `--policy`, flags. \
+                    `ringfence config explain` shows what holds, and why.\n\n\
+                    | key | flag | variable | its value |\n|---|---|---|---|\n"
         .to_owned();
     for SettingKey { name, flag, variable } in KEYS {
         let code = |word: Option<&str>| word.map_or(String::new(), |word| format!("`{word}`"));
@@ -243,8 +246,9 @@ fn variables() -> String {
         text.push_str(&format!("| `{name}` | {flag} | {variable} | {value} |\n"));
     }
     text.push_str(
-        "\n`RINGFENCE_LOG` says how much is told on standard error: `warn`, `info`, `debug`, or by module, as in \
-         `ringfence_linux=trace,warn`. `RINGFENCE_MCP_TOKEN` is the token that clients of `ringfence mcp --listen` show.\n",
+        "\n`RINGFENCE_LOG` says how much is told on standard error: `warn`, `info`, `debug`, or by \
+         module, as in `ringfence_linux=trace,warn`. `RINGFENCE_MCP_TOKEN` is the token that \
+         clients of `ringfence mcp --listen` show.\n",
     );
     text
 }
@@ -292,8 +296,9 @@ mod tests {
         fs_err::write(&script, KnownShell::Bash.completions()).unwrap();
         let complete = |command: &str, word: &str| {
             let line = format!(
-                "ringfence() {{ echo demo; }}; compopt() {{ echo \"$@\"; }}; . '{}'; COMP_WORDS=(ringfence {command} {word}); \
-                 COMP_CWORD=2; _ringfence ringfence '{word}' {command}; echo \"${{COMPREPLY[*]}}\"",
+                "ringfence() {{ echo demo; }}; compopt() {{ echo \"$@\"; }}; . '{}'; \
+                 COMP_WORDS=(ringfence {command} {word}); COMP_CWORD=2; _ringfence ringfence \
+                 '{word}' {command}; echo \"${{COMPREPLY[*]}}\"",
                 script.display()
             );
             let output = std::process::Command::new("bash").args(["-c", &line]).output().unwrap();

@@ -26,7 +26,8 @@ enum KeysCommand {
     /// Creates a key and prints the key once; only a hash of the key is kept.
     Create {
         /// Name of the key, such as the name of its owner.
-        #[arg(value_name = "NAME", default_value = "unnamed", value_parser = NonEmptyStringValueParser::new())]
+        #[arg(value_name = "NAME", default_value = "unnamed")]
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         #[command(flatten)]
         quota: QuotaFlags,
@@ -132,7 +133,9 @@ pub(super) fn failed(error: std::io::Error) -> Failure {
 
 /// Returns the data of a key that may be shown.
 fn told(key: &Key) -> serde_json::Value {
-    serde_json::json!({ "id": key.id, "name": key.name, "created": key.created, "quota": key.quota })
+    serde_json::json!({
+        "id": key.id, "name": key.name, "created": key.created, "quota": key.quota,
+    })
 }
 
 fn table(keys: &[Key]) -> String {

@@ -49,7 +49,8 @@ pub(crate) struct Mcp {
     #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["listen", "token_file", "host"])]
     print_config: Option<Program>,
     /// Works in the sandbox NAME, which `ringfence up` started, and does not stop the sandbox.
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["PolicyFlags", "ContainerFlags", "lease"])]
+    #[arg(long, value_name = "NAME")]
+    #[arg(conflicts_with_all = ["PolicyFlags", "ContainerFlags", "lease"])]
     sandbox: Option<String>,
     /// Maximum lifetime of a client's sandbox, such as 30m or 8h; unlimited by default.
     #[arg(long, value_name = "TIME")]
@@ -71,7 +72,8 @@ pub(crate) struct Mcp {
     #[arg(long, value_name = "TIME", requires = "listen", help_heading = "HTTP")]
     idle: Option<Span>,
     /// Maximum number of clients at once.
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     #[arg(requires = "listen", help_heading = "HTTP")]
     clients: u16,
     #[command(flatten)]
@@ -188,10 +190,12 @@ impl Mcp {
         if !has_token {
             return Err(Failure::usage(
                 format!(
-                    "cannot listen on {address} without a token: whoever reaches it could run commands"
+                    "cannot listen on {address} without a token: whoever reaches it could run \
+                     commands"
                 ),
                 format!(
-                    "--token-file FILE, or {TOKEN_VARIABLE}; or stay on loopback: --listen 127.0.0.1:{}",
+                    "--token-file FILE, or {TOKEN_VARIABLE}; or stay on loopback: --listen \
+                     127.0.0.1:{}",
                     address.port()
                 ),
             ));
@@ -199,7 +203,8 @@ impl Mcp {
         if address.ip().is_unspecified() && self.host.is_empty() {
             return Err(Failure::usage(
                 format!(
-                    "cannot listen on {address} without a name: pages that others own could call it by any"
+                    "cannot listen on {address} without a name: pages that others own could call \
+                     it by any"
                 ),
                 "--host NAME, as clients call this machine",
             ));

@@ -53,7 +53,10 @@ async fn keep(engine: &Engine, request: StartRequest) -> Result<(), Failure> {
     let sandbox = tokio::select! {
         started = &mut starting => started?,
         _ = ends.signalled() => {
-            if let Ok(Ok(sandbox)) = tokio::time::timeout(INTERRUPTED_START_TIMEOUT, starting).await && is_ours(&sandbox) {
+            if let Ok(Ok(sandbox)) =
+                tokio::time::timeout(INTERRUPTED_START_TIMEOUT, starting).await
+                && is_ours(&sandbox)
+            {
                 sandbox.stop().await?;
             }
             return Ok(());

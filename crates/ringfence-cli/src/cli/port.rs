@@ -79,9 +79,12 @@ impl Port {
             let ports = sandbox.ports();
             tokio::select! {
                 forwarded = ports.forward(listener, inside) => forwarded.map_err(|error| {
-                    Failure::failed(format!("cannot accept connections on {bound}: {error}"), "ringfence ps")
+                    let message = format!("cannot accept connections on {bound}: {error}");
+                    Failure::failed(message, "ringfence ps")
                 })?,
-                () = sandbox.ended() => warn(&format!("the sandbox `{}` has ended", self.sandbox.name)),
+                () = sandbox.ended() => {
+                    warn(&format!("the sandbox `{}` has ended", self.sandbox.name))
+                }
             }
             Ok(ExitCode::SUCCESS)
         })

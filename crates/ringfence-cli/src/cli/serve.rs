@@ -69,7 +69,8 @@ impl Serve {
         if audience == Audience::Network && keys.is_empty() {
             return Err(Failure::usage(
                 format!(
-                    "cannot listen on {address}: others could reach it, and there is no key to tell them by"
+                    "cannot listen on {address}: others could reach it, and there is no key to \
+                     tell them by"
                 ),
                 "ringfence keys create NAME",
             ));
@@ -112,7 +113,11 @@ impl Serve {
             return Ok(None);
         }
         let (identity, authority) = TlsIdentity::own(&place.join("tls"))?;
-        tracing::info!(domain = DOMAIN, trust = %authority.display(), "clients trust this server by that certificate");
+        tracing::info!(
+            domain = DOMAIN,
+            trust = %authority.display(),
+            "clients trust this server by that certificate"
+        );
         Ok(Some(identity))
     }
 
@@ -137,7 +142,12 @@ fn templates(config: &ServerConfig, host: &Host) -> Result<BTreeMap<String, Temp
         let engine = Engine::in_this_process(settings);
         let plan =
             engine.preflight().map_err(|error| Failure::from(error).about_template(&name))?;
-        tracing::info!(template = name, backend = %plan.backend, summary = plan.summary, "a template is ready");
+        tracing::info!(
+            template = name,
+            backend = %plan.backend,
+            summary = plan.summary,
+            "a template is ready"
+        );
         templates.insert(name, Template::new(&said, engine.settings()));
     }
     Ok(templates)

@@ -32,7 +32,11 @@ macro_rules! transcripts {
             for entry in fs_err::read_dir(directory).unwrap() {
                 let path = entry.unwrap().path();
                 let name = path.file_stem().unwrap().to_str().unwrap();
-                assert!([$(stringify!($name)),+].contains(&name), "no test runs {}", path.display());
+                assert!(
+                    [$(stringify!($name)),+].contains(&name),
+                    "no test runs {}",
+                    path.display()
+                );
             }
         }
     };

@@ -170,7 +170,12 @@ impl Client {
     /// existing file is overwritten, and missing parent directories are created.
     #[tool(
         output_schema = schema_for_output::<Written>(),
-        annotations(title = "Write a file", destructive_hint = true, idempotent_hint = true, open_world_hint = false)
+        annotations(
+            title = "Write a file",
+            destructive_hint = true,
+            idempotent_hint = true,
+            open_world_hint = false
+        )
     )]
     async fn write_file(
         &self,
@@ -305,7 +310,8 @@ fn edited(text: &str, asked: &EditFile) -> Result<(String, usize), Refusal> {
             let hint = if text.contains("\r\n") && old_text.contains('\n') {
                 "the file's lines end with CR LF: give them so"
             } else {
-                "read the file with read_file, and give the text exactly as it is there, with its spaces and tabs"
+                "read the file with read_file, and give the text exactly as it is there, with its \
+                 spaces and tabs"
             };
             Err(Refusal::new(format!("the old text is not in `{path}`: it occurs 0 times"), hint))
         }

@@ -83,8 +83,8 @@ impl Outcome {
         let left_out = result.dropped.stdout + result.dropped.stderr + from_stdout + from_stderr;
         if left_out > 0 {
             notes.push(format!(
-                "{left_out} bytes of output were left out in the middle; filter it with grep, head or tail, or write it \
-                 to a file and read parts of that with read_file"
+                "{left_out} bytes of output were left out in the middle; filter it with grep, head \
+                 or tail, or write it to a file and read parts of that with read_file"
             ));
         }
         Outcome {
@@ -127,8 +127,8 @@ pub(crate) fn remarks(result: &ExecutionResult, manifest: &Manifest) -> Vec<Stri
         && seems_unreached(&result.stderr)
     {
         notes.push(
-            "the network of this sandbox is closed: nothing outside can be reached; the user, not you, can allow hosts \
-             with --allow HOST"
+            "the network of this sandbox is closed: nothing outside can be reached; the user, not \
+             you, can allow hosts with --allow HOST"
                 .to_owned(),
         );
     }
@@ -149,7 +149,8 @@ pub(crate) fn remarks(result: &ExecutionResult, manifest: &Manifest) -> Vec<Stri
     notes.extend(result.meta.note.clone());
     for planted in &result.meta.planted {
         notes.push(format!(
-            "`{planted}` was made, changed or removed, which programs outside may act on: tell the user"
+            "`{planted}` was made, changed or removed, which programs outside may act on: tell the \
+             user"
         ));
     }
     notes

@@ -125,7 +125,11 @@ impl Client {
     /// 32 KiB of unread output are kept.
     #[tool(
         output_schema = schema_for_output::<ProcessOutput>(),
-        annotations(title = "Read a process's output", read_only_hint = true, open_world_hint = false)
+        annotations(
+            title = "Read a process's output",
+            read_only_hint = true,
+            open_world_hint = false
+        )
     )]
     async fn read_process_output(
         &self,
@@ -142,7 +146,12 @@ impl Client {
     /// call, the id of the process is no longer valid.
     #[tool(
         output_schema = schema_for_output::<ProcessOutput>(),
-        annotations(title = "Stop a process", destructive_hint = true, idempotent_hint = true, open_world_hint = false)
+        annotations(
+            title = "Stop a process",
+            destructive_hint = true,
+            idempotent_hint = true,
+            open_world_hint = false
+        )
     )]
     async fn stop_process(
         &self,
@@ -395,7 +404,8 @@ impl Process {
         let mut notes = heard.ended.as_ref().map(|end| end.notes.clone()).unwrap_or_default();
         if left_out > 0 {
             notes.push(format!(
-                "{left_out} bytes of older output were left out; ask more often, or have it write to a file"
+                "{left_out} bytes of older output were left out; ask more often, or have it write \
+                 to a file"
             ));
         }
         ProcessOutput {

@@ -99,7 +99,12 @@ impl Client {
     /// forwarded keeps its address. At most 16 ports can be forwarded.
     #[tool(
         output_schema = schema_for_output::<Forwarded>(),
-        annotations(title = "Forward a port", destructive_hint = false, idempotent_hint = true, open_world_hint = false)
+        annotations(
+            title = "Forward a port",
+            destructive_hint = false,
+            idempotent_hint = true,
+            open_world_hint = false
+        )
     )]
     async fn forward_port(
         &self,
@@ -244,14 +249,16 @@ impl Display for SandboxInfo {
         writeln!(formatter, "workspace: {}, which can be written and is kept", self.workspace)?;
         let network = match self.network {
             NetworkReach::Closed => {
-                "closed: nothing outside can be reached; the user, not you, can allow hosts with --allow HOST"
+                "closed: nothing outside can be reached; the user, not you, can allow hosts with \
+                 --allow HOST"
             }
             NetworkReach::Open => "open: all that the host reaches can be reached",
             NetworkReach::Host => {
                 "the host's own: all that the host reaches, and itself, can be reached"
             }
             NetworkReach::Allowed { .. } => {
-                "only the hosts that the policy allows can be reached; the user can allow more with --allow HOST"
+                "only the hosts that the policy allows can be reached; the user can allow more \
+                 with --allow HOST"
             }
         };
         writeln!(formatter, "network: {network}")?;

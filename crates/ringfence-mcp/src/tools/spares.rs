@@ -1,4 +1,5 @@
-//! SpareInterpreter interpreter that waits in the sandbox of a client for the code of the next call.
+//! SpareInterpreter interpreter that waits in the sandbox of a client for the code of the next
+//! call.
 //!
 //! The interpreter runs in the sandbox itself, so code finds the same files and servers as without
 //! a spare. A spare is started after code has run, so that a client that runs no code has no spare.

@@ -69,14 +69,17 @@ pub(crate) async fn answer(
         (&Method::DELETE, ["sandboxes", id]) => calls.kill(id).await,
         (&Method::POST, ["sandboxes", id, "timeout"]) => calls.set_timeout(id, request).await,
         (&Method::POST, ["sandboxes", id, "refreshes"]) => calls.refresh(id, request).await,
-        (&Method::POST, ["sandboxes", id, "connect" | "resume"]) => calls.connect(id, request).await,
+        (&Method::POST, ["sandboxes", id, "connect" | "resume"]) => {
+            calls.connect(id, request).await
+        }
         (&Method::GET, ["sandboxes", id, "metrics"]) => calls.metrics(id, &request).await,
         (&Method::GET, ["sandboxes", id, "logs"]) => calls.logs(id).await,
         (&Method::POST, ["sandboxes", id, "pause"]) => calls.pause(id, request).await,
         (&Method::POST, ["sandboxes", id, "snapshots"]) => calls.save(id, request).await,
         (&Method::POST, ["sandboxes", id, "fork"]) => calls.cannot(
             id,
-            "forked: nothing copies what runs; take create_snapshot(mode=\"filesystem\") of it, and create from that",
+            "forked: nothing copies what runs; take create_snapshot(mode=\"filesystem\") of it, \
+             and create from that",
         ),
         (&Method::PUT, ["sandboxes", id, "network"]) => calls.set_network(id, request).await,
         (&Method::GET, ["ringfence", "templates"]) => Ok(calls.templates()),
@@ -84,7 +87,10 @@ pub(crate) async fn answer(
         (&Method::GET, ["ringfence", "sandboxes", id, "events"]) => calls.events(id),
         (&Method::GET, ["snapshots"]) => calls.snapshots(&request),
         (&Method::DELETE, ["templates", id]) => calls.delete_template(id).await,
-        _ => Err(Refusal::new(StatusCode::NOT_FOUND, format!("there is nothing at {} {path}", request.method()))),
+        _ => Err(Refusal::new(
+            StatusCode::NOT_FOUND,
+            format!("there is nothing at {} {path}", request.method()),
+        )),
     }
 }
 

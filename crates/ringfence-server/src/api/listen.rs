@@ -136,7 +136,13 @@ async fn converse<Stream>(
             let reply = exchange.end(server.answer(request).await).await;
             server.counters.answered(reply.status());
             // The query is not logged, because it may contain a signature.
-            tracing::info!(%method, path, status = reply.status().as_u16(), took = ?begun.elapsed(), "request");
+            tracing::info!(
+                %method,
+                path,
+                status = reply.status().as_u16(),
+                took = ?begun.elapsed(),
+                "request"
+            );
             Ok::<_, Infallible>(reply)
         }
     });

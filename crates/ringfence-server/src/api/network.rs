@@ -61,8 +61,8 @@ impl WantedNetwork {
                 (_, []) | (Network::Closed, _) => Ok(WantedNetwork::Template),
                 (Network::Allow(_), _) => Ok(WantedNetwork::Without(deny)),
                 (Network::Open, _) => Err(Refusal::wrong(
-                    "`network.denyOut` can be kept where all else is denied, too: add 0.0.0.0/0 to it, and what is \
-                     needed to `network.allowOut`",
+                    "`network.denyOut` can be kept where all else is denied, too: add 0.0.0.0/0 to \
+                     it, and what is needed to `network.allowOut`",
                 )),
             };
         }
@@ -147,23 +147,25 @@ fn change(
     match own {
         Network::Closed if is_nothing => Ok(None),
         Network::Closed => Err(Refusal::unsupported(
-            "the sandbox was started with a network that is closed, and has no gate that could be opened: create another",
+            "the sandbox was started with a network that is closed, and has no gate that could be \
+             opened: create another",
         )),
         Network::Open if wanted == WantedNetwork::Template && *template == Network::Open => {
             Ok(None)
         }
         Network::Open => Err(Refusal::unsupported(
-            "the sandbox was started with a network that is open, and has no gate that could be closed: create another \
-             with `network.allowOut`",
+            "the sandbox was started with a network that is open, and has no gate that could be \
+             closed: create another with `network.allowOut`",
         )),
         Network::Allow(own) if own.observe && (is_nothing || is_list) => Err(Refusal::unsupported(
-            "the sandbox was started to reach everything that is not denied: create another that reaches less",
+            "the sandbox was started to reach everything that is not denied: create another that \
+             reaches less",
         )),
         Network::Allow(own) => match wanted.network(template, own) {
             Network::Allow(egress) => Ok(Some(egress)),
             _ => Err(Refusal::unsupported(
-                "the sandbox was started with a list of hosts, and cannot reach everything: give another list, with \
-                 0.0.0.0/0 in `denyOut`, or create another",
+                "the sandbox was started with a list of hosts, and cannot reach everything: give \
+                 another list, with 0.0.0.0/0 in `denyOut`, or create another",
             )),
         },
     }

@@ -196,8 +196,8 @@ fn refusal(error: ContextError) -> Refusal {
         ContextError::Absent { .. } => Refusal::new(StatusCode::NOT_FOUND, message),
         ContextError::TooMany { .. } => Refusal::new(StatusCode::TOO_MANY_REQUESTS, message),
         ContextError::Ended { id, .. } => Refusal::wrong(format!(
-            "{message}; restart it with POST /contexts/{id}/restart, `restart_code_context` of the SDK; what its \
-             variables held is lost"
+            "{message}; restart it with POST /contexts/{id}/restart, `restart_code_context` of the \
+             SDK; what its variables held is lost"
         )),
         error if error.fault() == Fault::User => Refusal::wrong(message),
         error => {

@@ -39,7 +39,8 @@ impl Registry {
         policy.env.set.insert("HOME".to_owned(), HOME.to_owned());
         change(&mut policy);
         let start = StartRequest {
-            // Round up, so that the server ends the sandbox before the lease of the monitor is over.
+            // Round up, so that the server ends the sandbox before the lease of the monitor is
+            // over.
             lease: Some(Duration::from_secs(lease.as_secs() + 1)),
             container: settings.container.clone(),
             ..StartRequest::new(policy).name(id)

@@ -483,7 +483,8 @@ pub(crate) fn store_error(error: redb::Error) -> ServerError {
     match error {
         redb::Error::DatabaseAlreadyOpen => ServerError::usage(
             "another server has this user's sandboxes",
-            "stop it, or give this one a state of its own: XDG_STATE_HOME=/a/directory/of/yours ringfence serve",
+            "stop it, or give this one a state of its own: XDG_STATE_HOME=/a/directory/of/yours \
+             ringfence serve",
         ),
         error => ServerError::failed(
             format!("cannot use the server's database: {error}"),
@@ -503,8 +504,8 @@ fn not_opened(error: redb::Error, path: &Path) -> ServerError {
     ServerError::failed(
         format!("the server's database is damaged: {why}"),
         format!(
-            "put a copy of it back, or begin anew, which removes all snapshots, and all sandboxes with their files: \
-             mv {path} {path}.damaged"
+            "put a copy of it back, or begin anew, which removes all snapshots, and all sandboxes \
+             with their files: mv {path} {path}.damaged"
         ),
     )
 }
@@ -517,9 +518,9 @@ async fn end_unknown(host: &Host, name: &str, workspaces: &Path) -> bool {
         Ok(sandbox) if sandbox.manifest().workspace.starts_with(workspaces) => {
             sandbox.stop().await.is_ok()
         }
-        Ok(_)
-        | Err(AttachError::Directory(SandboxDirError::Absent { .. } | SandboxDirError::Name(_))) => {
-            true
+        Ok(_) => true,
+        Err(AttachError::Directory(error)) => {
+            matches!(error, SandboxDirError::Absent { .. } | SandboxDirError::Name(_))
         }
         Err(_) => false,
     }

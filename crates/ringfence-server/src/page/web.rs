@@ -23,8 +23,9 @@ const PICTURE: &str = "image/svg+xml";
 
 /// Content security policy of the page: only resources of this server. Inline styles are allowed
 /// because the terminal writes them.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self'; \
-    connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; \
+                      img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; \
+                      frame-ancestors 'none'";
 
 /// Headers that are sent with every file.
 const HEADERS: [(HeaderName, &str); 6] = [

@@ -32,8 +32,8 @@ impl OwnerCalls<'_> {
         let NewSnapshot { name, memory } = body(request).await?;
         if memory != Some(false) {
             return Err(Refusal::unsupported(
-                "what a sandbox has in memory cannot be copied by this server: have its files alone be, with \
-                 mode=\"filesystem\" (`memory`: false)",
+                "what a sandbox has in memory cannot be copied by this server: have its files \
+                 alone be, with mode=\"filesystem\" (`memory`: false)",
             ));
         }
         let name =
@@ -106,7 +106,8 @@ impl OwnerCalls<'_> {
         }
         if self.server.templates.contains_key(&which) {
             let message = format!(
-                "`{which}` is a template of this server's settings: it goes when they name it no more"
+                "`{which}` is a template of this server's settings: it goes when they name it no \
+                 more"
             );
             return Err(Refusal::new(StatusCode::FORBIDDEN, message));
         }

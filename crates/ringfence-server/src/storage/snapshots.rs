@@ -326,7 +326,8 @@ pub(crate) fn checked_name(given: &str) -> Result<String, Refusal> {
     match !name.is_empty() && name.len() <= LONGEST_NAME && name.bytes().all(is_plain) {
         true => Ok(name.to_owned()),
         false => Err(Refusal::wrong(format!(
-            "the `name` of a snapshot has 1 to {LONGEST_NAME} letters, digits and any of - _ . / : and no others"
+            "the `name` of a snapshot has 1 to {LONGEST_NAME} letters, digits and any of - _ . / : \
+             and no others"
         ))),
     }
 }

@@ -66,7 +66,11 @@ impl Collector {
             .is_some_and(|endpoint| endpoint.starts_with("https:"));
         let tls = speaks_tls.then(|| tls(host, signal)).transpose();
         let tls = tls.inspect_err(|error| {
-            tracing::warn!(%error, "a collector cannot be spoken to: no {} are told", signal.plural());
+            tracing::warn!(
+                %error,
+                "a collector cannot be spoken to: no {} are told",
+                signal.plural()
+            );
         });
         Some(Collector {
             signal,

@@ -617,8 +617,8 @@ impl StartsAs {
         match self {
             StartsAs::Root => Support::enforced("tmpfs size and inodes"),
             StartsAs::User => Support::weaker(
-                "the number of files and their attributes are not bounded: bubblewrap sets a size alone, and a security \
-                 module keeps ringfence from setting the rest inside",
+                "the number of files and their attributes are not bounded: bubblewrap sets a size \
+                 alone, and a security module keeps ringfence from setting the rest inside",
             ),
         }
     }
@@ -639,8 +639,8 @@ fn follows_links(said: &str) -> Option<String> {
     let is_fixed = Version::parse(version)? >= Version::new(0, 12, 0);
     (!is_fixed).then(|| {
         format!(
-            "bubblewrap {version} may follow symbolic links out of a sandbox that it sets up (GHSA-pxhw-h44j-8pfx), \
-             unless its distributor has patched it: 0.12.0 has the fix"
+            "bubblewrap {version} may follow symbolic links out of a sandbox that it sets up \
+             (GHSA-pxhw-h44j-8pfx), unless its distributor has patched it: 0.12.0 has the fix"
         )
     })
 }

@@ -1,7 +1,7 @@
 //! Facets: what a sandbox offers besides its guest, as far as its backend can provide it.
 //!
-//! A sandbox may run where its host directory, its processes and its cgroup are not at hand. A facet
-//! that a backend lacks is `None` here, so that no code outside the backends has to ask which
+//! A sandbox may run where its host directory, its processes and its cgroup are not at hand. A
+//! facet that a backend lacks is `None` here, so that no code outside the backends has to ask which
 //! backend made the sandbox.
 
 use std::fmt::Debug;

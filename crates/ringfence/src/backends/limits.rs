@@ -18,8 +18,9 @@ const CAN_BE_LEFT: &str =
     "the command can write cgroup files, and so leave the group that holds it";
 /// Weakness of a memory limit under cgroup v1: memory that v1 does not count. The other socket
 /// buffers are limited separately from memory.
-const UNCOUNTED_BY_V1: &str = "cgroup v1 limits the buffers of sockets apart, to an eighth of the limit more, and \
-                               counts neither their error queues, nor netlink, nor what UDP is yet to send";
+const UNCOUNTED_BY_V1: &str = "cgroup v1 limits the buffers of sockets apart, to an eighth of the \
+                               limit more, and counts neither their error queues, nor netlink, nor \
+                               what UDP is yet to send";
 
 /// Rights that a command has on cgroup files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,8 +61,10 @@ pub(super) fn support(
         (
             Clause::Disk,
             Support::absent(
-                "the growth of a directory on the host's file system cannot be bounded without quotas",
-                "put the workspace on a file system of its own of that size, and leave `limits.disk` out",
+                "the growth of a directory on the host's file system cannot be bounded without \
+                 quotas",
+                "put the workspace on a file system of its own of that size, and leave \
+                 `limits.disk` out",
             ),
         ),
     ]
@@ -81,7 +84,8 @@ pub(super) fn cleanup_of_a_tree(question: &ProbeRequest<'_>, access: CgroupAcces
     match probe().tree_kill {
         Ok(holder) => from_cgroup(Clause::Cleanup, Ok(holder), access.is_given(question)),
         Err(_) => Support::weaker(
-            "no cgroup can be had: a subreaper ends the tree, and a process that kills it gets away",
+            "no cgroup can be had: a subreaper ends the tree, and a process that kills it gets \
+             away",
         ),
     }
 }

@@ -239,9 +239,11 @@ fn is_forbidden_by_sysctl() -> bool {
 pub(super) fn way_to_namespaces(program: &Path) -> String {
     apparmor::fix(program).unwrap_or_else(|| {
         if is_forbidden_by_sysctl() {
-            "as root, allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1".to_owned()
+            "as root, allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1"
+                .to_owned()
         } else {
-            "allow user namespaces for this user (sysctl user.max_user_namespaces), or run outside the container"
+            "allow user namespaces for this user (sysctl user.max_user_namespaces), or run outside \
+             the container"
                 .to_owned()
         }
     })
@@ -329,13 +331,16 @@ fn with_landlock_alone(
     // Landlock controls neither stat(2) nor chmod(2), chown(2), utime(2) and setxattr(2)
     // (landlock(7)).
     let filesystem = Support::weaker(if abi >= 3 {
-        "files outside can be looked up, and the user's own changed in mode and time; the user's terminals can be opened"
+        "files outside can be looked up, and the user's own changed in mode and time; the user's \
+         terminals can be opened"
     } else {
-        "files outside can be looked up, the user's own changed in mode and time, and, with this old Landlock, truncated"
+        "files outside can be looked up, the user's own changed in mode and time, and, with this \
+         old Landlock, truncated"
     });
     let processes = if abi >= ABI_WITH_SCOPES {
         Support::weaker(
-            "names and arguments of the host's processes can be read, and limits of the user's own be changed",
+            "names and arguments of the host's processes can be read, and limits of the user's own \
+             be changed",
         )
     } else {
         Support::weaker("processes of the same user can be signalled, and all can be listed")
@@ -343,7 +348,8 @@ fn with_landlock_alone(
     // Landlock does not control connect(2) to a path. Without a network, no socket can be made to
     // connect with.
     let ipc = if matches!(question.policy.network, Some(Network::Open)) {
-        "with an open network, Unix sockets of the host can be reached by path: an ssh-agent's, a container engine's"
+        "with an open network, Unix sockets of the host can be reached by path: an ssh-agent's, a \
+         container engine's"
     } else {
         "System V shared memory and queues of the same user can be reached"
     };
@@ -379,7 +385,8 @@ pub(super) fn ipc(landlock: u32, policy: &Policy) -> Support {
         (false, _) => Support::enforced("ipc+network namespace+seccomp"),
         (true, true) => Support::enforced("ipc namespace+landlock+seccomp"),
         (true, false) => Support::weaker(
-            "with an open network, abstract Unix sockets of the host can be reached: the kernel's Landlock is too old",
+            "with an open network, abstract Unix sockets of the host can be reached: the kernel's \
+             Landlock is too old",
         ),
     }
 }

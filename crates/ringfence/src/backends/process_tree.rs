@@ -184,7 +184,8 @@ fn end(underway: &RunningTree) {
     if let Some(group) = underway.group.as_ref().filter(|_| underway.ends_by_group) {
         let _ = group.kill(); // the first process also kills what it can
     }
-    let _ = control::send(&underway.started.control, &ControlOrder::End); // the sandbox may have ended
+    // The sandbox may have ended already.
+    let _ = control::send(&underway.started.control, &ControlOrder::End);
 }
 
 impl Instance for ProcessInstance {

@@ -43,7 +43,10 @@ async fn connect_to(tree: ProcessTree, address: SocketAddr) -> io::Result<Option
     // A connection in another network namespace is not found among those of the tree, either.
     let is_its = look(move || listening::leads_to(&tree, ours, address)).await?;
     if !is_its {
-        tracing::warn!(%address, "a port of the sandbox led to another program, and nothing was sent there");
+        tracing::warn!(
+            %address,
+            "a port of the sandbox led to another program, and nothing was sent there"
+        );
         return Ok(None);
     }
     let _ = stream.set_nodelay(true); // without this option the connection is slower, but works

@@ -16,7 +16,8 @@ pub struct Name(String);
 /// Error for a text that cannot be the name of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{given}` cannot be a sandbox's name: it is made of a-z, 0-9, `-`, `_` and `.`, begins with a letter or digit, and is {LONGEST_NAME} long at most"
+    "`{given}` cannot be a sandbox's name: it is made of a-z, 0-9, `-`, `_` and `.`, begins with a \
+     letter or digit, and is {LONGEST_NAME} long at most"
 )]
 pub struct NameError {
     given: String,

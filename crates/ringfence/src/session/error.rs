@@ -32,7 +32,10 @@ pub enum SessionError {
         source: io::Error,
     },
     /// The guest sent nothing for too long.
-    #[error("cannot {what}: the guest said nothing for {seconds} s", seconds = patience.as_secs_f64())]
+    #[error(
+        "cannot {what}: the guest said nothing for {seconds} s",
+        seconds = patience.as_secs_f64()
+    )]
     Silent {
         /// Operation that was tried.
         what: String,
@@ -255,7 +258,10 @@ impl What<'_> {
 /// that control a terminal or change the direction of text are replaced.
 pub(super) fn clean(text: &str) -> String {
     let shown = |character: char| {
-        let turns = matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        let turns = matches!(
+            character,
+            '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        );
         let breaks = matches!(character, '\u{2028}' | '\u{2029}');
         if character.is_control() || turns || breaks {
             char::REPLACEMENT_CHARACTER

@@ -5,9 +5,9 @@
 //! wait has a deadline, the guest's text is cleaned before it can reach a terminal, and no path
 //! that the guest names is used on the host.
 //!
-//! Reading order: [`connector`] opens streams, [`transport`] speaks HTTP over them, and [`messages`]
-//! reads streams of messages. [`exec`], [`execution`] and [`input`] are for commands, [`files`] and
-//! [`tree`] for files, and [`ports`] for ports.
+//! Reading order: [`connector`] opens streams, [`transport`] speaks HTTP over them, and
+//! [`messages`] reads streams of messages. [`exec`], [`execution`] and [`input`] are for commands,
+//! [`files`] and [`tree`] for files, and [`ports`] for ports.
 
 mod capture;
 mod connector;

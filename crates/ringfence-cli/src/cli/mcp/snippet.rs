@@ -76,14 +76,36 @@ mod tests {
 
     #[test]
     fn each_program_gets_its_own_form() {
-        let codex = "[mcp_servers.ringfence]\ncommand = \"ringfence\"\nargs = [\"mcp\", \"--net\", \"open\"]\n";
+        let codex = "[mcp_servers.ringfence]\n\
+                     command = \"ringfence\"\n\
+                     args = [\"mcp\", \"--net\", \"open\"]\n";
         check(Program::Codex, &["--net", "open"], codex);
-        let vscode = "{\n  \"servers\": {\n    \"ringfence\": {\n      \"type\": \"stdio\",\n      \"command\": \"ringfence\",\n      \
-                      \"args\": [\n        \"mcp\",\n        \"--directory\",\n        \"${workspaceFolder}\"\n      ]\n    }\n  \
-                      }\n}\n";
+        let vscode = r#"{
+  "servers": {
+    "ringfence": {
+      "type": "stdio",
+      "command": "ringfence",
+      "args": [
+        "mcp",
+        "--directory",
+        "${workspaceFolder}"
+      ]
+    }
+  }
+}
+"#;
         check(Program::Vscode, &[], vscode);
-        let claude = "{\n  \"mcpServers\": {\n    \"ringfence\": {\n      \"command\": \"ringfence\",\n      \"args\": [\n        \
-                      \"mcp\"\n      ]\n    }\n  }\n}\n";
+        let claude = r#"{
+  "mcpServers": {
+    "ringfence": {
+      "command": "ringfence",
+      "args": [
+        "mcp"
+      ]
+    }
+  }
+}
+"#;
         check(Program::Claude, &[], claude);
         let cursor = claude.replace("\"mcp\"\n", "\"mcp\",\n        \"-C\",\n        \"/p\"\n");
         check(Program::Cursor, &["-C", "/p"], &cursor);

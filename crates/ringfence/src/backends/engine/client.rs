@@ -50,7 +50,8 @@ pub(crate) struct Client {
 pub(crate) enum ConnectError {
     /// A variable names an engine on another host.
     #[error(
-        "{variable} is `{address}`: the workspace and the guest's socket can be shared only with an engine on this host"
+        "{variable} is `{address}`: the workspace and the guest's socket can be shared only with \
+         an engine on this host"
     )]
     Elsewhere { flavour: Flavour, variable: &'static str, address: String },
     /// No socket exists at any of the usual paths.
@@ -88,22 +89,28 @@ impl ConnectError {
                 format!("unset {variable}, or have it name a socket: {variable}=unix:///a/socket")
             }
             ConnectError::Missing { flavour: Flavour::Podman, is_installed: false, .. } => {
-                "apt install podman, and then: systemctl --user enable --now podman.socket".to_owned()
+                "apt install podman, and then: systemctl --user enable --now podman.socket"
+                    .to_owned()
             }
             ConnectError::Missing { flavour: Flavour::Docker, is_installed: false, .. } => {
                 "apt install docker.io, and then: sudo systemctl enable --now docker".to_owned()
             }
             ConnectError::Missing { flavour: Flavour::Podman, sockets, user_id, .. } => {
-                let service = if *user_id == 0 { "systemctl start" } else { "systemctl --user start" };
-                let socket = sockets.first().map(|socket| socket.display().to_string()).unwrap_or_default();
-                format!("{service} podman.socket; or, without systemd: podman system service -t 0 unix://{socket} &")
+                let service =
+                    if *user_id == 0 { "systemctl start" } else { "systemctl --user start" };
+                let socket =
+                    sockets.first().map(|socket| socket.display().to_string()).unwrap_or_default();
+                format!(
+                    "{service} podman.socket; or, without systemd: podman system service -t 0 \
+                     unix://{socket} &"
+                )
             }
             ConnectError::Missing { flavour: Flavour::Docker, .. } => {
                 "sudo systemctl start docker; or, without systemd: sudo dockerd &".to_owned()
             }
             ConnectError::Denied { flavour: Flavour::Docker, .. } => {
-                "sudo usermod -aG docker \"$USER\", and log in again: who is in that group is as good as root; or use \
-                 your own engine: --backend podman"
+                "sudo usermod -aG docker \"$USER\", and log in again: who is in that group is as \
+                 good as root; or use your own engine: --backend podman"
                     .to_owned()
             }
             ConnectError::Denied { flavour: Flavour::Podman, .. } => {
@@ -111,12 +118,14 @@ impl ConnectError {
             }
             ConnectError::Silent { flavour: Flavour::Podman, socket, .. } => {
                 format!(
-                    "systemctl --user restart podman.socket; or: podman system service -t 0 unix://{} &",
+                    "systemctl --user restart podman.socket; or: podman system service -t 0 \
+                     unix://{} &",
                     socket.display()
                 )
             }
             ConnectError::Silent { flavour: Flavour::Docker, .. } => {
-                "sudo systemctl restart docker; `sudo journalctl -u docker` tells why it ended".to_owned()
+                "sudo systemctl restart docker; `sudo journalctl -u docker` tells why it ended"
+                    .to_owned()
             }
             ConnectError::OfAnotherKind { flavour: Flavour::Docker, socket } => {
                 format!("CONTAINER_HOST=unix://{} and --backend podman", socket.display())
@@ -395,8 +404,8 @@ mod tests {
             assert_eq!(
                 error.to_string(),
                 format!(
-                    "DOCKER_HOST is `{address}`: the workspace and the guest's socket can be shared only with an \
-                     engine on this host"
+                    "DOCKER_HOST is `{address}`: the workspace and the guest's socket can be \
+                     shared only with an engine on this host"
                 )
             );
             assert_eq!(

@@ -17,21 +17,28 @@ pub(super) enum Failure {
     #[error(transparent)]
     View(#[from] ViewError),
     #[error(
-        "the Docker engine is rootless, and would give files in the workspace to another user than the caller"
+        "the Docker engine is rootless, and would give files in the workspace to another user than \
+         the caller"
     )]
     RootlessDocker,
     #[error(
-        "the Docker engine remaps users, and would give files in the workspace to another user than the caller"
+        "the Docker engine remaps users, and would give files in the workspace to another user \
+         than the caller"
     )]
     Remapped,
     #[error(
-        "the Podman engine belongs to the user {engine_user}, to whom files in the workspace would belong"
+        "the Podman engine belongs to the user {engine_user}, to whom files in the workspace would \
+         belong"
     )]
     ForeignEngine { engine_user: u32 },
-    #[error("the capability `{name}` is not given to a container; those that can be are {}", .allowed.join(", "))]
+    #[error(
+        "the capability `{name}` is not given to a container; those that can be are {}",
+        .allowed.join(", ")
+    )]
     Capability { name: String, allowed: &'static [&'static str] },
     #[error(
-        "the capability `{name}` is not given by a Podman that runs as root: code inside could become root with it"
+        "the capability `{name}` is not given by a Podman that runs as root: code inside could \
+         become root with it"
     )]
     CapabilityOfRoot { name: String },
     #[error("cannot show `{}` inside: the workspace is there", path.display())]
@@ -51,11 +58,13 @@ pub(super) enum Failure {
     #[error("there is a network `{network}` already, and it is not of this user's ringfence")]
     NetworkTaken { network: String, flavour: Flavour },
     #[error(
-        "a proxy beside the container is for `network.mode = \"allow\"`, and the policy has `{mode}`"
+        "a proxy beside the container is for `network.mode = \"allow\"`, and the policy has \
+         `{mode}`"
     )]
     ProxyWithout { mode: &'static str },
     #[error(
-        "a proxy beside the container is not given credentials, and the policy allows hosts that have some"
+        "a proxy beside the container is not given credentials, and the policy allows hosts that \
+         have some"
     )]
     ProxyWithCredentials,
     #[error(
@@ -73,10 +82,15 @@ pub(super) enum Failure {
     #[error("`{}` of the host was replaced while the container was made", path.display())]
     Replaced { path: PathBuf },
     #[error(
-        "cannot verify what the container engine made: the container's processes cannot be looked at from here"
+        "cannot verify what the container engine made: the container's processes cannot be looked \
+         at from here"
     )]
     Unseen,
-    #[error("the {who} in the container `{container}` {}{}", if *ended { "ended at once" } else { "did not come up in time" }, said(log))]
+    #[error(
+        "the {who} in the container `{container}` {}{}",
+        if *ended { "ended at once" } else { "did not come up in time" },
+        said(log)
+    )]
     NotUp { who: &'static str, container: String, ended: bool, log: String },
     #[error("it is not written down which container engine has the container")]
     Unregistered,
@@ -203,13 +217,15 @@ impl Failure {
                 )]
             }
             Failure::Workspace { .. } => one(
-                "use a directory that the engine may read: on a local disk, and shared with its machine if it has one",
+                "use a directory that the engine may read: on a local disk, and shared with its \
+                 machine if it has one",
             ),
             Failure::Replaced { .. } => {
                 one("stop what else works on that directory, and try again")
             }
             Failure::Unseen => one(
-                "run ringfence where the engine runs: on the same host, not in a container of its own",
+                "run ringfence where the engine runs: on the same host, not in a container of its \
+                 own",
             ),
             Failure::Ignored { clause } => vec![
                 "use an engine that runs as root, or a host with cgroup v2".to_owned(),

@@ -156,8 +156,10 @@ fn support(
         (
             Clause::Disk,
             Support::absent(
-                "the growth of a directory on the host's file system cannot be bounded without quotas",
-                "put the workspace on a file system of its own of that size, and leave `limits.disk` out",
+                "the growth of a directory on the host's file system cannot be bounded without \
+                 quotas",
+                "put the workspace on a file system of its own of that size, and leave \
+                 `limits.disk` out",
             ),
         ),
     ])
@@ -167,7 +169,8 @@ fn support(
 fn egress(policy: &Policy) -> Support {
     match egress::gate(policy) {
         Some(GateKind::Transparent) => Support::absent(
-            "only the launcher's own sandboxes can have a tunnel: a container's user may not make one",
+            "only the launcher's own sandboxes can have a tunnel: a container's user may not make \
+             one",
             "leave `transparent` out, or use `--backend native`",
         ),
         Some(GateKind::Proxy) | None => Support::enforced("network namespace+egress proxy"),

@@ -62,8 +62,8 @@ fn escapable(version: &str) -> Option<String> {
     };
     (!is_fixed).then(|| {
         format!(
-            "runc {version} may be escaped from (CVE-2025-31133, CVE-2025-52565, CVE-2025-52881), unless its \
-             distributor has patched it: 1.2.8, 1.3.3 and 1.4.0 have the fixes"
+            "runc {version} may be escaped from (CVE-2025-31133, CVE-2025-52565, CVE-2025-52881), \
+             unless its distributor has patched it: 1.2.8, 1.3.3 and 1.4.0 have the fixes"
         )
     })
 }

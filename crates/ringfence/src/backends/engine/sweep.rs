@@ -107,7 +107,11 @@ async fn sweep_containers(
         let is_own =
             |given: &String| own_names.iter().any(|own| given.trim_start_matches('/') == own);
         if let Some(id) = container.id.filter(|_| container.names.iter().flatten().any(is_own)) {
-            tracing::info!(container = id, sandbox = %name, "removing a container that a crash left");
+            tracing::info!(
+                container = id,
+                sandbox = %name,
+                "removing a container that a crash left"
+            );
             let _ = remove(client, &id).await; // the next sweep tries again
             found += 1;
         }
@@ -129,7 +133,11 @@ async fn sweep_networks(
         let Some(name) = left(&network.labels.unwrap_or_default(), rooms, kept) else { continue };
         let beside = ProxyNetwork::of(name.as_str());
         if network.name.as_ref() == Some(&beside.network) {
-            tracing::info!(network = beside.network, sandbox = %name, "removing a network that a crash left");
+            tracing::info!(
+                network = beside.network,
+                sandbox = %name,
+                "removing a network that a crash left"
+            );
             // A network that cannot be removed is left to the next sweep.
             found += usize::from(beside.remove(client).await.is_ok());
         }

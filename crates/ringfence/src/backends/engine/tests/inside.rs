@@ -8,7 +8,10 @@ fn check_agent(scene: &EngineFixture, inside: u32, outside: FileOwner) {
     block_on(async {
         let instance = scene.start(Policy::default(), agent(TINY)).await.unwrap();
         let said = scene
-            .says("id -u; id -un; pwd; echo $HOME; echo x > made && touch $HOME/y /tmp/z; cat /proc/self/status")
+            .says(
+                "id -u; id -un; pwd; echo $HOME; echo x > made && touch $HOME/y /tmp/z; cat \
+                 /proc/self/status",
+            )
             .await;
         let lines: Vec<&str> = said.lines().collect();
         assert_eq!(
