@@ -6,6 +6,7 @@ mod manifests;
 mod prose;
 mod seam;
 mod source;
+mod type_names;
 
 use std::time::Instant;
 
@@ -28,12 +29,13 @@ pub(crate) fn run(workspace: &Workspace, arguments: ChoreArguments) -> Result<()
     let mut checks: Vec<NamedCheck> = vec![
         ("dependencies point one way", |workspace| report(layers::check(workspace)?)),
         ("every dependency has its reason", |workspace| report(manifests::check(workspace)?)),
-        ("unsafe code stays in its place, files stay small", |workspace| {
+        ("unsafe code stays in its place, files and lines stay short", |workspace| {
             report(source::check(workspace)?)
         }),
         ("no code outside the backends asks for a backend", |workspace| {
             report(seam::check(workspace)?)
         }),
+        ("a crate defines each type name once", |workspace| report(type_names::check(workspace)?)),
         ("comments name their subjects", |workspace| report(prose::check(workspace)?)),
         ("commits say what they do", |workspace| report(commits::check(workspace)?)),
         ("formatting", |workspace| run_command(&mut workspace.cargo(["fmt", "--all", "--check"]))),

@@ -1,4 +1,4 @@
-//! Check of the source files: the place of unsafe code and the length of files.
+//! Check of the source files: the place of unsafe code, and the length of files and lines.
 
 use std::path::Path;
 
@@ -10,6 +10,8 @@ use crate::workspace::{Workspace, files_below};
 /// The only directory that may contain unsafe code.
 const UNSAFE_DIRECTORY: &str = "crates/ringfence-linux/src/sys";
 const MAX_FILE_LINES: usize = 800;
+/// Highest number of characters in a line.
+const MAX_LINE_WIDTH: usize = 100;
 /// Files with tables or generated code, whose length has no limit.
 const UNLIMITED_FILES: &[&str] = &[];
 
@@ -34,6 +36,10 @@ fn judge(name: &Path, text: &str) -> CheckFindings {
             format!("{}:{}: unsafe code belongs in {UNSAFE_DIRECTORY}", name.display(), index + 1)
         }));
     }
+    let wide = text.lines().enumerate().filter(|(_, line)| line.chars().count() > MAX_LINE_WIDTH);
+    findings.extend(wide.map(|(index, _)| {
+        format!("{}:{}: break the line at {MAX_LINE_WIDTH} columns", name.display(), index + 1)
+    }));
     let length = production_lines(&code);
     let counts = name.components().any(|part| part.as_os_str() == "src");
     if counts
@@ -65,7 +71,7 @@ fn production_lines(code: &str) -> usize {
 
 /// Replaces comments, strings and characters with spaces and keeps every line break, so that only
 /// code is left.
-fn code_of(text: &str) -> String {
+pub(super) fn code_of(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
@@ -168,6 +174,17 @@ mod tests {
             &["crates/a/src/lib.rs:2: unsafe code belongs in crates/ringfence-linux/src/sys"],
         );
         check("crates/ringfence-linux/src/sys/mount.rs", text, &[]);
+    }
+
+    #[test]
+    fn a_line_over_100_columns_is_found_with_its_number() {
+        let widest = format!("// {}\n", "é".repeat(97));
+        check("crates/a/src/lib.rs", &widest, &[]);
+        check(
+            "crates/a/src/lib.rs",
+            &format!("{widest}// {}\n", "x".repeat(98)),
+            &["crates/a/src/lib.rs:2: break the line at 100 columns"],
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! SpareInterpreter interpreter that waits in the sandbox of a client for the code of the next
+//! Spare interpreter that waits in the sandbox of a client for the code of the next
 //! call.
 //!
 //! The interpreter runs in the sandbox itself, so code finds the same files and servers as without
