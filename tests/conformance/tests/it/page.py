@@ -178,7 +178,7 @@ def keys():
         expect(page.get_by_text("No sandbox runs.")).to_be_visible()
         expect(page.get_by_text("python3 -c 'from e2b import Sandbox; Sandbox.create()'")).to_be_visible()
         look_at(page, foreign)
-        expect(page.get_by_role("alert").filter(has_text="was never yours")).to_be_visible()
+        expect(page.get_by_role("alert").filter(has_text="belongs to another key")).to_be_visible()
         assert one not in page.url and page.evaluate("localStorage.length") == 0
         # It is this tab's: a reload keeps it, logging out forgets it.
         page.reload()
@@ -206,7 +206,7 @@ def life():
         enter(page)
         page.get_by_role("button", name="New").click()
         page.get_by_label("Template").select_option("allowing")
-        page.get_by_label("It stays for").select_option("5 minutes")
+        page.get_by_label("Lifetime").select_option("5 minutes")
         page.get_by_label("Name, if you like").fill("demo")
         page.get_by_role("button", name="Create").click()
         expect(page.get_by_role("heading", name="demo")).to_be_visible()

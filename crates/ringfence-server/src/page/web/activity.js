@@ -22,7 +22,7 @@ export function typed({ kind, words, omitted }) {
   if (!words) return "(too long to be shown)";
   const more = omitted ? ` … and ${omitted} more characters, which are not kept` : "";
   const shell = SHELLS.find((shell) => shell.length + 1 === words.length && shell.every((word, at) => word === words[at]));
-  if (kind === "terminal" && shell?.length === 2 && words[2] === OWN_SHELL) return "the terminal of a page like this";
+  if (kind === "terminal" && shell?.length === 2 && words[2] === OWN_SHELL) return "a terminal that was opened in this web page";
   if (kind === "code" || shell) return visible(words.at(-1)) + more;
   return words.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : quoted(word))).join(" ") + more;
 }

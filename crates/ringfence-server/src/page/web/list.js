@@ -162,7 +162,7 @@ export class List {
         trouble,
         element("label", { for: "new-template" }, "Template"),
         template,
-        element("label", { for: "new-stay" }, "It stays for"),
+        element("label", { for: "new-stay" }, "Lifetime"),
         stay,
         element("label", { for: "new-name" }, "Name, if you like"),
         name,

@@ -58,7 +58,7 @@ function openDoor(trouble, onIn) {
   return element(
     "div",
     {},
-    element("p", {}, "No key was made yet, so programs of this machine get in with any."),
+    element("p", {}, "No API key exists yet, so every program on this machine may use the server."),
     enter,
     element(
       "p",

@@ -110,7 +110,7 @@ export class Sandbox {
     this.left.textContent = "";
     this.resting.hidden = true;
     this.actions.remove();
-    this.trouble.textContent = "This sandbox has ended, or was never yours.";
+    this.trouble.textContent = "This sandbox has ended, or it belongs to another key.";
     for (const panel of Object.values(this.panels)) panel.close?.();
   }
 
