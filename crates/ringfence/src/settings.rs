@@ -161,7 +161,8 @@ impl Settings {
     pub fn for_client(mut self, workspace: &Path, inside: &Path) -> Settings {
         self.host.directory = workspace.into();
         self.layered.allow_workspace.push(workspace.into());
-        let (source, destination) = (workspace.to_owned(), Some(inside.to_owned()));
+        // The path is relative, so that the sandboxes of a template have the same policy.
+        let (source, destination) = (".".into(), Some(inside.to_owned()));
         self.layered.policy.filesystem.workspace = Some(Workspace { source, destination });
         self.is_for_server = true;
         self
