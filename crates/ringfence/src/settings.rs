@@ -322,6 +322,16 @@ mod tests {
     }
 
     #[test]
+    fn clients_of_one_template_have_the_same_policy_in_different_workspaces() {
+        let settings = Settings::new(Host::new(Default::default(), "/".into()));
+        let client = |path: &str| settings.clone().for_client(path.as_ref(), "/home/user".as_ref());
+        let (one, other) = (client("/srv/one"), client("/srv/other"));
+        assert_eq!(one.policy.sha256(), other.policy.sha256());
+        assert_ne!(one.host.directory, other.host.directory);
+        assert_ne!(one.policy.sha256(), settings.policy.sha256());
+    }
+
+    #[test]
     fn a_projects_file_is_read() {
         let settings = load(|path| fs_err::write(path, "[limits]\ntime = '30s'").unwrap()).unwrap();
         assert_eq!(settings.policy.limits.time, Some("30s".parse().unwrap()));
