@@ -112,7 +112,7 @@ def browser(viewport=DESKTOP, scheme="dark", **more):
 
 def enter(page, key=None):
     if key is None:
-        expect(page.get_by_text("No key was made yet")).to_be_visible()
+        expect(page.get_by_text("No API key exists yet")).to_be_visible()
         page.get_by_role("button", name="Enter").click()
     else:
         page.get_by_label("API key").fill(key)
