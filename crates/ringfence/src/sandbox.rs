@@ -384,7 +384,7 @@ impl Sandbox {
         }
     }
 
-    /// Returns the directory of the sandbox's directory.
+    /// Returns the directory of the sandbox's own files on the host.
     pub(crate) fn directory(&self) -> PathBuf {
         self.rooms.path(&self.manifest.name)
     }

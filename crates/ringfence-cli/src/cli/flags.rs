@@ -129,6 +129,17 @@ pub(super) fn is_engine(selection: BackendSelection) -> bool {
     }
 }
 
+/// Fails for `flag`, which is for containers, unless a container engine creates the sandboxes.
+pub(super) fn require_engine(flag: &str, selection: BackendSelection) -> Result<(), Failure> {
+    if is_engine(selection) {
+        return Ok(());
+    }
+    Err(Failure::usage(
+        format!("{flag} is for containers, and the backend is {}", selection.choice()),
+        "add --backend podman or --backend docker, or leave the flag out",
+    ))
+}
+
 impl ContainerFlags {
     /// Loads the settings that apply here, with these flags and the policy flags on top.
     pub(crate) fn settings(
@@ -189,14 +200,8 @@ impl ContainerFlags {
             ("--pull", self.pull.is_some()),
             ("--cap", !self.cap.is_empty()),
         ];
-        if let (false, Some((flag, _))) =
-            (is_engine(settings.selection), flag.into_iter().find(|(_, given)| *given))
-        {
-            let chosen = settings.selection.choice();
-            return Err(Failure::usage(
-                format!("{flag} is for containers, and the backend is {chosen}"),
-                "add --backend podman or --backend docker, or leave the flag out",
-            ));
+        if let Some((flag, _)) = flag.into_iter().find(|(_, given)| *given) {
+            require_engine(flag, settings.selection)?;
         }
         settings.container = ContainerSpec {
             preset: if self.container { Preset::Dev } else { Preset::Agent },

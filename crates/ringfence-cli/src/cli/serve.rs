@@ -14,7 +14,7 @@ use ringfence_service::telemetry::Telemetry;
 use tokio::net::TcpListener;
 
 use super::attach::block_on;
-use super::flags::is_engine;
+use super::flags::require_engine;
 use super::keys;
 use super::monitor::EndSignals;
 use crate::answer::print;
@@ -156,14 +156,8 @@ fn templates(config: &ServerConfig, host: &Host) -> Result<BTreeMap<String, Temp
 /// Loads the settings of a template.
 fn template_settings(template: &TemplateConfig, host: &Host) -> Result<Settings, Failure> {
     let settings = template.settings(host.clone())?;
-    if template.image.is_some() && !is_engine(settings.selection) {
-        return Err(Failure::usage(
-            format!(
-                "--image is for containers, and the backend is {}",
-                settings.selection.choice()
-            ),
-            "add --backend podman or --backend docker, or leave the flag out",
-        ));
+    if template.image.is_some() {
+        require_engine("--image", settings.selection)?;
     }
     Ok(settings)
 }

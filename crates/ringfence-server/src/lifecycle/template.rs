@@ -37,7 +37,7 @@ pub struct ServerConfig {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TemplateConfig {
-    /// BackendChoice of the backend that enforces the policy.
+    /// Choice of the backend that enforces the policy.
     backend: Option<BackendChoice>,
     /// Image for containers of this template.
     pub image: Option<String>,

@@ -137,7 +137,7 @@ pub(crate) struct StartedSandbox {
     pub(crate) variables: BTreeMap<String, String>,
 }
 
-/// ProbeRequest to a backend about its capabilities.
+/// Request to a backend to tell its capabilities.
 pub(crate) struct ProbeRequest<'a> {
     pub(crate) host: &'a Host,
     pub(crate) launcher: &'a Launcher,

@@ -242,7 +242,7 @@ pub(super) struct RuleListener {
 }
 
 impl RuleListener {
-    /// Listens in the sandbox directory of a sandbox that was started with `plan`.
+    /// Listens in the directory of a sandbox that was started with `plan`.
     pub(super) fn listen(room: PathBuf, plan: Plan) -> io::Result<RuleListener> {
         Ok(RuleListener { listener: listen_in(&room, ORDER_SOCKET.as_ref())?, room, plan })
     }

@@ -1,4 +1,4 @@
-//! GuestHandover of the listening socket to a guest in a container.
+//! Handover of the listening socket to a guest in a container.
 //!
 //! The host creates the socket in the sandbox's directory and hands it to the guest, so that
 //! nothing in the sandbox directory has to be writable in the container.

@@ -34,7 +34,7 @@ pub(super) struct Identity {
     pub(super) inside: FileOwner,
     /// User namespace mode that the engine is asked for.
     pub(super) namespace: Option<String>,
-    /// FileOwner on the host of the files that the user inside creates and owns, if mounts must
+    /// Owner on the host of the files that the user inside creates and owns, if mounts must
     /// translate owners.
     pub(super) mapped: Option<FileOwner>,
 }

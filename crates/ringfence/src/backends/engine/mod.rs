@@ -98,7 +98,7 @@ pub(super) struct ContainerEngine {
     flavour: Flavour,
 }
 
-/// SandboxDir of a container, and the paths that belong to it.
+/// Paths that belong to the directory of a container's sandbox.
 #[derive(Debug, Clone)]
 struct Place {
     /// Name of the sandbox.
@@ -306,7 +306,7 @@ fn with_defaults(policy: &Policy, spec: &ContainerSpec) -> Policy {
     full
 }
 
-/// Pauses or resumes all processes of a sandbox directory's container through its engine.
+/// Pauses or resumes all processes of a sandbox's container through its engine.
 async fn set_paused(room: &Path, flavour: Flavour, is_to_rest: bool) -> Result<(), ContainerError> {
     let Some(Registration { socket, container, .. }) = Registration::read(room) else {
         return Err(error::Failure::Unregistered.into());
