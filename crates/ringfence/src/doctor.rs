@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::Engine;
 use crate::backends::{self, Freshness, ProbeRequest, Unavailable};
-use crate::ready::ask;
+use crate::run::prepare::ask;
 
 /// Properties of a host that matter for every backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -9,10 +9,11 @@ use ringfence_core::{ExecutionResult, Plan, Policy, WorkspaceFacts};
 use ringfence_linux::Launcher;
 use ringfence_linux::launcher::LauncherError;
 
-use crate::contained;
-use crate::ready::{PreparedRun, Purpose, RunRoute};
+use crate::caller::wrapper;
 use crate::run::Attached;
-use crate::{Command, Interruption, RunError, Running, Settings, Wrapper, WrapperError, wrapper};
+use crate::run::contained;
+use crate::run::prepare::{PreparedRun, Purpose, RunRoute};
+use crate::{Command, Interruption, RunError, Running, Settings, Wrapper, WrapperError};
 
 /// The entry point of the library, which runs commands under policies and starts sandboxes.
 #[derive(Debug, Clone)]

@@ -21,46 +21,25 @@
 //! Start with [`Engine`]. The crate `ringfence-core` defines policies, and `ringfence-linux` makes
 //! the system calls.
 
-mod attached;
 mod backends;
+mod caller;
 mod code;
 mod command;
-mod contained;
 mod engine;
 mod error;
-mod granted;
-mod guest;
 mod host;
-mod host_observer;
-mod interruption;
-mod last_word;
-mod lease;
-mod output;
-mod pause;
-mod probe_cache;
-mod readiness;
-mod ready;
+mod host_paths;
 mod records;
 mod run;
-mod running;
 mod sandbox;
-mod sandbox_dir;
 mod session;
 mod settings;
-mod start;
-mod start_request;
-mod streams;
-mod supervise;
-mod untrusted;
 mod view;
-mod workspace;
-mod wrapper;
 
 pub mod contexts;
 pub mod doctor;
 pub mod egress;
 pub mod images;
-pub mod monitor;
 pub mod prove;
 pub mod ssh;
 
@@ -69,17 +48,18 @@ pub mod launcher {
     pub use ringfence_linux::launcher::serve_if_asked;
 }
 
-pub use attached::{Streams, attached};
 pub use backends::{ContainerError, PrepareError, StopError, Unavailable, remove_untrusted};
+pub use caller::attached::{Streams, attached};
+pub use caller::interruption::Interruption;
+pub use caller::wrapper::{Wrapper, WrapperError, remove as unwrap};
 pub use code::{CodeError, Interpreters, SpareInterpreter};
 pub use command::Command;
 pub use engine::{Engine, EngineError, Planned};
 pub use error::{RunError, chain};
-pub use granted::GrantError;
 pub use host::Host;
-pub use host_observer::Observation;
-pub use interruption::Interruption;
-pub use pause::PauseError;
+pub use host_paths::granted::GrantError;
+pub use host_paths::untrusted::{Copied, CopyError, CopyLimits, copy_untrusted};
+pub use host_paths::workspace::{ResolvedWorkspace, WorkspaceError};
 pub use records::{RecordError, RecordFile, Records};
 pub use ringfence_core::settings::{BlockImports, CodeSettings, Language};
 pub use ringfence_core::{
@@ -90,22 +70,22 @@ pub use ringfence_proto::code::Code;
 pub use ringfence_proto::filesystem::{EntryInfo, EventType, FileType, FilesystemEvent};
 pub use ringfence_proto::process::{ListedProcess, ProcessConfig, PtySize};
 pub use run::Attached;
-pub use running::{Chunk, Running};
-pub use sandbox::{AttachError, DEFAULT_TIME, Sandbox, StartError, Stopped};
-pub use sandbox_dir::{
+pub use run::running::{Chunk, Running};
+pub use run::supervise::Stream;
+pub use sandbox::directory::{
     ContainerManifest, Manifest, Name, NameError, NetworkReach, Owner, SandboxDirError,
 };
+pub use sandbox::host_observer::Observation;
+pub use sandbox::monitor;
+pub use sandbox::pause::PauseError;
+pub use sandbox::start_request::{ContainerSpec, Existing, Preset, Pull, Root, StartRequest};
+pub use sandbox::{AttachError, DEFAULT_TIME, Sandbox, StartError, Stopped};
 pub use session::{
     Captured, Ended, Exec, Execution, ExecutionInput, Files, Input, LeftOut, Leftovers, PortStream,
     Ports, Reach, Session, SessionError, Transferred, Watch,
 };
 pub use settings::{LoadError, PolicyFile, PolicyFileError, Settings};
-pub use start_request::{ContainerSpec, Existing, Preset, Pull, Root, StartRequest};
-pub use supervise::Stream;
-pub use untrusted::{Copied, CopyError, CopyLimits, copy_untrusted};
 pub use view::ViewError;
-pub use workspace::{ResolvedWorkspace, WorkspaceError};
-pub use wrapper::{Wrapper, WrapperError, remove as unwrap};
 
 /// Highest number that a descriptor passed to a command can have.
 pub const HIGHEST_DESCRIPTOR: i32 = 99;

@@ -12,7 +12,8 @@ use ringfence_core::settings::{
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::{ContainerSpec, Host, untrusted};
+use crate::host_paths::untrusted;
+use crate::{ContainerSpec, Host};
 use ringfence_core::policy::{DocumentError, Policy, Workspace};
 
 /// Directory of the system's settings.

@@ -11,7 +11,7 @@ use crate::workspace::{Workspace, files_below};
 const LIBRARY: &str = "crates/ringfence/src";
 const BACKENDS: &str = "crates/ringfence/src/backends";
 /// Modules of single backends.
-const MODULES: [&str; 5] = ["engine", "bwrap", "native", "bare", "process_tree"];
+const MODULES: [&str; 5] = ["containers", "bwrap", "native", "bare", "process_tree"];
 /// Names of the backends, as variants of the enum in `ringfence-core`.
 const VARIANTS: [&str; 8] =
     ["Native", "Bwrap", "Docker", "Podman", "Kubernetes", "E2b", "Outer", "Local"];
@@ -67,8 +67,8 @@ mod tests {
 
     #[test]
     fn a_decision_by_the_name_of_a_backend_is_found() {
-        check("use crate::backends::engine;", true);
-        check("crate::backends::engine::clear_away(&room.directory);", true);
+        check("use crate::backends::containers;", true);
+        check("crate::backends::containers::clear_away(&room.directory);", true);
         check("if backend == Backend::Bwrap {", true);
         check("Backend::Docker | Backend::Podman => pause(),", true);
         check("if matches!(backend, Backend::Local | Backend::Outer) {", true);

@@ -27,7 +27,7 @@ use ringfence_linux::{
 use rustix::fs::{Access as Permission, Mode, OFlags};
 use rustix::net::RecvFlags;
 
-use super::engine::Version;
+use super::containers::Version;
 use super::limits::{self, CgroupAccess};
 use super::mounted::{self, on_host};
 use super::native::{egress_support, ipc, way_to_namespaces};
@@ -36,7 +36,7 @@ use super::{
     PrepareError, ProbeRequest, ProcessLaunch, SandboxFacets, StartedSandbox, Unavailable, exec,
     null_streams, process_tree,
 };
-use crate::probe_cache::{ProbeCache, ProbeSubject};
+use crate::backends::probe_cache::{ProbeCache, ProbeSubject};
 use crate::{Command, Host, StartError, egress, view};
 
 /// Backend that has bubblewrap set up the sandbox.

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use super::ContainerError;
-use crate::host_observer::HostObserver;
-use crate::pause::PauseError;
-use crate::sandbox_dir::Manifest;
+use crate::sandbox::directory::Manifest;
+use crate::sandbox::host_observer::HostObserver;
+use crate::sandbox::pause::PauseError;
 use crate::session::GuestConnector;
 use crate::{ContainerSpec, Host};
 
@@ -80,7 +80,7 @@ pub(crate) trait ImageStore: Sync {
         &'a self,
         host: &'a Host,
         spec: &'a ContainerSpec,
-        progress: super::engine::OnPull<'a>,
+        progress: super::containers::OnPull<'a>,
     ) -> BoxFuture<'a, Result<(), ContainerError>>;
 
     /// Builds an image named `tag`, and calls `on_line` with each line of the output.

@@ -3,13 +3,14 @@
 mod apparmor;
 mod bare;
 mod bwrap;
-mod engine;
+mod containers;
 mod facets;
 mod instance;
 pub(crate) mod limits;
 mod mounted;
 mod native;
 mod private;
+pub(crate) mod probe_cache;
 mod process_tree;
 #[cfg(test)]
 mod remote_trial;
@@ -24,18 +25,18 @@ use futures_util::future::BoxFuture;
 use ringfence_core::{Backend as Name, Capabilities, Clause, Fault, Plan, Policy};
 use ringfence_linux::{Confinement, Exec, Launcher};
 
+use crate::caller::streams::CallerStreams;
 use crate::egress::{GateHolder, LoadedCredentials};
 use crate::engine::Core;
-use crate::granted::Grants;
-use crate::ready::RunContext;
+use crate::host_paths::granted::Grants;
+use crate::host_paths::workspace::ResolvedWorkspace;
+use crate::run::prepare::RunContext;
 use crate::sandbox::StartError;
-use crate::sandbox_dir::SandboxDir;
-use crate::streams::CallerStreams;
+use crate::sandbox::directory::SandboxDir;
 use crate::view::{Guarded, ViewError};
-use crate::workspace::ResolvedWorkspace;
 use crate::{Command, ContainerSpec, Host};
 
-pub use engine::{OWN_IMAGE, PullProgress};
+pub use containers::{OWN_IMAGE, PullProgress};
 pub(crate) use facets::{
     ImageStore, KeptSandbox, PauseControl, PortRoute, SandboxFacets, WorkspaceSource,
 };
@@ -278,8 +279,8 @@ pub enum PrepareError {
 pub(crate) const AVAILABLE: &[(Name, &dyn Backend)] = &[
     (Name::Native, &native::Native),
     (Name::Bwrap, &bwrap::Bwrap),
-    (Name::Podman, &engine::PODMAN),
-    (Name::Docker, &engine::DOCKER),
+    (Name::Podman, &containers::PODMAN),
+    (Name::Docker, &containers::DOCKER),
     (Name::Outer, &bare::OUTER),
     (Name::Local, &bare::LOCAL),
     #[cfg(test)]

@@ -27,7 +27,7 @@ use super::{
     PrepareError, PrivateDirectory, ProbeRequest, ProcessLaunch, SandboxFacets, StartedSandbox,
     Unavailable, apparmor, exec, null_streams, process_tree,
 };
-use crate::probe_cache::{ProbeCache, ProbeSubject};
+use crate::backends::probe_cache::{ProbeCache, ProbeSubject};
 use crate::{Command, StartError, egress, view};
 
 /// Backend that uses ringfence's own launcher.

@@ -19,11 +19,11 @@ use tokio::net::unix::pipe;
 use super::facets::{KeptSandbox, PauseControl, PortRoute, SandboxFacets, WorkspaceSource};
 use super::instance::{HostView, Instance, StopError};
 use super::{BackendStart, ProcessLaunch, StartedSandbox};
-use crate::pause::PauseError;
-use crate::readiness::{self, ProcessEnd};
-use crate::ready::PreparedRun;
 use crate::run::RunningTree;
-use crate::sandbox_dir::{Name, NetworkReach, channel_in};
+use crate::run::prepare::PreparedRun;
+use crate::run::readiness::{self, ProcessEnd};
+use crate::sandbox::directory::{Name, NetworkReach, channel_in};
+use crate::sandbox::pause::PauseError;
 use crate::session::{SOCKET, UnixConnector, listen_in};
 use crate::{Command, ResolvedWorkspace, RunError, StartError};
 

@@ -29,8 +29,8 @@ use super::instance::{Instance, StopError};
 use super::native::Native;
 use super::process_tree::ProcessInstance;
 use super::{Backend, BackendStart, ProbeRequest, ProcessLaunch, StartedSandbox, Unavailable};
-use crate::ready::PreparedRun;
 use crate::run::identity;
+use crate::run::prepare::PreparedRun;
 use crate::session::{GuestConnector, GuestStream};
 use crate::{Command, Manifest, RunError, StartError};
 

@@ -9,8 +9,9 @@ use super::inside::ExecutionDirectory;
 use super::script::Script;
 use super::warm::INTERPRETER_SCRIPT;
 use super::{CodeError, error};
+use crate::host_paths::untrusted;
 use crate::session::{Captured, Execution, Input};
-use crate::{Sandbox, SessionError, Stream, untrusted};
+use crate::{Sandbox, SessionError, Stream};
 
 /// Longest time that the interpreter may take to import its modules.
 const IMPORT_TIMEOUT: Duration = Duration::from_secs(60);

@@ -10,7 +10,7 @@ use ringfence_core::{ExecutionResult, Policy};
 use super::script::{LintResult, Script};
 use super::{CodeError, error};
 use crate::backends::PrivateDirectory;
-use crate::ready::RunContext;
+use crate::run::prepare::RunContext;
 use crate::{Command, RunError, Settings};
 
 /// Empty directory that code starts in, below the execution's own directory.

@@ -183,7 +183,9 @@ impl HarnessProcess {
                     words.drain(..words.len().saturating_sub(MAX_EXCERPT_BYTES));
                 }
                 Err(HarnessFailure::Ended(how)) => {
-                    let words = crate::untrusted::printable(String::from_utf8_lossy(&words).trim());
+                    let words = crate::host_paths::untrusted::printable(
+                        String::from_utf8_lossy(&words).trim(),
+                    );
                     return Err(HarnessFailure::Ended(format!("{how}; its last words: {words}")));
                 }
                 Err(failure) => return Err(failure),

@@ -19,9 +19,10 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
-use crate::sandbox_dir::{Manifest, Name, SandboxDirError};
+use crate::Sandbox;
+use crate::host_paths::untrusted;
+use crate::sandbox::directory::{Manifest, Name, SandboxDirError};
 use crate::session::{UnixConnector, listen_in};
-use crate::{Sandbox, untrusted};
 
 /// Name of the socket on which orders are received.
 const ORDER_SOCKET: &str = "egress.sock";

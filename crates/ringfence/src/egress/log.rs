@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{MAX_LISTED_DENIALS, counted, told};
 use crate::Host;
-use crate::sandbox_dir::SandboxDirs;
+use crate::sandbox::directory::SandboxDirs;
 
 /// File name of a log's current part.
 const CURRENT_FILE: &str = "egress.jsonl";
@@ -140,7 +140,7 @@ impl EgressLog {
 
 /// Returns the directory of a sandbox that stays.
 fn directory_of(host: &Host, sandbox: &str) -> Option<PathBuf> {
-    let name = crate::sandbox_dir::Name::new(sandbox).ok()?;
+    let name = crate::sandbox::directory::Name::new(sandbox).ok()?;
     SandboxDirs::of(host).ok().map(|rooms| rooms.path(&name))
 }
 

@@ -34,11 +34,12 @@ use tokio::io::Interest;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use crate::RunError;
 use crate::backends::PrepareError;
 use crate::engine::Core;
-use crate::ready::RunContext;
-use crate::sandbox_dir::{Name, SandboxDirs};
-use crate::{RunError, readiness};
+use crate::run::prepare::RunContext;
+use crate::run::readiness;
+use crate::sandbox::directory::{Name, SandboxDirs};
 
 pub use change::ChangeError;
 use change::RuleListener;

@@ -20,7 +20,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use zeroize::Zeroizing;
 
 use crate::Host;
-use crate::untrusted::printable;
+use crate::host_paths::untrusted::printable;
 
 /// Longest secret, in bytes; servers take no longer header.
 const MAX_SECRET_BYTES: usize = 16 * 1024;

@@ -4,7 +4,8 @@ use ringfence_core::{ExecutionResult, Plan, Policy};
 use tokio::runtime::Runtime;
 
 use super::tree::AttemptTree;
-use crate::{Command, Engine, RunError, Sandbox, StartRequest, contained};
+use crate::run::contained;
+use crate::{Command, Engine, RunError, Sandbox, StartRequest};
 
 /// A sandbox that stays, with the files that attempts in the sandbox may find.
 #[derive(Debug)]

@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::granted::without_links;
-use crate::{Host, untrusted};
+use crate::Host;
+use crate::host_paths::granted::without_links;
+use crate::host_paths::untrusted;
 
 /// Longest file that is read, in bytes: more than a path and a hash need.
 const MAX_KNOWN_FILE: u64 = 1 << 16;

@@ -3,7 +3,7 @@
 use ringfence_core::Fault;
 
 use crate::backends::StopError;
-use crate::sandbox_dir::{Name, SandboxDirError};
+use crate::sandbox::directory::{Name, SandboxDirError};
 use crate::session::SessionError;
 use crate::{ContainerError, RunError};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Stopped;
 use crate::backends::{Instance, StopError};
 use crate::egress::GateHolder;
-use crate::sandbox_dir::SandboxDir;
+use crate::sandbox::directory::SandboxDir;
 
 /// The resources that the process that started a sandbox holds.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl OwnedSandbox {
         tokio::spawn(async move {
             let expired = async {
                 match lease {
-                    Some(lease) => crate::lease::over(&room, lease).await,
+                    Some(lease) => crate::sandbox::lease::over(&room, lease).await,
                     None => std::future::pending().await,
                 }
             };

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::{Ended, Execution, SessionError};
 use crate::Stream;
-use crate::output::KeptOutput;
+use crate::run::output::KeptOutput;
 
 /// End of a command, and its output.
 #[derive(Debug, Clone, PartialEq)]

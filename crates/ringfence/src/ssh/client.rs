@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::SshError;
 use super::directory::{self, PinnedServer, SshDirectory};
-use crate::sandbox_dir::{Name, SandboxDirs};
+use crate::sandbox::directory::{Name, SandboxDirs};
 use crate::{Host, Sandbox};
 
 /// First text of alias files that ringfence made.

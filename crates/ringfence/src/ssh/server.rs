@@ -258,7 +258,7 @@ fn last_words(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let words = lines[lines.len().saturating_sub(3)..].join("; ");
     let words: String =
-        crate::untrusted::printable(&words).chars().take(MAX_EXCERPT_CHARS).collect();
+        crate::host_paths::untrusted::printable(&words).chars().take(MAX_EXCERPT_CHARS).collect();
     if words.is_empty() { "it says nothing".to_owned() } else { words }
 }
 

@@ -19,8 +19,8 @@ use super::patterns::{Inode, PatternSearch, is_absent, shared_inode};
 use super::search_cache::SearchCache;
 use super::visible_names::{VisibleNames, lies_in};
 use crate::Host;
-use crate::granted::Locations;
-use crate::workspace::ResolvedWorkspace;
+use crate::host_paths::granted::Locations;
+use crate::host_paths::workspace::ResolvedWorkspace;
 
 /// Maximum number of paths that are guarded one by one. Each path takes a mount, and code in a
 /// sandbox can make any number of files.

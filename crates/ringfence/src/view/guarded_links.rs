@@ -17,7 +17,8 @@ use sha2::{Digest, Sha256};
 use super::ViewError;
 use super::deciders::PathText;
 use super::patterns::is_absent;
-use crate::{Host, untrusted};
+use crate::Host;
+use crate::host_paths::untrusted;
 
 /// Maximum length of a list of links in bytes, because every run reads the list. Code in a sandbox
 /// can make thousands of links. Before a list gets longer than this limit, the list keeps only one

@@ -27,7 +27,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use crate::Host;
 use crate::backends::LaunchInputs;
 use crate::egress::{self, LoadedCredentials};
-use crate::granted::{GrantError, GrantedPath};
+use crate::host_paths::granted::{GrantError, GrantedPath};
 
 pub(crate) use deciders::WatchedPaths;
 use guarded::GuardEntries;

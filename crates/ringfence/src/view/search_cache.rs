@@ -20,7 +20,7 @@ use super::deciders::{Deciders, PathState, SearchPhase, SearchScope};
 use super::git::{LinkSurvey, WrittenDirectories};
 use super::observed::ObservedIdentity;
 use crate::Host;
-use crate::probe_cache::identity;
+use crate::backends::probe_cache::identity;
 
 /// Prefix of the file names of cached results.
 const CACHE_PREFIX: &str = "search-";

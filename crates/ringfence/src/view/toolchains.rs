@@ -8,7 +8,7 @@ use ringfence_core::workspace::remove_dots;
 use ringfence_linux::Access;
 
 use crate::Host;
-use crate::granted::Grants;
+use crate::host_paths::granted::Grants;
 
 /// Toolchain, described by paths relative to the home directory.
 struct Toolchain {

@@ -17,14 +17,15 @@ use crate::code::CodeError;
 use crate::code::script::{LintResult, Script};
 use crate::code::stage::CodeStage;
 use crate::engine::Core;
-use crate::granted::Locations;
-use crate::last_word::{CommandTree, LastWord};
-use crate::ready::{Purpose, RunRoute};
+use crate::host_paths::granted::Locations;
+use crate::host_paths::untrusted;
+use crate::host_paths::workspace::ResolvedWorkspace;
 use crate::run::RunningTree;
-use crate::supervise::{Capture, SupervisionInputs};
+use crate::run::end_report::{CommandTree, LastWord};
+use crate::run::prepare::{Purpose, RunRoute};
+use crate::run::supervise::{Capture, SupervisionInputs};
 use crate::view::Guarded;
-use crate::workspace::ResolvedWorkspace;
-use crate::{Command, RunError, untrusted};
+use crate::{Command, RunError};
 
 /// Program that an interpreter runs until there is code.
 pub(in crate::code) const INTERPRETER_SCRIPT: &str = include_str!("interpreter.py");

@@ -12,8 +12,9 @@ use rustix::fs::{AtFlags, CWD, statat};
 use serde::{Deserialize, Serialize};
 
 use super::{MAX_PATH, parse_gitfile, trim_back_link, trim_line};
+use crate::Host;
+use crate::host_paths::untrusted;
 use crate::view::deciders::path_from;
-use crate::{Host, untrusted};
 
 /// Returns the repository outside a workspace of which the workspace is a worktree.
 pub(in crate::view) fn shared_repository(

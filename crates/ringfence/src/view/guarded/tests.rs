@@ -1,7 +1,7 @@
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::granted::{Grants, Locations};
+use crate::host_paths::granted::{Grants, Locations};
 use crate::view::observed::FileTime;
 
 mod checkouts;

@@ -1,0 +1,183 @@
+//! Pauses sandboxes: the processes of a paused sandbox keep their memory and their files, and none
+//! of them runs.
+
+use std::io;
+use std::path::Path;
+
+use ringfence_core::Fault;
+use ringfence_linux::pause::Footprint;
+
+use crate::backends::PauseControl;
+use crate::sandbox::directory::{Name, SandboxDirError};
+use crate::{ContainerError, Sandbox};
+
+/// File of a sandbox directory that exists while the sandbox is paused. It lists the processes that
+/// were stopped before the pause.
+const FILE: &str = "paused";
+/// Name of the file while it is written, before it is renamed.
+const TEMPORARY: &str = ".paused";
+
+/// Reason why a sandbox could not be paused or resumed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PauseError {
+    /// The sandbox does not exist, or a file of its directory cannot be written.
+    #[error(transparent)]
+    Directory(#[from] SandboxDirError),
+    /// The observer of the sandbox has no process tree, because an older ringfence wrote it, or the
+    /// processes are not visible from here, for example in another pid namespace.
+    #[error("cannot pause the sandbox `{name}`: its processes are not seen from here")]
+    Unseen {
+        /// Name of the sandbox.
+        name: Name,
+    },
+    /// The backend cannot pause its sandboxes.
+    #[error("cannot pause the sandbox `{name}`: its backend has no means for that")]
+    Unsupported {
+        /// Name of the sandbox.
+        name: Name,
+    },
+    /// Some processes of the sandbox still ran after the time limit.
+    #[error("cannot pause the sandbox `{name}`: its processes do not come to rest")]
+    Restless {
+        /// Name of the sandbox.
+        name: Name,
+        /// Error of the last try.
+        source: io::Error,
+    },
+    /// The processes of the sandbox cannot be examined.
+    #[error("cannot look at the processes of the sandbox `{name}`")]
+    Unread {
+        /// Name of the sandbox.
+        name: Name,
+        /// Error of the system call that failed.
+        source: io::Error,
+    },
+    /// The container engine failed or refused.
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+}
+
+impl PauseError {
+    /// Returns the party that has to act on the error.
+    pub fn fault(&self) -> Fault {
+        match self {
+            PauseError::Directory(SandboxDirError::File { .. }) | PauseError::Unread { .. } => {
+                Fault::Host
+            }
+            PauseError::Directory(_) | PauseError::Unsupported { .. } => Fault::User,
+            PauseError::Unseen { .. } | PauseError::Restless { .. } => Fault::Backend,
+            PauseError::Container(error) => error.fault,
+        }
+    }
+
+    /// Returns commands that the user can type next.
+    pub fn hints(&self) -> Vec<String> {
+        match self {
+            PauseError::Directory(error) => vec![error.hint()],
+            PauseError::Unsupported { name } => {
+                vec![format!("stop it instead: ringfence stop {name}")]
+            }
+            PauseError::Unseen { name } => {
+                vec![format!("make it anew: ringfence up {name} --replace")]
+            }
+            PauseError::Restless { name, .. } => {
+                vec![format!("look at what it does: ringfence exec {name} -- ps aux")]
+            }
+            PauseError::Unread { .. } => {
+                vec!["look at the limits of this process: ulimit -n".to_owned()]
+            }
+            PauseError::Container(error) => error.hints.clone(),
+        }
+    }
+}
+
+impl Sandbox {
+    /// Stops all processes of the sandbox, and waits until they are stopped. They keep their
+    /// memory, and use no processor time until [`Sandbox::resume`]. The lease and the deadlines of
+    /// commands continue to run. A call to the guest is answered only after the sandbox is resumed.
+    /// Pausing a paused sandbox changes nothing.
+    pub async fn pause(&self) -> Result<(), PauseError> {
+        self.require_kept()?;
+        if self.is_paused() {
+            return Ok(());
+        }
+        let control = self.pause_control()?;
+        // Write the mark before any process is stopped. Then it shows that the sandbox has to be
+        // resumed, even if this process dies.
+        self.mark(&control.stopped_processes().await?)?;
+        control.pause().await.inspect_err(|_| self.unmark())
+    }
+
+    /// Lets the processes of the sandbox continue. Resuming a sandbox that is not paused changes
+    /// nothing.
+    pub async fn resume(&self) -> Result<(), PauseError> {
+        self.require_kept()?;
+        let name = &self.manifest().name;
+        let failed = |source| SandboxDirError::File {
+            what: "read of the pause",
+            name: name.clone(),
+            source,
+        };
+        let Some(before) = stopped_before(&self.directory()).map_err(failed)? else {
+            return Ok(());
+        };
+        self.pause_control()?.resume(before).await?;
+        self.unmark();
+        Ok(())
+    }
+
+    fn pause_control(&self) -> Result<&dyn PauseControl, PauseError> {
+        let name = || self.manifest().name.clone();
+        self.facets().pause.as_deref().ok_or_else(|| PauseError::Unsupported { name: name() })
+    }
+
+    /// Tells whether the sandbox is paused.
+    pub fn is_paused(&self) -> bool {
+        self.directory().join(FILE).exists()
+    }
+
+    /// Returns the current resource usage of each sandbox, or `None` if its processes are not
+    /// visible from here. The usage of ended processes for which no process has waited is not
+    /// included.
+    pub fn footprints<'a>(
+        sandboxes: impl IntoIterator<Item = &'a Sandbox>,
+    ) -> Vec<Option<Footprint>> {
+        let trees: Vec<_> = sandboxes.into_iter().map(|sandbox| sandbox.tree()).collect();
+        Footprint::measure_all(&trees)
+    }
+
+    fn mark(&self, stopped: &[i32]) -> Result<(), SandboxDirError> {
+        let (room, name) = (self.directory(), self.manifest().name.clone());
+        mark(&room, stopped).map_err(|source| SandboxDirError::File {
+            what: "write down the pause",
+            name,
+            source,
+        })
+    }
+
+    fn unmark(&self) {
+        let _ = fs_err::remove_file(self.directory().join(FILE)); // the sandbox may have ended
+    }
+}
+
+fn mark(room: &Path, stopped: &[i32]) -> io::Result<()> {
+    match fs_err::write(room.join(TEMPORARY), serde_json::to_vec(stopped)?) {
+        // On a full disk the file is empty, but its existence is what matters. A full disk must not
+        // be a reason to end a sandbox, which would lose its memory.
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
+        written => written?,
+    }
+    fs_err::rename(room.join(TEMPORARY), room.join(FILE))
+}
+
+/// Returns the processes that were stopped before their sandbox was paused, or `None` if the
+/// sandbox is not paused.
+fn stopped_before(room: &Path) -> io::Result<Option<Vec<i32>>> {
+    match fs_err::read(room.join(FILE)) {
+        // Without a valid list, all processes continue on resume.
+        Ok(text) => Ok(Some(serde_json::from_slice(&text).unwrap_or_default())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}

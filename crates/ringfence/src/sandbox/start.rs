@@ -1,0 +1,151 @@
+//! Starts a sandbox that stays: makes a plan for its policy, starts its guest, and writes its
+//! manifest.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use ringfence_core::policy::Network;
+use ringfence_core::{Clause, Policy, Support};
+use sha2::{Digest, Sha256};
+
+use crate::backends::{BackendStart, StartedSandbox};
+use crate::egress::{self, LoadedCredentials, WayOut};
+use crate::engine::Core;
+use crate::run::prepare::RunContext;
+use crate::sandbox::directory::{Manifest, NetworkReach, Owner, SandboxDir, SandboxDirs};
+use crate::sandbox::host_observer::HostObserver;
+use crate::{ContainerSpec, RunError, StartError, StartRequest};
+
+/// Returns the hash of everything that was asked for. Two sandboxes with the same hash are
+/// interchangeable.
+pub(crate) fn hash(core: &Core, spec: &StartRequest) -> String {
+    // The time at which an image is fetched does not affect the sandbox.
+    let container = ContainerSpec { pull: None, ..spec.container.clone() };
+    let host = &core.settings.host;
+    // Hash the values of passed variables, not only their names. The path of a directory need not
+    // be UTF-8.
+    let passed: Vec<_> =
+        spec.policy.env.pass.iter().flatten().map(|name| (name, host.text(name))).collect();
+    let directory = host.directory.as_os_str().as_encoded_bytes();
+    let asked = (
+        spec.policy.sha256(),
+        container,
+        spec.lease,
+        passed,
+        directory,
+        &core.settings.credentials,
+    );
+    let bytes = serde_json::to_vec(&asked).expect("names and settings are text");
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Starts a planned sandbox in a sandbox directory, and writes its manifest.
+pub(crate) async fn start(
+    core: &Core,
+    spec: &StartRequest,
+    room: &SandboxDir,
+    spec_hash: String,
+    mut context: RunContext,
+) -> Result<(StartedSandbox, Manifest), StartError> {
+    context.sandbox = Some(room.name.to_string());
+    context.workspace.require_text().map_err(RunError::from)?;
+    let watched = context.guarded.watched().clone();
+    let log = egress::gate(&context.plan.policy).map(|_| egress::log_in(&room.directory));
+    let mut manifest = describe(core, spec, &context, room, spec_hash);
+    let backend = Core::backend(&context.plan)?;
+    backend.sweep(&core.settings.host, &SandboxDirs::of(&core.settings.host)?.directory()).await;
+    let request = BackendStart { core, context, container: &spec.container, room };
+    let started = backend.start(request).await?;
+    started.instance.complete_manifest(&mut manifest);
+    let observer = started.instance.host_view().map(|view| HostObserver::new(view, watched, log));
+    if let Err(source) = room.write(&manifest, observer.as_ref()) {
+        let _ = started.instance.stop().await; // the first error is more informative
+        let name = room.name.clone();
+        return Err(
+            crate::SandboxDirError::File { what: "write the manifest", name, source }.into()
+        );
+    }
+    Ok((started, manifest))
+}
+
+/// Returns the variables that a policy names, with their values, and those for the proxy and for
+/// secrets.
+pub(crate) fn named_variables(
+    core: &Core,
+    context: &RunContext,
+    way_out: Option<&WayOut>,
+) -> BTreeMap<String, String> {
+    let environment = &context.plan.policy.env;
+    let passed = environment.pass.iter().flatten();
+    let passed =
+        passed.filter_map(|name| Some((name.clone(), core.settings.host.text(name)?.to_owned())));
+    let of_proxy = match way_out {
+        Some(WayOut::Gate(_)) => egress::variables(),
+        Some(WayOut::Proxy(proxy)) => egress::remote_variables(proxy),
+        None => Vec::new(),
+    };
+    let of_proxy = of_proxy.into_iter().map(|(name, value)| (name.to_owned(), value));
+    // A variable that stands for a secret replaces the caller's variable of the same name, even if
+    // that one is passed.
+    let of_secrets = context.sealed.iter().flat_map(LoadedCredentials::variables);
+    of_proxy.chain(passed).chain(of_secrets).chain(environment.set.clone()).collect()
+}
+
+/// Makes a plan, which may take a while. If the caller has a launcher process, this runs on another
+/// thread, because the caller may have other tasks, too.
+pub(crate) async fn plan(core: &Arc<Core>, spec: &StartRequest) -> Result<RunContext, RunError> {
+    if matches!(core.launcher, ringfence_linux::Launcher::Here) {
+        return plan_with_secrets(core, &spec.policy, &spec.container);
+    }
+    let (core, policy, container) = (Arc::clone(core), spec.policy.clone(), spec.container.clone());
+    let settled =
+        tokio::task::spawn_blocking(move || plan_with_secrets(&core, &policy, &container)).await;
+    settled.expect("agreeing on a plan does not panic")
+}
+
+fn plan_with_secrets(
+    core: &Core,
+    policy: &Policy,
+    container: &ContainerSpec,
+) -> Result<RunContext, RunError> {
+    let mut context = core.settle(policy, container)?;
+    context.sealed = core.seal(&context.plan)?;
+    Ok(context)
+}
+
+fn describe(
+    core: &Core,
+    spec: &StartRequest,
+    context: &RunContext,
+    room: &SandboxDir,
+    spec_hash: String,
+) -> Manifest {
+    let now = Timestamp::now();
+    let plan = &context.plan;
+    Manifest {
+        name: room.name.clone(),
+        backend: plan.backend,
+        chosen_because: context.because.clone(),
+        started: now.to_string(),
+        ends: spec.lease.and_then(|lease| now.checked_add(lease).ok()).map(|end| end.to_string()),
+        workspace: context.workspace.source.clone(),
+        workspace_inside: context.workspace.destination.clone(),
+        held: plan.held.clone(),
+        network: match &plan.policy.network {
+            _ if matches!(plan.held.get(&Clause::Network), Some(Support::Absent { .. })) => {
+                NetworkReach::Host
+            }
+            Some(Network::Open) => NetworkReach::Open,
+            Some(Network::Allow(_)) => NetworkReach::Allowed { network: None },
+            Some(Network::Closed) | None => NetworkReach::Closed,
+        },
+        spec: spec_hash,
+        limits: plan.policy.limits.clone(),
+        policy: plan.policy.clone().without_values(),
+        policy_sha256: plan.policy_sha256.clone(),
+        is_changed: false,
+        container: None,
+        owner: Owner::own(&core.settings),
+    }
+}
