@@ -33,13 +33,37 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"))
 }
 
-/// Builds the guest with a separate cargo process, because the guest needs a profile and flags that
-/// differ from those of this build.
+/// Settings of the guest's build. The guest is copied into every sandbox, so it is small except for
+/// the crates that are hot. They are given to cargo here, and not by a profile in a manifest, because
+/// the manifest of a published crate has no profiles.
+const SETTINGS: [&str; 13] = [
+    "profile.release.opt-level='s'",
+    "profile.release.lto='fat'",
+    "profile.release.codegen-units=1",
+    "profile.release.panic='abort'",
+    "profile.release.strip='symbols'",
+    "profile.release.package.base64.opt-level=3",
+    "profile.release.package.bytes.opt-level=3",
+    "profile.release.package.httparse.opt-level=3",
+    "profile.release.package.hyper.opt-level=3",
+    "profile.release.package.memchr.opt-level=3",
+    "profile.release.package.mio.opt-level=3",
+    "profile.release.package.ringfence-linux.opt-level=3",
+    "profile.release.package.tokio.opt-level=3",
+];
+
+/// Builds the guest with a separate cargo process, because the guest needs settings that differ from
+/// those of this build.
 fn build() -> PathBuf {
-    let crates = Path::new(&variable("CARGO_MANIFEST_DIR")).join("..");
+    let guest = Path::new(ringfence_guest::DIRECTORY);
+    // In a workspace the sources of the guest change. Those of a published crate do not.
     for package in ["ringfence-guest", "ringfence-linux", "ringfence-proto", "ringfence-core"] {
-        println!("cargo::rerun-if-changed={}", crates.join(package).join("src").display());
-        println!("cargo::rerun-if-changed={}", crates.join(package).join("Cargo.toml").display());
+        let package = guest.join("..").join(package);
+        for part in ["src", "Cargo.toml"] {
+            if package.join(part).exists() {
+                println!("cargo::rerun-if-changed={}", package.join(part).display());
+            }
+        }
     }
     let target = variable("TARGET");
     // `OUT_DIR` is `TARGET/PROFILE/build/PACKAGE/out`. All profiles share one directory, so that
@@ -49,25 +73,14 @@ fn build() -> PathBuf {
     let mut cargo = Command::new(variable("CARGO"));
     // With an explicit target the flags apply to the guest alone. Otherwise they would apply to
     // procedural macros, too, which cannot be linked statically.
-    cargo.args([
-        "build",
-        "--package",
-        "ringfence-guest",
-        "--profile",
-        "guest",
-        "--target",
-        &target,
-    ]);
-    cargo
-        .arg("--manifest-path")
-        .arg(crates.join("ringfence-guest/Cargo.toml"))
-        .arg("--target-dir")
-        .arg(&output);
+    cargo.args(["build", "--bin", "ringfence-guest", "--release", "--target", &target]);
+    cargo.args(SETTINGS.iter().flat_map(|setting| ["--config", setting]));
+    cargo.arg("--manifest-path").arg(guest.join("Cargo.toml")).arg("--target-dir").arg(&output);
     cargo.env("RUSTFLAGS", "-C target-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
     // The wrapper of a caller that only checks, such as clippy, would build nothing.
     cargo.env_remove("RUSTC_WORKSPACE_WRAPPER").env_remove("RUSTC_WRAPPER");
     let status =
         cargo.status().unwrap_or_else(|error| panic!("cannot run cargo for the guest: {error}"));
     assert!(status.success(), "cannot build the guest: cargo ended with {status}");
-    output.join(target).join("guest/ringfence-guest")
+    output.join(target).join("release/ringfence-guest")
 }

@@ -21,14 +21,14 @@ pub(crate) fn run(workspace: &Workspace, arguments: ChoreArguments) -> Result<()
 /// Builds `dist/ringfence`, and checks that the binary is static, small enough and runs.
 pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
     let host = host_triple()?;
-    run_command(&mut static_release(workspace, &host, &["-p", "ringfence-cli"]))?;
+    run_command(&mut static_dist(workspace, &host, &["-p", "ringfence-cli"]))?;
 
     let directory = workspace.root.join("dist");
     fs_err::create_dir_all(&directory)?;
     let binary = directory.join("ringfence");
     // A rename replaces a running binary; a copy onto it would fail with ETXTBSY.
     let copy = directory.join("ringfence.new");
-    fs_err::copy(workspace.target.join(&host).join("release/ringfence"), &copy)?;
+    fs_err::copy(workspace.target.join(&host).join("dist/ringfence"), &copy)?;
     fs_err::rename(&copy, &binary)?;
 
     let image = fs_err::read(&binary)?;
@@ -45,19 +45,19 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
     Ok(binary)
 }
 
-/// Flags of the compiler for a static release binary.
+/// Flags of the compiler for a static binary.
 ///
 /// A panic aborts, so that no code reads the tables for unwinding. A position-independent program
 /// of this size has a megabyte of relocations, which the linker packs.
 const STATIC_FLAGS: &str = "-C target-feature=+crt-static -C force-unwind-tables=no -C \
                             link-arg=-Wl,-z,pack-relative-relocs";
 
-/// Returns the cargo command that builds static release binaries.
+/// Returns the cargo command that builds static binaries.
 ///
 /// The command names the target although it is the host. Without `--target`, the flag would also
 /// reach procedural macros, which are dynamic libraries and cannot be built statically.
-pub(crate) fn static_release(workspace: &Workspace, host: &str, what: &[&str]) -> Command {
-    let mut command = workspace.cargo(["build", "--release", "--target", host]);
+pub(crate) fn static_dist(workspace: &Workspace, host: &str, what: &[&str]) -> Command {
+    let mut command = workspace.cargo(["build", "--profile", "dist", "--target", host]);
     command.args(what).env("RUSTFLAGS", STATIC_FLAGS);
     command
 }

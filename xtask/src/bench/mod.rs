@@ -163,8 +163,8 @@ fn measure_egress(workspace: &Workspace, programs: &egress::EgressPrograms) -> R
 /// Builds an example program that links a library and times the library from inside its process.
 fn build_example(workspace: &Workspace, package: &str, name: &str) -> Result<PathBuf> {
     let host = dist::host_triple()?;
-    run_command(&mut dist::static_release(workspace, &host, &["-p", package, "--example", name]))?;
-    Ok(workspace.target.join(host).join("release/examples").join(name))
+    run_command(&mut dist::static_dist(workspace, &host, &["-p", package, "--example", name]))?;
+    Ok(workspace.target.join(host).join("dist/examples").join(name))
 }
 
 fn build_egress(workspace: &Workspace) -> Result<egress::EgressPrograms> {

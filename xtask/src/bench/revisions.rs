@@ -88,9 +88,13 @@ fn build(workspace: &Workspace, revision: &str) -> Result<PathBuf> {
     // The target directory is separate because cargo confuses a crate of one checkout with the same
     // crate of another checkout.
     let target = place.join("target");
-    let mut command = dist::static_release(workspace, &host, &["-p", "ringfence-cli"]);
+    let mut command = dist::static_dist(workspace, &host, &["-p", "ringfence-cli"]);
+    // Give the profile to cargo as well: commits from before it existed had it as `release`.
+    if !fs_err::read_to_string(sources.join("Cargo.toml"))?.contains("[profile.dist]") {
+        command.args(["--config", "profile.dist.inherits='release'"]);
+    }
     run_command(command.current_dir(&sources).env("CARGO_TARGET_DIR", &target))?;
-    fs_err::copy(target.join(host).join("release/ringfence"), &program)?;
+    fs_err::copy(target.join(host).join("dist/ringfence"), &program)?;
     fs_err::remove_dir_all(&target)?;
     git(&workspace.root, &["worktree", "remove", "--force", sources.to_str().unwrap_or_default()])?;
     Ok(program)

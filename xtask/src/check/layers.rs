@@ -11,7 +11,8 @@ use crate::workspace::Workspace;
 const LAYERS: &[&[&str]] = &[
     &["ringfence-core", "ringfence-proto"],
     &["ringfence-linux", "ringfence-egress"],
-    &["ringfence", "ringfence-guest"],
+    &["ringfence-guest"],
+    &["ringfence"],
     &["ringfence-service"],
     &["ringfence-server", "ringfence-mcp"],
     &["ringfence-cli"],
