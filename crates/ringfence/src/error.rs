@@ -9,6 +9,7 @@ use ringfence_linux::LaunchError;
 use ringfence_linux::cgroup::{CgroupError, CgroupLimit};
 
 use crate::backends::PrepareError;
+#[cfg(feature = "egress")]
 use crate::egress::SecretError;
 use crate::{SessionError, StartError, ViewError, WorkspaceError};
 
@@ -39,6 +40,7 @@ pub enum RunError {
         fix: String,
     },
     /// A secret that the run needs could not be read.
+    #[cfg(feature = "egress")]
     #[error(transparent)]
     Secret(#[from] SecretError),
     /// The launch could not be prepared.
@@ -162,9 +164,9 @@ impl RunError {
         match self {
             RunError::Workspace(_) | RunError::View(_) => Fault::User,
             RunError::Directory { .. } | RunError::UnnamedTerminal { .. } => Fault::User,
-            RunError::NotFound { .. } | RunError::NotExecutable { .. } | RunError::Secret(_) => {
-                Fault::User
-            }
+            RunError::NotFound { .. } | RunError::NotExecutable { .. } => Fault::User,
+            #[cfg(feature = "egress")]
+            RunError::Secret(_) => Fault::User,
             RunError::Prepare(
                 PrepareError::View(_) | PrepareError::Nul { .. } | PrepareError::NotText { .. },
             ) => Fault::User,
@@ -206,6 +208,7 @@ impl RunError {
             RunError::View(error) | RunError::Prepare(PrepareError::View(error)) => {
                 vec![error.hint()]
             }
+            #[cfg(feature = "egress")]
             RunError::Secret(error) => vec![error.hint()],
             RunError::Choose(error) => error.hints(),
             RunError::Refused(refusal) => refusal.hints(),

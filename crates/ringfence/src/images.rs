@@ -5,7 +5,21 @@ use ringfence_core::{Backend, Fault};
 use crate::backends::{self, ImageStore, Unavailable};
 use crate::{ContainerError, ContainerSpec, Host};
 
-pub use crate::backends::{OWN_IMAGE, PullProgress};
+/// Name of the image that `ringfence image build` makes.
+pub const OWN_IMAGE: &str = "localhost/ringfence-dev:latest";
+
+/// Progress of fetching an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PullProgress {
+    /// ID of the layer that this report is about, or `None` for the whole image.
+    pub layer: Option<String>,
+    /// Status text of the engine, such as "Downloading".
+    pub status: String,
+    /// Number of bytes of the layer that are done, if known.
+    pub done: Option<u64>,
+    /// Size of the layer in bytes, if known.
+    pub total: Option<u64>,
+}
 
 /// Fetches the image that `spec` names, when `spec.pull` asks for that, and reports progress. If
 /// fetching fails, an existing copy of the image is enough.

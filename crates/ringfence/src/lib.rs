@@ -18,11 +18,29 @@
 //! that uses the library calls [`launcher::serve_if_asked`] as the first statement of `main`, or
 //! has the `ringfence` binary installed.
 //!
+//! # Features
+//!
+//! By default the library has the backends `native`, `bwrap`, `local` and `outer`. A policy that
+//! needs a feature that is missing is refused; it is never weakened.
+//!
+//! - `containers`: the backends `docker` and `podman`. It includes `egress`.
+//! - `egress`: policies that name the hosts a sandbox may reach, and credentials that stay outside.
+//!   Without it, results for a sandbox that another program keeps do not list denied connections.
+//! - `code`: code by language, the lint of its imports, and interpreters that keep their state.
+//! - `ssh`: sandboxes that an SSH client reaches.
+//!
 //! Start with [`Engine`]. The crate `ringfence-core` defines policies, and `ringfence-linux` makes
 //! the system calls.
 
+// A part that only one feature uses is dead code in a build without it.
+#![cfg_attr(
+    not(all(feature = "code", feature = "containers", feature = "egress", feature = "ssh")),
+    expect(dead_code, reason = "features use the rest; a build with all of them has no dead code")
+)]
+
 mod backends;
 mod caller;
+#[cfg(feature = "code")]
 mod code;
 mod command;
 mod engine;
@@ -36,11 +54,13 @@ mod session;
 mod settings;
 mod view;
 
+#[cfg(feature = "code")]
 pub mod contexts;
 pub mod doctor;
 pub mod egress;
 pub mod images;
 pub mod prove;
+#[cfg(feature = "ssh")]
 pub mod ssh;
 
 /// The launcher: the process that forks on behalf of a program that uses the library.
@@ -52,6 +72,7 @@ pub use backends::{ContainerError, PrepareError, StopError, Unavailable, remove_
 pub use caller::attached::{Streams, attached};
 pub use caller::interruption::Interruption;
 pub use caller::wrapper::{Wrapper, WrapperError, remove as unwrap};
+#[cfg(feature = "code")]
 pub use code::{CodeError, Interpreters, SpareInterpreter};
 pub use command::Command;
 pub use engine::{Engine, EngineError, Planned};

@@ -1,6 +1,7 @@
 //! `cargo xtask check`: runs all checks of the code that do not run the code.
 
 mod commits;
+mod features;
 mod layers;
 mod manifests;
 mod prose;
@@ -40,6 +41,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: ChoreArguments) -> Result<()
         ("commits say what they do", |workspace| report(commits::check(workspace)?)),
         ("formatting", |workspace| run_command(&mut workspace.cargo(["fmt", "--all", "--check"]))),
         ("lints", lints),
+        ("the library builds with each feature alone", features::check),
         ("fuzz targets compile, and have inputs", fuzz::check),
         ("documentation builds", documentation),
         ("generated documents are up to date", docs::check),

@@ -27,10 +27,10 @@ use ringfence_linux::{
 use rustix::fs::{Access as Permission, Mode, OFlags};
 use rustix::net::RecvFlags;
 
-use super::containers::Version;
 use super::limits::{self, CgroupAccess};
 use super::mounted::{self, on_host};
 use super::native::{egress_support, ipc, way_to_namespaces};
+use super::version::Version;
 use super::{
     Backend, BackendStart, Freshness, GroupNeed, KeptSandbox, LaunchInputs, Preparation,
     PrepareError, ProbeRequest, ProcessLaunch, SandboxFacets, StartedSandbox, Unavailable, exec,

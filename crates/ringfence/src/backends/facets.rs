@@ -12,6 +12,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use super::ContainerError;
+use crate::images::PullProgress;
 use crate::sandbox::directory::Manifest;
 use crate::sandbox::host_observer::HostObserver;
 use crate::sandbox::pause::PauseError;
@@ -73,6 +74,9 @@ pub(crate) trait PauseControl: Send + Sync + Debug {
     fn resume(&self, stopped_before: Vec<i32>) -> BoxFuture<'_, Result<(), PauseError>>;
 }
 
+/// Callback for the progress of fetching an image.
+pub(crate) type OnPull<'a> = &'a mut (dyn FnMut(PullProgress) + Send);
+
 /// Images from which a backend makes its sandboxes.
 pub(crate) trait ImageStore: Sync {
     /// Fetches the image that `spec` names, when `spec.pull` asks for that.
@@ -80,7 +84,7 @@ pub(crate) trait ImageStore: Sync {
         &'a self,
         host: &'a Host,
         spec: &'a ContainerSpec,
-        progress: super::containers::OnPull<'a>,
+        progress: OnPull<'a>,
     ) -> BoxFuture<'a, Result<(), ContainerError>>;
 
     /// Builds an image named `tag`, and calls `on_line` with each line of the output.

@@ -3,6 +3,7 @@
 mod apparmor;
 mod bare;
 mod bwrap;
+#[cfg(feature = "containers")]
 mod containers;
 mod facets;
 mod instance;
@@ -14,6 +15,7 @@ pub(crate) mod probe_cache;
 mod process_tree;
 #[cfg(test)]
 mod remote_trial;
+mod version;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -36,7 +38,6 @@ use crate::sandbox::directory::SandboxDir;
 use crate::view::{Guarded, ViewError};
 use crate::{Command, ContainerSpec, Host};
 
-pub use containers::{OWN_IMAGE, PullProgress};
 pub(crate) use facets::{
     ImageStore, KeptSandbox, PauseControl, PortRoute, SandboxFacets, WorkspaceSource,
 };
@@ -85,12 +86,6 @@ pub(crate) trait Backend: Sync {
 
     /// Removes what a killed owner left outside the directory of its sandbox.
     fn remove_remains(&self, _directory: &Path) {}
-
-    /// Returns the sockets that control the backend. Code that reaches such a socket can leave its
-    /// sandbox.
-    fn control_sockets(&self, _host: &Host) -> Vec<PathBuf> {
-        Vec::new()
-    }
 
     /// Returns the ability to run a command as a process tree of ours, without a guest. For other
     /// backends, a sandbox is started for each command.
@@ -279,7 +274,9 @@ pub enum PrepareError {
 pub(crate) const AVAILABLE: &[(Name, &dyn Backend)] = &[
     (Name::Native, &native::Native),
     (Name::Bwrap, &bwrap::Bwrap),
+    #[cfg(feature = "containers")]
     (Name::Podman, &containers::PODMAN),
+    #[cfg(feature = "containers")]
     (Name::Docker, &containers::DOCKER),
     (Name::Outer, &bare::OUTER),
     (Name::Local, &bare::LOCAL),
@@ -290,10 +287,21 @@ pub(crate) const AVAILABLE: &[(Name, &dyn Backend)] = &[
 /// Returns the backend of that name, if this version has it.
 pub(crate) fn get(name: Name) -> Result<&'static dyn Backend, Unavailable> {
     let found = AVAILABLE.iter().find(|(available, _)| *available == name);
-    found.map(|(_, backend)| *backend).ok_or_else(|| Unavailable {
-        why: format!("this version of ringfence has no `{name}` backend"),
-        fix: "choose one of native, bwrap, docker, podman, outer, local".to_owned(),
-    })
+    found.map(|(_, backend)| *backend).ok_or_else(|| absent_backend(name))
+}
+
+/// Returns the reason why this program has no backend of that name.
+fn absent_backend(name: Name) -> Unavailable {
+    match name {
+        Name::Docker | Name::Podman => Unavailable {
+            why: format!("this program was built without the `{name}` backend"),
+            fix: "build the library `ringfence` with its cargo feature `containers`".to_owned(),
+        },
+        _ => Unavailable {
+            why: format!("this version of ringfence has no `{name}` backend"),
+            fix: "choose one of native, bwrap, docker, podman, outer, local".to_owned(),
+        },
+    }
 }
 
 /// Error in the creation or use of a container.

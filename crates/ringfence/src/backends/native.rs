@@ -408,6 +408,9 @@ fn tried_egress(landlock: u32, question: &ProbeRequest<'_>) -> Support {
 
 /// Returns the support for restricting a sandbox with a network namespace to the allowed hosts.
 pub(super) fn egress_support(policy: &Policy) -> Support {
+    if let Some(absent) = egress::absent_support() {
+        return absent;
+    }
     if egress::gate(policy) != Some(GateKind::Transparent) {
         return Support::enforced("network namespace+egress proxy");
     }

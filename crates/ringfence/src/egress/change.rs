@@ -14,24 +14,19 @@ use std::time::Duration;
 use ringfence_core::policy::{Egress, Network};
 use ringfence_core::{Fault, Plan};
 use ringfence_egress::Proxy;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
+use super::changed_rules::{ChangedRules, MAX_ORDER_BYTES};
+use super::gate_holder::rules;
 use crate::Sandbox;
-use crate::host_paths::untrusted;
-use crate::sandbox::directory::{Manifest, Name, SandboxDirError};
+use crate::sandbox::directory::{Name, SandboxDirError};
 use crate::session::{UnixConnector, listen_in};
 
 /// Name of the socket on which orders are received.
 const ORDER_SOCKET: &str = "egress.sock";
-/// File with the rules that replaced those of the start.
-const RULES_FILE: &str = "egress.json";
-/// Temporary file in which the rules are written before they are complete.
-const TEMPORARY_RULES_FILE: &str = ".egress.json";
-/// Longest order, in bytes. The file with the rules is read up to twice this length.
-const MAX_ORDER_BYTES: usize = 512 << 10;
 /// Longest time that either side waits for the other.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after an accept(2) that failed, for example because the host has no descriptor left.
@@ -145,42 +140,6 @@ impl ChangeError {
     }
 }
 
-/// Rules that replaced those that a sandbox was started with.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct ChangedRules {
-    network: Network,
-    /// Hash of the sandbox's policy with these rules.
-    policy_sha256: String,
-    /// True if the rules differ from those of the start.
-    differs: bool,
-}
-
-impl ChangedRules {
-    /// Updates a manifest with these rules.
-    pub(crate) fn tell(self, manifest: &mut Manifest) {
-        manifest.policy.network = Some(self.network);
-        manifest.policy_sha256 = self.policy_sha256;
-        manifest.is_changed = self.differs;
-    }
-
-    fn write(&self, room: &Path) -> io::Result<()> {
-        fs_err::write(room.join(TEMPORARY_RULES_FILE), serde_json::to_vec(self)?)?;
-        fs_err::rename(room.join(TEMPORARY_RULES_FILE), room.join(RULES_FILE))
-    }
-}
-
-/// Reads the rules that replaced those of the start, for the sandbox whose directory is
-/// `room`. Returns `None` if nobody changed them.
-pub(crate) fn changed(room: &Path) -> io::Result<Option<ChangedRules>> {
-    let file = match fs_err::File::open(room.join(RULES_FILE)) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let text = untrusted::text(file.into(), 2 * MAX_ORDER_BYTES as u64)?;
-    Ok(Some(serde_json::from_str(&text)?))
-}
-
 impl Sandbox {
     /// Replaces the hosts that the sandbox may reach. When this function returns, the new lists
     /// hold for every new connection and request from inside, and open connections that are no
@@ -281,7 +240,7 @@ impl RuleListener {
                 "a gate lets out what is on a list",
             ));
         };
-        let rules = super::rules(egress);
+        let rules = rules(egress);
         let mut policy = self.plan.policy.clone();
         policy.network = Some(network.clone());
         let differs = policy != self.plan.policy;
@@ -310,6 +269,7 @@ mod tests {
         Target,
     };
 
+    use super::super::changed_rules::{TEMPORARY_RULES_FILE, changed};
     use super::*;
 
     /// Returns a proxy that lets nothing out, and that takes orders in `room`.

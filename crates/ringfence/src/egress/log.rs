@@ -20,7 +20,7 @@ use ringfence_egress::{DenialReason, EgressEvent};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use super::{MAX_LISTED_DENIALS, counted, told};
+use super::gate_holder::{MAX_LISTED_DENIALS, counted, told};
 use crate::Host;
 use crate::sandbox::directory::SandboxDirs;
 

@@ -21,7 +21,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::{proxy_settings, rules};
+use super::gate_holder::{proxy_settings, rules};
 use crate::Host;
 
 /// Longest orders, in bytes; lists of hosts can be long.

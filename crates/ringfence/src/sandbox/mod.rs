@@ -32,6 +32,7 @@ use crate::backends::{
     self, KeptSandbox, PortRoute, SandboxFacets, StartedSandbox, StopError, Unavailable,
     WorkspaceSource,
 };
+#[cfg(feature = "code")]
 use crate::contexts::KeptContexts;
 use crate::run::prepare::RunContext;
 use crate::sandbox::directory::{Manifest, Name, SandboxDir, SandboxDirError, SandboxDirs};
@@ -73,6 +74,7 @@ pub struct Sandbox {
     kept: Option<Arc<OwnedSandbox>>,
     /// Settings for code that runs in the sandbox.
     code: Arc<CodeSettings>,
+    #[cfg(feature = "code")]
     contexts: Arc<KeptContexts>,
 }
 
@@ -266,6 +268,7 @@ impl Sandbox {
             found: Arc::default(),
             kept,
             code: Arc::default(),
+            #[cfg(feature = "code")]
             contexts: Arc::default(),
         })
     }
@@ -283,6 +286,7 @@ impl Sandbox {
     }
 
     /// Returns the contexts that this process has in the sandbox.
+    #[cfg(feature = "code")]
     pub(crate) fn kept_contexts(&self) -> &KeptContexts {
         &self.contexts
     }

@@ -1,7 +1,6 @@
 //! Starts a sandbox that stays: makes a plan for its policy, starts its guest, and writes its
 //! manifest.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -10,7 +9,7 @@ use ringfence_core::{Clause, Policy, Support};
 use sha2::{Digest, Sha256};
 
 use crate::backends::{BackendStart, StartedSandbox};
-use crate::egress::{self, LoadedCredentials, WayOut};
+use crate::egress;
 use crate::engine::Core;
 use crate::run::prepare::RunContext;
 use crate::sandbox::directory::{Manifest, NetworkReach, Owner, SandboxDir, SandboxDirs};
@@ -67,29 +66,6 @@ pub(crate) async fn start(
         );
     }
     Ok((started, manifest))
-}
-
-/// Returns the variables that a policy names, with their values, and those for the proxy and for
-/// secrets.
-pub(crate) fn named_variables(
-    core: &Core,
-    context: &RunContext,
-    way_out: Option<&WayOut>,
-) -> BTreeMap<String, String> {
-    let environment = &context.plan.policy.env;
-    let passed = environment.pass.iter().flatten();
-    let passed =
-        passed.filter_map(|name| Some((name.clone(), core.settings.host.text(name)?.to_owned())));
-    let of_proxy = match way_out {
-        Some(WayOut::Gate(_)) => egress::variables(),
-        Some(WayOut::Proxy(proxy)) => egress::remote_variables(proxy),
-        None => Vec::new(),
-    };
-    let of_proxy = of_proxy.into_iter().map(|(name, value)| (name.to_owned(), value));
-    // A variable that stands for a secret replaces the caller's variable of the same name, even if
-    // that one is passed.
-    let of_secrets = context.sealed.iter().flat_map(LoadedCredentials::variables);
-    of_proxy.chain(passed).chain(of_secrets).chain(environment.set.clone()).collect()
 }
 
 /// Makes a plan, which may take a while. If the caller has a launcher process, this runs on another

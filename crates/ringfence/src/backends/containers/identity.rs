@@ -6,8 +6,8 @@ use std::path::Path;
 
 use super::client::Client;
 use super::error::Failure;
-use super::runtime::Version;
 use super::{Flavour, HOME_OF_AGENTS, HOME_OF_DEVELOPERS};
+use crate::backends::version::Version;
 use crate::{Host, Preset};
 
 /// User and group that images usually create for people. Ringfence's own images use the same user

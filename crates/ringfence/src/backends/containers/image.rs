@@ -8,10 +8,9 @@ use futures_util::StreamExt;
 
 use super::client::Client;
 use super::error::{Failure, printable};
+use crate::backends::facets::OnPull;
+use crate::images::{OWN_IMAGE, PullProgress};
 use crate::{ContainerSpec, Preset, Pull};
-
-/// Name of the image that `ringfence image build` makes.
-pub const OWN_IMAGE: &str = "localhost/ringfence-dev:latest";
 
 /// Image that an engine has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,22 +26,6 @@ pub(super) struct Image {
     /// Directories that an engine would make writable, without a limit, on its own disk.
     pub(super) volumes: Vec<String>,
 }
-
-/// Progress of fetching an image.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PullProgress {
-    /// ID of the layer that this report is about, or `None` for the whole image.
-    pub layer: Option<String>,
-    /// Status text of the engine, such as "Downloading".
-    pub status: String,
-    /// Number of bytes of the layer that are done, if known.
-    pub done: Option<u64>,
-    /// Size of the layer in bytes, if known.
-    pub total: Option<u64>,
-}
-
-/// Callback for the progress of fetching an image.
-pub(crate) type OnPull<'a> = &'a mut (dyn FnMut(PullProgress) + Send);
 
 /// Returns the name of the requested image.
 pub(super) fn reference(spec: &ContainerSpec) -> &str {

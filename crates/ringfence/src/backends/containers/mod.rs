@@ -23,6 +23,7 @@ mod raw;
 mod removal;
 mod runtime;
 mod sweep;
+mod variables;
 mod version;
 
 use std::future::Future;
@@ -36,7 +37,7 @@ use ringfence_core::policy::{Network, Size, Workspace};
 use ringfence_core::{Capabilities, Clause, Policy};
 
 use super::facets::{
-    ImageStore, KeptSandbox, PauseControl, PortRoute, SandboxFacets, WorkspaceSource,
+    ImageStore, KeptSandbox, OnPull, PauseControl, PortRoute, SandboxFacets, WorkspaceSource,
 };
 use super::{
     Backend, BackendStart, ContainerError, Freshness, ProbeRequest, StartedSandbox, Unavailable,
@@ -44,15 +45,12 @@ use super::{
 use crate::egress::{GateSource, WayOut};
 use crate::sandbox::directory::{NetworkReach, SandboxDir, channel_in};
 use crate::sandbox::pause::PauseError;
-use crate::sandbox::start::named_variables;
 use crate::session::UnixConnector;
 use crate::{ContainerSpec, Host, Preset, StartError};
 
 use client::Flavour;
-pub(super) use image::OnPull;
-pub use image::{OWN_IMAGE, PullProgress};
 use removal::Registration;
-pub(super) use runtime::Version;
+use variables::named_variables;
 
 /// Directory of ringfence's own files in a container.
 const OWN_INSIDE: &str = "/run/ringfence";
@@ -181,10 +179,6 @@ impl Backend for ContainerEngine {
         if directory.join(removal::REGISTRATION).exists() {
             block_on(sweep::sweep_room(directory));
         }
-    }
-
-    fn control_sockets(&self, host: &Host) -> Vec<PathBuf> {
-        client::engine_sockets(host)
     }
 
     fn images(&self) -> Option<&dyn ImageStore> {

@@ -6,6 +6,7 @@
 //! workspace, and each path of `read` and `write`) is compared with these places in both
 //! directions. A grant may neither lie in such a place nor contain one, under any name of either.
 
+mod engine_sockets;
 mod location;
 mod reserved;
 

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use ringfence_linux::Access;
 
+use super::engine_sockets::engine_sockets;
 use super::location::{Locations, Names, Trail};
 use super::{GrantError, Use};
 use crate::Host;
-use crate::backends::{self, PrivateDirectory};
+use crate::backends::PrivateDirectory;
 
 /// Directory of the workspaces of `ringfence serve`, relative to the state directory.
 const SERVED_WORKSPACES: &str = "server/workspaces";
@@ -68,9 +69,7 @@ impl Reserved {
         places.dedup();
         places.push((ReservedKind::SystemSettings, crate::settings::SYSTEM_DIRECTORY.into()));
         places.push((ReservedKind::Temporary, PrivateDirectory::base(host.user_id)));
-        let backends = backends::AVAILABLE.iter();
-        let sockets: BTreeSet<PathBuf> =
-            backends.flat_map(|(_, backend)| backend.control_sockets(host)).collect();
+        let sockets: BTreeSet<PathBuf> = engine_sockets(host).into_iter().collect();
         let sockets = sockets.into_iter().filter(|socket| is_socket(socket));
         places.extend(sockets.map(|socket| (ReservedKind::EngineSocket, socket)));
         places.into_iter().map(|(kind, path)| Reserved::at(kind, path, locations)).collect()

@@ -1,0 +1,30 @@
+//! Environment variables that the commands in a container get.
+
+use std::collections::BTreeMap;
+
+use crate::egress::{self, LoadedCredentials, WayOut};
+use crate::engine::Core;
+use crate::run::prepare::RunContext;
+
+/// Returns the variables that a policy names, with their values, and those for the proxy and for
+/// secrets.
+pub(super) fn named_variables(
+    core: &Core,
+    context: &RunContext,
+    way_out: Option<&WayOut>,
+) -> BTreeMap<String, String> {
+    let environment = &context.plan.policy.env;
+    let passed = environment.pass.iter().flatten();
+    let passed =
+        passed.filter_map(|name| Some((name.clone(), core.settings.host.text(name)?.to_owned())));
+    let of_proxy = match way_out {
+        Some(WayOut::Gate(_)) => egress::variables(),
+        Some(WayOut::Proxy(proxy)) => egress::remote_variables(proxy),
+        None => Vec::new(),
+    };
+    let of_proxy = of_proxy.into_iter().map(|(name, value)| (name.to_owned(), value));
+    // A variable that stands for a secret replaces the caller's variable of the same name, even if
+    // that one is passed.
+    let of_secrets = context.sealed.iter().flat_map(LoadedCredentials::variables);
+    of_proxy.chain(passed).chain(of_secrets).chain(environment.set.clone()).collect()
+}
