@@ -1,5 +1,5 @@
-//! The chores of ringfence: `cargo xtask check`, `test`, `kernels`, `fuzz`, `dist`, `bench`, `docs`
-//! and `seccomp-profile`.
+//! The chores of ringfence: `cargo xtask check`, `test`, `kernels`, `fuzz`, `dist`, `package`, `bench`,
+//! `docs` and `seccomp-profile`.
 //!
 //! The chores need only cargo on a fresh machine, and CI calls nothing else.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line speaks to its user")]
@@ -13,6 +13,7 @@ mod docs;
 mod elf;
 mod fuzz;
 mod kernels;
+mod package;
 mod seccomp_profile;
 mod table;
 mod test;
@@ -66,6 +67,12 @@ const CHORES: &[Chore] = &[
         usage: "dist",
         about: "makes dist/ringfence, one fully static file",
         run: dist::run,
+    },
+    Chore {
+        name: "package",
+        usage: "package",
+        about: "packages every crate for a registry, and builds a binary from the packages alone",
+        run: package::run,
     },
     Chore {
         name: "bench",

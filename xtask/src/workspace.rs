@@ -46,7 +46,11 @@ impl Workspace {
     }
 }
 
-fn cargo<S: AsRef<OsStr>>(directory: &Path, arguments: impl IntoIterator<Item = S>) -> Command {
+/// Returns a cargo command that runs in a directory.
+pub(crate) fn cargo<S: AsRef<OsStr>>(
+    directory: &Path,
+    arguments: impl IntoIterator<Item = S>,
+) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(directory);
     command

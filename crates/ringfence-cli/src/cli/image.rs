@@ -12,7 +12,7 @@ use crate::answer::print;
 use crate::report::{Failure, pass_on};
 
 /// Containerfile of the default image of `ringfence up --container`.
-const CONTAINERFILE: &str = include_str!("../../../../images/dev/Containerfile");
+const CONTAINERFILE: &str = include_str!("Containerfile");
 
 const EXAMPLES: &str = "\
 Examples:
