@@ -11,7 +11,6 @@
 //! of a sandbox's network, [`pause`] stops and continues a running sandbox, [`processes`] reads
 //! `/proc`.
 
-pub mod attempt;
 pub mod cgroup;
 pub mod confine;
 pub mod control;

@@ -11,7 +11,7 @@ use crate::workspace::Workspace;
 const LAYERS: &[&[&str]] = &[
     &["ringfence-core", "ringfence-proto"],
     &["ringfence-linux", "ringfence-egress"],
-    &["ringfence-guest"],
+    &["ringfence-attempts", "ringfence-guest"],
     &["ringfence"],
     &["ringfence-service"],
     &["ringfence-server", "ringfence-mcp"],
@@ -116,6 +116,12 @@ mod tests {
             "ringfence-egress",
             DependencyUse::Program,
             Some("`ringfence-linux` may not depend on `ringfence-egress`"),
+        );
+        check(
+            "ringfence-linux",
+            "ringfence-attempts",
+            DependencyUse::Program,
+            Some("`ringfence-linux` may not depend on `ringfence-attempts`"),
         );
         check(
             "ringfence-server",

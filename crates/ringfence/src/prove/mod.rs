@@ -17,8 +17,8 @@ mod trial;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
+use ringfence_attempts as inside;
 use ringfence_core::{Clause, Policy, Support};
-use ringfence_linux::attempt as inside;
 
 pub use certificate::{Certificate, PromiseProof, Proof, Verdict};
 pub use fingerprint::HostFingerprint;

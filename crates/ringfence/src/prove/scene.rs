@@ -14,10 +14,10 @@ use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use fs_err as fs;
-use ringfence_core::Policy;
-use ringfence_linux::attempt::{
+use ringfence_attempts::{
     AttemptContext, DirectoryIdentity, HostListeners, HostPaths, NeighbourProcess, SECRET,
 };
+use ringfence_core::Policy;
 use ringfence_linux::sys::attempt::{MessageQueue, NamedMessageQueue, SharedSegment, UserKey};
 use rustix::pty::OpenptFlags;
 

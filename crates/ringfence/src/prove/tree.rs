@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
 use fs_err as fs;
-use ringfence_linux::attempt::SECRET;
+use ringfence_attempts::SECRET;
 
 /// Files of one attempt. Each attempt has its own, because an attempt that gets through changes
 /// them.

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
+use ringfence_attempts::{AttemptAmounts, AttemptContext};
 use ringfence_core::policy::{PathGlob, Size, Workspace};
 use ringfence_core::{Backend, Clause, ExecutionResult, Plan, Policy, Support};
-use ringfence_linux::attempt::{AttemptAmounts, AttemptContext};
 use rustix::process::Signal;
 
 use super::certificate::{Proof, Verdict};

@@ -8,12 +8,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ringfence_core::Clause::{Cleanup, Cpus, Memory, Output, ProcessCount, Time, Tmp};
+use ringfence_linux::cgroup;
+use ringfence_linux::sys::attempt::{own_processor_time, socket_memory};
 use rustix::fs::XattrFlags;
 use rustix::net::{self, AddressFamily, SendFlags, SocketType};
 
 use super::{Attempt, AttemptContext, denied, impossible, no_result};
-use crate::cgroup;
-use crate::sys::attempt::{own_processor_time, socket_memory};
 
 /// The amounts that the attempts use. The limits of the sandbox must be well below them.
 #[derive(Debug)]

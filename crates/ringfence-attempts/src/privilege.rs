@@ -5,11 +5,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use ringfence_core::Clause::Privilege;
+use ringfence_linux::sys::attempt;
 use rustix::process::{Gid, Pid, Resource, Rlimit, Uid, WaitId, WaitIdOptions};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::{Attempt, denied, impossible, no_result};
-use crate::sys::attempt;
 
 /// User id that is not the caller's.
 const OTHER_USER_ID: u32 = 54_321;

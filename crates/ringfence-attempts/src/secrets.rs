@@ -6,11 +6,11 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::parent_id;
 
 use ringfence_core::Clause::{Environment, Terminal};
+use ringfence_linux::sys::attempt::{self, ArgumentWidth};
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::OpenptFlags;
 
 use super::{Attempt, AttemptContext, denied, impossible, no_result, refused};
-use crate::sys::attempt::{self, ArgumentWidth};
 
 /// The error with which the filter refuses a call.
 const EPERM: &[i32] = &[libc::EPERM];
@@ -81,7 +81,7 @@ pub(super) const ENVIRONMENT: &[Attempt] = &[
         |context| {
             let number =
                 context.descriptor.ok_or_else(|| impossible("the caller has none open"))?;
-            crate::sys::process::duplicate(number).map(|_| "it was used".to_owned())
+            ringfence_linux::sys::process::duplicate(number).map(|_| "it was used".to_owned())
         },
     ),
 ];

@@ -4,9 +4,9 @@ use std::ffi::CString;
 use std::io;
 
 use ringfence_core::Clause::Ipc;
+use ringfence_linux::sys::attempt::{MessageQueue, NamedMessageQueue, SharedSegment, UserKey};
 
 use super::{Attempt, AttemptContext, denied, impossible, no_result};
-use crate::sys::attempt::{MessageQueue, NamedMessageQueue, SharedSegment, UserKey};
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
     denied(

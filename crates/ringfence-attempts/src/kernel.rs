@@ -4,12 +4,12 @@
 use std::io;
 
 use ringfence_core::Clause::Kernel;
+use ringfence_linux::seccomp::{FamilyRule, families};
+use ringfence_linux::sys::attempt::{self, ArgumentWidth};
 use rustix::net::{AddressFamily, Protocol, SocketType};
 use rustix::process::Resource;
 
 use super::{Attempt, denied, impossible, no_result, refused};
-use crate::seccomp::{FamilyRule, families};
-use crate::sys::attempt::{self, ArgumentWidth};
 
 /// The errors with which the filter refuses a call.
 const EPERM: &[i32] = &[libc::EPERM];

@@ -3,10 +3,10 @@
 use std::io;
 
 use ringfence_core::Clause::Processes;
+use ringfence_linux::sys::attempt;
 use rustix::process::{Pid, PidfdFlags, Resource, Signal};
 
 use super::{Attempt, AttemptContext, denied, impossible, refused};
-use crate::sys::attempt;
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
     denied("see-process", Processes, "see a process of the host in /proc", |context| {

@@ -1,5 +1,6 @@
 //! Attempts that hostile code would make, as functions. Each runs inside a sandbox and reports how
-//! far it got.
+//! far it got. This crate must never take part in building a sandbox; only proofs use it. The system
+//! calls that need unsafe code are in `ringfence_linux::sys::attempt`.
 //!
 //! An attempt succeeds if nothing prevents it. Because it succeeds without a sandbox, its denial
 //! inside a sandbox is a proof. Each attempt is small, undoes what it did, and does no harm if it
@@ -7,6 +8,9 @@
 //!
 //! An error of an attempt is a denial, unless the attempt lists the errors that a sandbox gives.
 //! Then any other error comes from the kernel code behind the sandbox, which was *reached*.
+//!
+//! Reading order: [`AttemptContext`] describes the host to an attempt, [`all`] lists the families,
+//! and each family has a module.
 
 mod abuse;
 mod context;
