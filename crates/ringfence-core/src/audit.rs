@@ -107,7 +107,7 @@ impl RunRecord {
         // The text is canonical, because serde_json keeps the keys of an object sorted and prints
         // each number in one way only.
         let canonical = value.to_string();
-        Sha256::digest(canonical.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+        crate::to_hex(&Sha256::digest(canonical.as_bytes()))
     }
 }
 

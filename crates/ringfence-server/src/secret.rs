@@ -1,5 +1,6 @@
 //! Random text that cannot be guessed.
 
+use ringfence_core::to_hex;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 /// Letters and digits that are valid in a host name, five bits each.
@@ -15,17 +16,12 @@ fn random<const LENGTH: usize>() -> [u8; LENGTH] {
 
 /// Returns `LENGTH` random bytes in hexadecimal.
 pub(crate) fn hexadecimal<const LENGTH: usize>() -> String {
-    hex(&random::<LENGTH>())
+    to_hex(&random::<LENGTH>())
 }
 
 /// Returns a unique name for a sandbox that cannot be guessed and is valid in a host name.
 pub(crate) fn name() -> String {
     random::<20>().iter().map(|byte| char::from(ALPHABET[usize::from(byte % 32)])).collect()
-}
-
-/// Formats bytes in hexadecimal.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -146,7 +146,7 @@ impl Policy {
     pub fn sha256(&self) -> String {
         let json = serde_json::to_vec(self)
             .expect("a policy has only string keys, and paths that are not UTF-8 are replaced");
-        Sha256::digest(&json).iter().map(|byte| format!("{byte:02x}")).collect()
+        crate::to_hex(&Sha256::digest(&json))
     }
 
     /// Sets the backend, or `Auto` for an automatic choice.

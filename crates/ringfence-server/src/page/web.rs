@@ -14,7 +14,6 @@ use sha2::{Digest, Sha256};
 
 use crate::api::reply::{Reply, bare};
 use crate::forwarding::route::text;
-use crate::secret::hex;
 
 const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
@@ -77,7 +76,7 @@ const FILES: [PageFile; 18] = files![
 /// Entity tags that identify the versions of the files, in the order of [`FILES`].
 static TAGS: LazyLock<[HeaderValue; FILES.len()]> = LazyLock::new(|| {
     FILES.map(|file| {
-        let tag = format!("\"{}\"", hex(&Sha256::digest(file.bytes)[..16]));
+        let tag = format!("\"{}\"", ringfence_core::to_hex(&Sha256::digest(file.bytes)[..16]));
         HeaderValue::try_from(tag).expect("hexadecimal is plain")
     })
 });

@@ -14,7 +14,6 @@ use sha2::{Digest, Sha256};
 
 use crate::api::control::Owner;
 use crate::lifecycle::expiry::{Expiry, ExpiryAction};
-use crate::secret::hex;
 use crate::storage::snapshots::Snapshot;
 use crate::tenants::quota::DayUse;
 
@@ -66,9 +65,10 @@ impl SandboxRecord {
     pub(crate) fn traffic_access_token(&self) -> Cow<'_, str> {
         match &self.traffic_token {
             Some(token) => Cow::Borrowed(token),
-            None => {
-                Cow::Owned(hex(&Sha256::digest(format!("traffic access token of {}", self.token))))
-            }
+            None => Cow::Owned(ringfence_core::to_hex(&Sha256::digest(format!(
+                "traffic access token of {}",
+                self.token
+            )))),
         }
     }
 }

@@ -16,7 +16,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::secret::{hex, hexadecimal};
+use crate::secret::hexadecimal;
 use crate::tenants::quota::Quota;
 
 const FILE: &str = "keys.json";
@@ -196,7 +196,7 @@ pub(crate) fn shown<'a>(keys: &'a [Key], text: &str) -> Option<&'a Key> {
 }
 
 fn digest(text: &str) -> String {
-    hex(&Sha256::digest(text.as_bytes()))
+    ringfence_core::to_hex(&Sha256::digest(text.as_bytes()))
 }
 
 #[cfg(test)]

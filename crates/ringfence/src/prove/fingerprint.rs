@@ -52,7 +52,7 @@ fn hash_of(path: &Path) -> Option<String> {
     let mut buffer = vec![0; 64 * 1024];
     loop {
         match file.read(&mut buffer).ok()? {
-            0 => return Some(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()),
+            0 => return Some(ringfence_core::to_hex(&hash.finalize())),
             length => hash.update(&buffer[..length]),
         }
     }

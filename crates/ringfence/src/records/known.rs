@@ -114,8 +114,7 @@ impl KnownFile {
         let mut name = escape(&directory);
         if name.len() > MAX_NAME_BYTES {
             let hash = Sha256::digest(directory.as_os_str().as_bytes());
-            let hash: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
-            name = [LONG_NAME_PREFIX, hash.as_bytes()].concat();
+            name = [LONG_NAME_PREFIX, ringfence_core::to_hex(&hash[..16]).as_bytes()].concat();
         }
         Some(KnownFile { path: state_directory(host)?.join(OsStr::from_bytes(&name)) })
     }

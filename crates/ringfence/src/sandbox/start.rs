@@ -36,7 +36,7 @@ pub(crate) fn hash(core: &Core, spec: &StartRequest) -> String {
         &core.settings.credentials,
     );
     let bytes = serde_json::to_vec(&asked).expect("names and settings are text");
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    ringfence_core::to_hex(&Sha256::digest(bytes))
 }
 
 /// Starts a planned sandbox in a sandbox directory, and writes its manifest.

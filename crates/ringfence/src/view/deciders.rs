@@ -253,7 +253,7 @@ impl Deciders {
 
     /// Records the hash of the part of a file that decides something.
     pub(super) fn note_content(&mut self, path: &Path, content: &[u8]) {
-        let hash = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash = ringfence_core::to_hex(&Sha256::digest(content));
         self.note(path, PathState::Content(hash));
     }
 

@@ -104,7 +104,7 @@ pub(super) struct LinkMemory {
 impl LinkMemory {
     pub(super) fn for_workspace(host: &Host, workspace: &Path) -> LinkMemory {
         let digest = Sha256::digest(workspace.as_os_str().as_encoded_bytes());
-        let name: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let name = ringfence_core::to_hex(&digest);
         let file = host.state_directory().map(|state| state.join("removed-links").join(name));
         LinkMemory { file: file.filter(|file| file.to_str().is_some()) }
     }

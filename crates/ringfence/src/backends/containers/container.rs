@@ -378,7 +378,7 @@ pub(super) fn spec_hash(body: &ContainerCreateBody) -> String {
     // The maps of a `Value` are sorted; the maps of `body` are not.
     let value = serde_json::to_value(body).expect("it has only string keys");
     let digest = Sha256::digest(value.to_string().as_bytes());
-    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    ringfence_core::to_hex(&digest[..16])
 }
 
 fn mount(bind: &Bind) -> Result<Mount, Failure> {

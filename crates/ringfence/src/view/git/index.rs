@@ -286,8 +286,7 @@ impl Extensions {
     ) -> io::Result<String> {
         let mut hash = vec![0; self.hash_length.min(length)];
         reader.read_exact(&mut hash)?;
-        let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(format!("sharedindex.{hex}"))
+        Ok(format!("sharedindex.{}", ringfence_core::to_hex(&hash)))
     }
 
     /// Checks the table by which a multithreaded git finds the entries.
