@@ -4,6 +4,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq as _;
 
 use crate::code::{Code, Failure};
 use crate::query::UrlQuery;
@@ -105,13 +106,8 @@ fn denied_failure(message: &str) -> Failure {
     Failure::new(Code::Unauthenticated, message)
 }
 
-/// Compares two secrets, such as signatures or tokens, in a time that does not reveal the position
-/// of a difference. The time does reveal whether the lengths differ.
-pub fn is_same_secret(given: &str, expected: &str) -> bool {
-    given.len() == expected.len()
-        && given
-            .bytes()
-            .zip(expected.bytes())
-            .fold(0, |difference, (left, right)| difference | (left ^ right))
-            == 0
+/// Compares two secrets, such as signatures, tokens or their hashes, in a time that does not reveal
+/// the position of a difference. The time does reveal whether the lengths differ.
+pub fn is_same_secret(given: impl AsRef<[u8]>, expected: impl AsRef<[u8]>) -> bool {
+    given.as_ref().ct_eq(expected.as_ref()).into()
 }

@@ -1,7 +1,7 @@
 //! Secret token that clients of the HTTP address must show.
 
+use ringfence_proto::signature::is_same_secret;
 use sha2::{Digest as _, Sha256};
-use subtle::ConstantTimeEq as _;
 
 /// Minimum length of a token that cannot be guessed, in characters.
 const SHORTEST: usize = 16;
@@ -30,8 +30,7 @@ impl Token {
     /// time, so that its duration reveals nothing about the token.
     pub(crate) fn is_shown_by(&self, header: &[u8]) -> bool {
         let Some((scheme, shown)) = header.split_at_checked("bearer ".len()) else { return false };
-        scheme.eq_ignore_ascii_case(b"bearer ")
-            && bool::from(self.0.ct_eq(&<[u8; 32]>::from(Sha256::digest(shown))))
+        scheme.eq_ignore_ascii_case(b"bearer ") && is_same_secret(Sha256::digest(shown), self.0)
     }
 }
 

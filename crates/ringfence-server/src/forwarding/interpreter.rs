@@ -46,7 +46,7 @@ pub(crate) fn check_token(
     let may = match (text(headers, header::TOKEN), text(headers, header::TRAFFIC)) {
         (Some(shown), _) => is_same_secret(shown, &record.token),
         (None, Some(shown)) if path != "/execute" => {
-            is_same_secret(shown, &record.traffic_access_token())
+            is_same_secret(shown, &*record.traffic_access_token())
         }
         _ => false,
     };
