@@ -102,8 +102,8 @@ pub use sandbox::pause::PauseError;
 pub use sandbox::start_request::{ContainerSpec, Existing, Preset, Pull, Root, StartRequest};
 pub use sandbox::{AttachError, DEFAULT_TIME, Sandbox, StartError, Stopped};
 pub use session::{
-    Captured, Ended, Exec, Execution, ExecutionInput, Files, Input, LeftOut, Leftovers, PortStream,
-    Ports, Reach, Session, SessionError, Transferred, Watch,
+    Captured, Ended, Exec, Execution, ExecutionInput, Files, IdleConnectionState, IdleConnections,
+    Input, LeftOut, Leftovers, PortStream, Ports, Reach, Session, SessionError, Transferred, Watch,
 };
 pub use settings::{LoadError, PolicyFile, PolicyFileError, Settings};
 pub use view::ViewError;

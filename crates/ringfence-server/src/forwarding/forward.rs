@@ -4,8 +4,7 @@
 use std::io;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -18,7 +17,7 @@ use hyper::header::{
 use hyper::http::uri::PathAndQuery;
 use hyper::{Request, Response, StatusCode, Uri, Version};
 use hyper_util::rt::TokioIo;
-use ringfence::{Session, SessionError};
+use ringfence::{IdleConnectionState, IdleConnections, Session, SessionError};
 use ringfence_proto::{content, header};
 use ringfence_service::exchange::RequestBody;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -29,11 +28,6 @@ use crate::forwarding::executions::FollowedExecution;
 use crate::lifecycle::registry::ManagedSandbox;
 use crate::tenants::connection_limits::ConnectionCharge;
 
-/// Time after which an idle connection is not used again. A guest closes connections that are idle
-/// for half a minute.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum number of idle connections to one guest that are kept.
-const MOST_IDLE_CONNECTIONS: usize = 64;
 /// Maximum time that one side of an upgraded connection may be silent after the other side has
 /// ended.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -55,7 +49,7 @@ const SERVER_HEADERS: [&str; 5] =
 /// Connection pool of one guest.
 #[derive(Debug, Default)]
 pub(crate) struct GuestConnections {
-    used: Mutex<Vec<(SendRequest<Body>, Instant)>>,
+    idle: IdleConnections<SendRequest<Body>>,
 }
 
 /// Error of a request that got no answer from the sandbox.
@@ -83,7 +77,7 @@ impl GuestConnections {
             };
             match sender.try_send_request(request).await {
                 Ok(response) => {
-                    self.keep(sender);
+                    self.idle.keep(sender);
                     return Ok(response);
                 }
                 // The guest closed an idle connection before the request was sent, so try another
@@ -98,17 +92,11 @@ impl GuestConnections {
 
     /// Takes a connection whose last answer has ended.
     fn take(&self) -> Option<SendRequest<Body>> {
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        used.retain(|(sender, since)| !sender.is_closed() && since.elapsed() < IDLE_TIMEOUT);
-        let position = used.iter().rposition(|(sender, _)| sender.is_ready())?;
-        Some(used.remove(position).0)
-    }
-
-    fn keep(&self, sender: SendRequest<Body>) {
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        if used.len() < MOST_IDLE_CONNECTIONS {
-            used.push((sender, Instant::now()));
-        }
+        self.idle.take(|sender| match (sender.is_closed(), sender.is_ready()) {
+            (true, _) => IdleConnectionState::Closed,
+            (false, true) => IdleConnectionState::Ready,
+            (false, false) => IdleConnectionState::Reserved,
+        })
     }
 }
 

@@ -149,7 +149,7 @@ async fn a_connection_that_was_closed_meanwhile_is_replaced() {
 #[tokio::test]
 async fn a_connection_that_rested_too_long_is_replaced() {
     let mut guest = guest(&[&unary("{}"), &unary("{}")], Then::Wait);
-    Arc::get_mut(&mut guest.session.transport).expect("nobody else has it yet").rest =
+    Arc::get_mut(&mut guest.session.transport).expect("nobody else has it yet").idle.timeout =
         Duration::ZERO;
     for _ in 0..2 {
         soon(guest.session.processes()).await.unwrap();

@@ -5,8 +5,9 @@
 //! wait has a deadline, the guest's text is cleaned before it can reach a terminal, and no path
 //! that the guest names is used on the host.
 //!
-//! Reading order: [`connector`] opens streams, [`transport`] speaks HTTP over them, and
-//! [`messages`] reads streams of messages. [`exec`], [`execution`] and [`input`] are for commands,
+//! Reading order: [`connector`] opens streams, [`transport`] speaks HTTP over them,
+//! [`idle_connections`] keeps connections for other requests, and [`messages`] reads streams of
+//! messages. [`exec`], [`execution`] and [`input`] are for commands,
 //! [`files`] and [`tree`] for files, and [`ports`] for ports.
 
 mod capture;
@@ -15,6 +16,7 @@ mod error;
 mod exec;
 mod execution;
 mod files;
+mod idle_connections;
 mod input;
 mod messages;
 mod ports;
@@ -43,6 +45,7 @@ pub use error::SessionError;
 pub use exec::{Exec, Input, Leftovers};
 pub use execution::{Ended, Execution};
 pub use files::{Files, Reach, Watch};
+pub use idle_connections::{IdleConnectionState, IdleConnections};
 pub use input::ExecutionInput;
 pub use ports::{PortStream, Ports};
 pub use tree::{LeftOut, Transferred};

@@ -8,9 +8,9 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -27,6 +27,7 @@ use tokio::time::timeout;
 
 use super::connector::{GuestConnector, GuestStream};
 use super::error::What;
+use super::idle_connections::{IdleConnectionState, IdleConnections};
 use super::{PortStream, SessionError};
 
 /// Longest time that the opening of a stream may take.
@@ -38,12 +39,6 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Longest time that a used connection may take to be ready again; then a new one is opened
 /// instead.
 const SETTLING: Duration = Duration::from_secs(1);
-/// Highest number of idle connections in the pool.
-const KEPT: usize = 64;
-/// Longest time that an idle connection is kept. A guest closes a connection that is idle for half
-/// a minute. A runtime that was stopped meanwhile would notice that too late: after a request was
-/// sent, which the guest may have carried out.
-const REST: Duration = Duration::from_secs(20);
 /// Longest head of an answer, in bytes.
 const LONGEST_HEAD: usize = 16 << 10;
 /// Longest body of a failure, in bytes.
@@ -168,10 +163,8 @@ pub(super) struct Transport {
     pub(super) patience: Duration,
     /// Time after a command's deadline within which the guest must report its end.
     pub(super) grace: Duration,
-    /// Longest time that an idle connection is kept.
-    pub(super) rest: Duration,
-    /// Idle connections, each with the time since when it is idle; the last used one is last.
-    idle: Mutex<Vec<(Exchange, Instant)>>,
+    /// Connections for other requests, each with the rest of its last answer.
+    pub(super) idle: IdleConnections<Exchange>,
 }
 
 impl std::fmt::Debug for Exchange {
@@ -182,13 +175,7 @@ impl std::fmt::Debug for Exchange {
 
 impl Transport {
     pub(super) fn new(connector: Arc<dyn GuestConnector>) -> Transport {
-        Transport {
-            connector,
-            patience: PATIENCE,
-            grace: GRACE,
-            rest: REST,
-            idle: Mutex::new(Vec::new()),
-        }
+        Transport { connector, patience: PATIENCE, grace: GRACE, idle: IdleConnections::default() }
     }
 
     /// Returns a request with the headers that every request has.
@@ -204,20 +191,19 @@ impl Transport {
     /// Keeps a connection for another request. Its last body must have been read up to its end, or
     /// up to a message that says that nothing follows.
     pub(super) fn keep(&self, exchange: Exchange) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < KEPT && exchange.link.connection.is_some() {
-            idle.push((exchange, Instant::now()));
+        if exchange.link.connection.is_some() {
+            self.idle.keep(exchange);
         }
     }
 
     fn take(&self) -> Option<Exchange> {
         let here = runtime::Handle::current().id();
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.retain(|(_, since)| since.elapsed() < self.rest);
         // Take only connections of this runtime, because another runtime's reactor may be stopped
         // or gone.
-        let position = idle.iter().rposition(|(exchange, _)| exchange.link.runtime == here)?;
-        Some(idle.remove(position).0)
+        self.idle.take(|exchange| match exchange.link.runtime == here {
+            true => IdleConnectionState::Ready,
+            false => IdleConnectionState::Reserved,
+        })
     }
 
     /// Opens a stream to the guest.
