@@ -44,6 +44,7 @@ pub use certificate_authority::{CertificateAuthority, CertificateAuthorityError}
 pub use connect::TargetConnection;
 pub use credential::{Credential, CredentialError, Credentials};
 pub use event::{Denial, EgressEvent, Passage, RequestKind};
+pub use http::remove_hop_headers;
 pub use pem::encode_pem;
 pub use proxy::{ClientLimits, Proxy, ProxyListener, ProxyMode, ProxySettings};
 pub use refusal::ConnectionRefusal;

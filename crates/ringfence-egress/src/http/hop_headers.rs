@@ -42,6 +42,7 @@ pub(crate) fn prepare_request<B: Body>(
     let wants_trailers = headers.get_all(TE).iter().any(|value| has_word(value, "trailers"));
     let protocol = headers.get(UPGRADE).filter(|protocol| is_judgeable(protocol)).cloned();
     remove_hop_headers(headers);
+    remove_proxy_headers(headers);
     if wants_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
         headers.append(CONNECTION, HeaderValue::from_static("TE"));
@@ -70,6 +71,7 @@ pub(crate) fn prepare_response<B>(response: &mut Response<B>) {
     };
     *response.version_mut() = Version::HTTP_11;
     remove_hop_headers(response.headers_mut());
+    remove_proxy_headers(response.headers_mut());
     // The body was read as chunks, so a length beside them is wrong (RFC 9112, section 6.3).
     if response.headers().contains_key(TRANSFER_ENCODING) {
         response.headers_mut().remove(CONTENT_LENGTH);
@@ -92,7 +94,7 @@ fn is_judgeable(protocol: &HeaderValue) -> bool {
 /// Removes the headers that are for one hop only: those that `Connection` names, and a fixed list.
 /// Keeps the headers that state the length of the body, because hyper reads them and writes its
 /// own.
-fn remove_hop_headers(headers: &mut HeaderMap) {
+pub fn remove_hop_headers(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()
@@ -113,6 +115,10 @@ fn remove_hop_headers(headers: &mut HeaderMap) {
     for name in named.iter().chain(&always) {
         headers.remove(name);
     }
+}
+
+/// Removes the headers that a client addresses to a proxy.
+fn remove_proxy_headers(headers: &mut HeaderMap) {
     let proxies: Vec<HeaderName> =
         headers.keys().filter(|name| name.as_str().starts_with("proxy-")).cloned().collect();
     for name in proxies {

@@ -41,6 +41,7 @@ mod hop_headers;
 mod request_heads;
 
 use connection::{HttpConnection, UnsentRequest};
+pub use hop_headers::remove_hop_headers;
 use request_heads::StrictHeadStream;
 
 type ResponseBody = Either<Incoming, Full<Bytes>>;

@@ -11,13 +11,14 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{
     CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, DATE,
-    HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE, VARY, X_CONTENT_TYPE_OPTIONS,
+    HOST, HeaderMap, HeaderName, HeaderValue, TRAILER, TRANSFER_ENCODING, UPGRADE, VARY,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::http::uri::PathAndQuery;
 use hyper::{Request, Response, StatusCode, Uri, Version};
 use hyper_util::rt::TokioIo;
 use ringfence::{IdleConnectionState, IdleConnections, Session, SessionError};
+use ringfence_egress::remove_hop_headers;
 use ringfence_proto::{content, header};
 use ringfence_service::exchange::RequestBody;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -242,8 +243,7 @@ fn prepare(request: &mut Request<Body>) {
         request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     *request.uri_mut() = Uri::from(path);
     *request.version_mut() = Version::HTTP_11;
-    drop_ambiguous_length(request.headers_mut());
-    remove_hop_headers(request.headers_mut());
+    prepare_headers(request.headers_mut());
     for name in SERVER_HEADERS {
         request.headers_mut().remove(name);
     }
@@ -251,8 +251,7 @@ fn prepare(request: &mut Request<Body>) {
 
 /// Turns an answer of a sandbox into the answer that the client gets.
 fn answer(mut response: Response<Incoming>) -> Reply {
-    drop_ambiguous_length(response.headers_mut());
-    remove_hop_headers(response.headers_mut());
+    prepare_headers(response.headers_mut());
     *response.version_mut() = Version::HTTP_11;
     response.map(BodyExt::boxed_unsync)
 }
@@ -299,28 +298,13 @@ fn drop_ambiguous_length(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes headers that are meant for the next hop only, RFC 9110, 7.6.
-fn remove_hop_headers(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    let fixed = [
-        CONNECTION,
-        UPGRADE,
-        TE,
-        TRAILER,
-        TRANSFER_ENCODING,
-        PROXY_AUTHENTICATE,
-        PROXY_AUTHORIZATION,
-    ];
-    let more = ["keep-alive", "proxy-connection"].map(HeaderName::from_static);
-    for name in named.into_iter().chain(fixed).chain(more) {
-        headers.remove(name);
-    }
+/// Removes headers that are meant for the next hop only, RFC 9110, 7.6. The next hop has a transfer
+/// coding of its own, and no trailers are announced.
+fn prepare_headers(headers: &mut HeaderMap) {
+    drop_ambiguous_length(headers);
+    remove_hop_headers(headers);
+    headers.remove(TRAILER);
+    headers.remove(TRANSFER_ENCODING);
 }
 
 /// Error body that E2B clients know for a sandbox that cannot be reached.
