@@ -1,6 +1,5 @@
 //! The `ringfence keys` command, which creates, lists and revokes API keys.
 
-use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -118,7 +117,7 @@ pub(super) fn place(host: &Host) -> Result<PathBuf, Failure> {
         .own_directory("XDG_STATE_HOME", ".local/state")
         .ok_or(ringfence::SandboxDirError::Nowhere)?;
     let place = state.join("server");
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&place).map_err(|error| {
+    ringfence::make_private_directory(&place).map_err(|error| {
         Failure::failed(
             format!("cannot make `{}`: {error}", place.display()),
             "look at its permissions",

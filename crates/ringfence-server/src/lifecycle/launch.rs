@@ -5,11 +5,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use ringfence::monitor::{MonitorAnswer, MonitorHandle, MonitorRequest};
-use ringfence::{Policy, Sandbox, Settings, StartRequest};
+use ringfence::{Policy, Sandbox, Settings, StartRequest, make_private_directory};
 use tokio::time::timeout;
 
 use crate::error::ServerError;
-use crate::lifecycle::registry::{Registry, make_private};
+use crate::lifecycle::registry::Registry;
 
 /// Path of the sandbox's own directory inside, as E2B's clients expect it.
 const HOME: &str = "/home/user";
@@ -66,7 +66,7 @@ impl Registry {
                     "look at the disk: df -h",
                 )
             };
-            make_private(&workspace).map_err(unmade)?;
+            make_private_directory(&workspace).map_err(unmade)?;
             MonitorHandle::start(&request, &workspace).map_err(ServerError::from)
         });
         let begun = begun.await.expect("starting a process does not panic");

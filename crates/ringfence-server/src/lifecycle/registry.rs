@@ -3,7 +3,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +11,7 @@ use std::time::Duration;
 use hyper::StatusCode;
 use jiff::Timestamp;
 use ringfence::monitor::{MonitorHandle, MonitorRequest};
-use ringfence::{AttachError, Host, Sandbox, SandboxDirError};
+use ringfence::{AttachError, Host, Sandbox, SandboxDirError, make_private_directory};
 use ringfence_service::telemetry::{Caller, SandboxSpan, Telemetry};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -110,7 +109,7 @@ impl Registry {
         telemetry: Telemetry,
     ) -> Result<Arc<Registry>, ServerError> {
         let workspaces = place.join("workspaces");
-        make_private(&workspaces).map_err(|error| {
+        make_private_directory(&workspaces).map_err(|error| {
             ServerError::failed(
                 format!("cannot make the directory of workspaces: {error}"),
                 "look at its permissions",
@@ -524,8 +523,4 @@ async fn end_unknown(host: &Host, name: &str, workspaces: &Path) -> bool {
         }
         Err(_) => false,
     }
-}
-
-pub(crate) fn make_private(directory: &Path) -> io::Result<()> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
-use ringfence::{Copied, CopyError, CopyLimits, copy_untrusted};
+use ringfence::{Copied, CopyError, CopyLimits, copy_untrusted, make_private_directory};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 
@@ -14,7 +14,7 @@ use crate::api::control::Owner;
 use crate::api::reply::Refusal;
 use crate::api::requests::NetworkRequest;
 use crate::error::ServerError;
-use crate::lifecycle::registry::{make_private, store_error};
+use crate::lifecycle::registry::store_error;
 use crate::lifecycle::removal::{Removals, remove, remove_aside};
 use crate::secret::name;
 use crate::storage::store::{SandboxRecord, Store, StoredRows};
@@ -131,7 +131,7 @@ impl Snapshots {
         is_there: impl Fn(&Owner) -> bool,
     ) -> Result<Snapshots, ServerError> {
         let directory = place.join("snapshots");
-        make_private(&directory).map_err(|error| {
+        make_private_directory(&directory).map_err(|error| {
             ServerError::failed(
                 format!("cannot make the directory of snapshots: {error}"),
                 "look at its permissions",

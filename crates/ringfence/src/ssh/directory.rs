@@ -3,7 +3,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::SshError;
-use crate::Sandbox;
+use crate::{Sandbox, make_private_directory};
 
 /// Longest wait for another command that works on the same sandbox's server.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
@@ -48,8 +47,7 @@ pub(super) struct ServerLock {
 impl SshDirectory {
     pub(super) fn for_sandbox(sandbox: &Sandbox) -> Result<SshDirectory, SshError> {
         let directory = sandbox.directory().join("ssh");
-        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
-        made.map_err(|source| SshError::File {
+        make_private_directory(&directory).map_err(|source| SshError::File {
             doing: "make the directory",
             path: directory.clone(),
             source,

@@ -18,6 +18,7 @@ use rustix::process::{Pid, test_kill_process};
 use super::error::Failure;
 use super::identity::FileOwner;
 use super::mounts::Bind;
+use crate::make_private_directory;
 
 /// Directory of the mount points. The directory belongs to root, because only root uses these
 /// mounts.
@@ -79,9 +80,9 @@ impl Mapped {
         ownership::map_mount_ids(tree.as_fd(), namespace)?;
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let point = Path::new(BASE).join(format!("{}-{number}", std::process::id()));
-        make_private(Path::new(BASE))?;
+        make_private_directory(Path::new(BASE))?;
         if source.is_dir() {
-            make_private(&point)?
+            make_private_directory(&point)?
         } else {
             fs_err::write(&point, "")?
         }
@@ -94,13 +95,6 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         self.points.iter().for_each(|point| remove(point));
-    }
-}
-
-fn make_private(directory: &Path) -> io::Result<()> {
-    match rustix::fs::mkdir(directory, rustix::fs::Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => Ok(()),
-        Err(error) => Err(error.into()),
     }
 }
 

@@ -11,16 +11,16 @@ mod name;
 
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 
-use crate::Host;
 use crate::sandbox::guest::Installed;
 use crate::sandbox::host_observer::HostObserver;
+use crate::{Host, make_private_directory};
 pub use manifest::{ContainerManifest, Manifest, NetworkReach, Owner};
 pub use name::{Name, NameError};
 
@@ -179,12 +179,12 @@ impl SandboxDirs {
             let name = name.clone();
             move |source: io::Error| SandboxDirError::File { what, name, source }
         };
-        make_private(&self.state).map_err(failed("make the directory", &name))?;
+        make_private_directory(&self.state).map_err(failed("make the directory", &name))?;
         let guest = crate::sandbox::guest::install(&self.state)
             .map_err(failed("put the guest on disk", &name))?;
         let directory = self.path(&name);
         loop {
-            make_private(&directory).map_err(failed("make the directory", &name))?;
+            make_private_directory(&directory).map_err(failed("make the directory", &name))?;
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
             let lock = match open(directory.join(LOCK), flags, Mode::RUSR | Mode::WUSR) {
                 Ok(lock) => lock,
@@ -214,7 +214,7 @@ impl SandboxDirs {
                 );
             }
             room.clear().map_err(failed("clear the directory", &name))?;
-            make_private(&room.channel()).map_err(failed("make the channel", &name))?;
+            make_private_directory(&room.channel()).map_err(failed("make the channel", &name))?;
             return Ok(room);
         }
     }
@@ -377,10 +377,6 @@ fn remove_tree(directory: &Path) -> io::Result<()> {
         }
     }
     fs_err::remove_dir(directory)
-}
-
-fn make_private(directory: &Path) -> io::Result<()> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
 /// Tells whether an open file is the file at a path.
