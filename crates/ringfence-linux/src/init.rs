@@ -213,7 +213,9 @@ fn keep_descriptors(inherited: &InheritedState<'_>) -> io::Result<KeptDescriptor
         .current
         .and_then(|limit| i32::try_from(limit).ok())
         .unwrap_or(i32::MAX);
-    let own = (LaunchFiles::HIGHEST_PASSED + 1).min(limit.saturating_sub(OWN_DESCRIPTORS)).max(3);
+    let own = (LaunchFiles::HIGHEST_BACKEND_DESCRIPTOR + 1)
+        .min(limit.saturating_sub(OWN_DESCRIPTORS))
+        .max(3);
     let files = inherited.files;
     let [stdin, stdout, stderr] = &files.stdio;
     if let Some(stdin) = stdin {

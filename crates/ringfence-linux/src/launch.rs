@@ -124,13 +124,16 @@ pub struct LaunchFiles {
     /// Socket to which the gate is sent, needed for [`SandboxNetwork::Gated`].
     pub gate: Option<OwnedFd>,
     /// Additional descriptors of the command, each with a number from 3 to
-    /// [`LaunchFiles::HIGHEST_PASSED`].
+    /// [`LaunchFiles::HIGHEST_BACKEND_DESCRIPTOR`].
     pub passed: Vec<(i32, OwnedFd)>,
 }
 
 impl LaunchFiles {
-    /// Highest number of a passed descriptor. Numbers above it belong to the first process.
-    pub const HIGHEST_PASSED: i32 = 199;
+    /// Highest number of a descriptor that the caller passes to its command. Numbers above it, up
+    /// to [`LaunchFiles::HIGHEST_BACKEND_DESCRIPTOR`], are for the program of a backend.
+    pub const HIGHEST_CALLER_DESCRIPTOR: i32 = 99;
+    /// Highest number of any passed descriptor. Numbers above it belong to the first process.
+    pub const HIGHEST_BACKEND_DESCRIPTOR: i32 = 199;
 }
 
 /// The cgroups in which a first process is created, or which it joins itself.

@@ -109,8 +109,8 @@ pub use session::{
 pub use settings::{LoadError, PolicyFile, PolicyFileError, Settings};
 pub use view::ViewError;
 
-/// Highest number that a descriptor passed to a command can have.
-pub const HIGHEST_DESCRIPTOR: i32 = 99;
+/// Highest number of a descriptor that a caller can pass to a command.
+pub const HIGHEST_CALLER_DESCRIPTOR: i32 = ringfence_linux::LaunchFiles::HIGHEST_CALLER_DESCRIPTOR;
 
 pub use ringfence_linux::pause::Footprint;
 pub use ringfence_linux::sys::process::{close_range, duplicate, release_memory};

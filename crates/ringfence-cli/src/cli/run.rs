@@ -79,10 +79,10 @@ impl Run {
                 let hint = "open it for ringfence: ringfence run --fd 3 -- COMMAND 3<FILE";
                 Failure::usage(format!("cannot pass descriptor {number}: {why}"), hint)
             };
-            if !(3..=ringfence::HIGHEST_DESCRIPTOR).contains(number) {
+            if !(3..=ringfence::HIGHEST_CALLER_DESCRIPTOR).contains(number) {
                 return Err(wrong(format!(
                     "it is not from 3 to {}",
-                    ringfence::HIGHEST_DESCRIPTOR
+                    ringfence::HIGHEST_CALLER_DESCRIPTOR
                 )));
             }
             let copy = ringfence::duplicate(*number).map_err(|error| wrong(error.to_string()))?;

@@ -216,7 +216,7 @@ impl ProcessLaunch for Bwrap {
             root,
             gate: way,
             rules: Rules::in_own_root(abi(), view.writable().cloned()),
-            highest_descriptor: crate::HIGHEST_DESCRIPTOR,
+            highest_descriptor: crate::HIGHEST_CALLER_DESCRIPTOR,
             exec: exec(command, sight.variables, directory)?,
         };
         let (command, passed) = arguments
@@ -252,7 +252,7 @@ struct Arguments {
 
 /// Number of the first descriptor that bubblewrap itself reads. Lower numbers belong to the
 /// command.
-const FIRST_DESCRIPTOR: i32 = crate::HIGHEST_DESCRIPTOR + 1;
+const FIRST_DESCRIPTOR: i32 = crate::HIGHEST_CALLER_DESCRIPTOR + 1;
 
 /// Directory in which programs create shared memory.
 const SHARED_MEMORY: &str = "/dev/shm";
@@ -695,7 +695,7 @@ fn preflight(
         root,
         gate: None,
         rules: Rules::in_own_root(abi(), [PathBuf::from("/tmp")]),
-        highest_descriptor: crate::HIGHEST_DESCRIPTOR,
+        highest_descriptor: crate::HIGHEST_CALLER_DESCRIPTOR,
         exec: exec(&inner, [], "/".into()).map_err(|error| unavailable(error.to_string()))?,
     };
     let (trial, passed) = arguments.command(program, launcher, &inside).map_err(failed)?;

@@ -31,7 +31,7 @@ use crate::{Command, RunError};
 pub(in crate::code) const INTERPRETER_SCRIPT: &str = include_str!("interpreter.py");
 /// Number of the socket's descriptor in the interpreter. It is the highest number, so that code
 /// finds the lower ones free.
-const CHANNEL_DESCRIPTOR: i32 = crate::HIGHEST_DESCRIPTOR;
+const CHANNEL_DESCRIPTOR: i32 = crate::HIGHEST_CALLER_DESCRIPTOR;
 /// Longest time that the interpreter may take to import its modules.
 const IMPORT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time after the start of code in which the watching thread polls without sleeping. It is a small
