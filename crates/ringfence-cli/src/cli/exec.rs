@@ -12,7 +12,7 @@ use ringfence_core::settings::Config;
 
 use super::attach::{Named, block_on};
 use super::flags::Variable;
-use super::run::{interruption, keep, warn_of_planted};
+use super::run::{interruption, keep, warn_of_end, warn_of_planted};
 use crate::answer::print_json;
 use crate::report::{Failure, warn};
 
@@ -156,18 +156,8 @@ pub(super) fn status(ended: &Ended) -> ExitStatus {
     }
 }
 
-/// Warns about ends that the command itself could not report.
+/// Warns about ends of a command in a sandbox that the command itself could not report.
 fn tell(result: &ExecutionResult, time: Option<Duration>) {
-    if let (true, Some(time)) = (result.timed_out, time) {
-        warn(&format!(
-            "the deadline of {} s passed: every process of the command was ended",
-            time.as_secs_f64()
-        ));
-    }
-    if let (true, Some(memory)) = (result.oom_killed, result.meta.limits.memory) {
-        warn(&format!(
-            "the memory limit of {memory} was reached, and a process of the sandbox was ended"
-        ));
-    }
-    warn_of_planted("the sandbox", &result.meta.planted);
+    let deadline = time.map(|time| format!("{} s", time.as_secs_f64()));
+    warn_of_end(result, deadline, "command", "sandbox");
 }

@@ -147,18 +147,29 @@ pub(super) fn interruptible(
     }
 }
 
-/// Warns about ends that the command itself could not report.
+/// Warns about ends of a run that the command itself could not report.
 pub(super) fn tell(result: &ExecutionResult) {
-    let limits = &result.meta.limits;
-    if let (true, Some(time)) = (result.timed_out, limits.time) {
-        warn(&format!("the deadline of {time} passed: every process of the run was ended"));
+    let deadline = result.meta.limits.time.map(|time| time.to_string());
+    warn_of_end(result, deadline, "run", "run");
+}
+
+/// Warns about ends that a command could not report, and about planted files. The deadline ends
+/// `ended`, and `owner` has the memory limit.
+pub(super) fn warn_of_end(
+    result: &ExecutionResult,
+    deadline: Option<String>,
+    ended: &str,
+    owner: &str,
+) {
+    if let (true, Some(deadline)) = (result.timed_out, deadline) {
+        warn(&format!("the deadline of {deadline} passed: every process of the {ended} was ended"));
     }
-    if let (true, Some(memory)) = (result.oom_killed, limits.memory) {
+    if let (true, Some(memory)) = (result.oom_killed, result.meta.limits.memory) {
         warn(&format!(
-            "the memory limit of {memory} was reached, and a process of the run was ended"
+            "the memory limit of {memory} was reached, and a process of the {owner} was ended"
         ));
     }
-    warn_of_planted("the run", &result.meta.planted);
+    warn_of_planted(&format!("the {owner}"), &result.meta.planted);
 }
 
 /// Warns about paths that a sandbox made, changed or removed and that programs on the host act on.
