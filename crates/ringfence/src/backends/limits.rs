@@ -50,12 +50,10 @@ fn shows_cgroups(question: &ProbeRequest<'_>) -> bool {
     })
 }
 
-/// Returns the support on this host for the limits in question.
-pub(super) fn support(
-    question: &ProbeRequest<'_>,
-    access: CgroupAccess,
-) -> BTreeMap<Clause, Support> {
-    let mut support: BTreeMap<Clause, Support> = [
+/// Returns the support for the limits that do not depend on the backend: the supervisor keeps two,
+/// and no backend bounds the disk.
+pub(super) fn supervisor_limits() -> [(Clause, Support); 3] {
+    [
         (Clause::Time, Support::enforced("a deadline kept by the supervisor")),
         (Clause::Output, Support::enforced("a bounded buffer")),
         (
@@ -68,7 +66,14 @@ pub(super) fn support(
             ),
         ),
     ]
-    .into();
+}
+
+/// Returns the support on this host for the limits in question.
+pub(super) fn support(
+    question: &ProbeRequest<'_>,
+    access: CgroupAccess,
+) -> BTreeMap<Clause, Support> {
+    let mut support = BTreeMap::from(supervisor_limits());
     if HELD.iter().any(|clause| question.clauses.contains(clause)) {
         let is_given = access.is_given(question);
         let CgroupSupport { memory, cpus, processes, .. } = probe();

@@ -18,7 +18,7 @@ use super::identity::{Circumstances, FileOwner, Identity};
 use super::instance::{Request, start};
 use super::{Place, image};
 use crate::backends::instance::Instance;
-use crate::backends::limits::missing_from_memory;
+use crate::backends::limits::{missing_from_memory, supervisor_limits};
 use crate::backends::probe_cache::{ProbeCache, ProbeSubject};
 use crate::backends::{Freshness, ProbeRequest, Unavailable};
 use crate::sandbox::directory::{Name, SandboxDirs};
@@ -131,7 +131,7 @@ fn support(
             format!("{user}no_new_privs+capabilities over the container alone, not root")
         }
     };
-    BTreeMap::from([
+    let mut support = BTreeMap::from([
         (Clause::Filesystem, Support::enforced("mount namespace")),
         (Clause::Hide, Support::enforced("mount namespace")),
         (Clause::Protect, Support::enforced("mount namespace")),
@@ -151,18 +151,9 @@ fn support(
         (Clause::Memory, memory),
         (Clause::Cpus, limit(limits.cpus)),
         (Clause::ProcessCount, limit(limits.processes)),
-        (Clause::Time, Support::enforced("a deadline kept by the supervisor")),
-        (Clause::Output, Support::enforced("a bounded buffer")),
-        (
-            Clause::Disk,
-            Support::absent(
-                "the growth of a directory on the host's file system cannot be bounded without \
-                 quotas",
-                "put the workspace on a file system of its own of that size, and leave \
-                 `limits.disk` out",
-            ),
-        ),
-    ])
+    ]);
+    support.extend(supervisor_limits());
+    support
 }
 
 /// Returns the support for restricting a container to the allowed hosts.
