@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use ringfence_linux::cgroup::Cgroup;
 use ringfence_linux::pause::ProcessTree;
-use ringfence_linux::{ControlOrder, ControlReport, LaunchFiles, TerminalMode, control};
+use ringfence_linux::{ControlReport, LaunchFiles, TerminalMode, control};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::RecvFlags;
 use rustix::pipe::PipeFlags;
@@ -178,16 +178,6 @@ impl ProcessInstance {
     }
 }
 
-/// Tells a process tree to end, without waiting for that. The death of its owner has the same
-/// effect.
-fn end(underway: &RunningTree) {
-    if let Some(group) = underway.group.as_ref().filter(|_| underway.ends_by_group) {
-        let _ = group.kill(); // the first process also kills what it can
-    }
-    // The sandbox may have ended already.
-    let _ = control::send(&underway.started.control, &ControlOrder::End);
-}
-
 impl Instance for ProcessInstance {
     fn host_view(&self) -> Option<HostView> {
         let underway = self.underway.as_ref()?;
@@ -205,7 +195,7 @@ impl Instance for ProcessInstance {
         let underway = self.underway.take();
         Box::pin(async move {
             let Some(underway) = underway else { return Ok(()) };
-            end(&underway);
+            underway.order_end();
             // After a timeout, dropping `underway` below continues to wait, and reports nothing.
             let _ = tokio::time::timeout(STOP_TIMEOUT, self.end.awaited()).await;
             drop(underway);
@@ -220,7 +210,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(7);
 impl Drop for ProcessInstance {
     fn drop(&mut self) {
         if let Some(underway) = self.underway.take() {
-            end(&underway);
+            underway.order_end();
             // Drop on another thread, because dropping waits for the first process, and the caller
             // must not wait.
             std::thread::spawn(move || drop(underway));

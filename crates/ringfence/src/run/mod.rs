@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 use ringfence_core::result::{Denial, DroppedBytes, RunMetadata, RunUsage};
 use ringfence_core::{ExecutionResult, ExitStatus};
 use ringfence_linux::cgroup::Cgroup;
-use ringfence_linux::{Launch, LaunchFiles, StartedSandbox, Survivors, TerminalMode};
+use ringfence_linux::{
+    ControlOrder, Launch, LaunchFiles, StartedSandbox, Survivors, TerminalMode, control,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
@@ -194,15 +196,25 @@ impl RunningTree {
     ) -> Result<ExecutionResult, RunError> {
         self.watch_to_end(command, watch, on_output).map_err(|error| {
             // The command may have planted something before it made the run fail.
-            self.end();
+            self.kill_and_wait();
             error.with_planted(self.context.guarded.planted())
         })
+    }
+
+    /// Tells the process tree to end, without waiting for that. The death of its owner has the same
+    /// effect.
+    pub(crate) fn order_end(&self) {
+        if let Some(group) = self.group.as_ref().filter(|_| self.ends_by_group) {
+            let _ = group.kill(); // the first process also kills what it can
+        }
+        // The sandbox may have ended already.
+        let _ = control::send(&self.started.control, &ControlOrder::End);
     }
 
     /// Kills every process, and waits until they are gone. The wait is necessary, because a first
     /// process that is killed closes its control socket before the kernel ends the other processes
     /// of its pid namespace.
-    fn end(&self) {
+    fn kill_and_wait(&self) {
         if let Some(group) = &self.group {
             let _ = group.kill(); // the first process, which is in the group, is also killed below
         }
