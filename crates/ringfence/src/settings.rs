@@ -220,13 +220,13 @@ impl Deref for Settings {
     }
 }
 
-/// A file that holds a policy.
-#[derive(Debug)]
-pub enum PolicyFile {
-    /// A file in TOML, which becomes a layer of the settings. Messages can name its lines.
-    Layer(LayerText),
-    /// A file in JSON.
-    Policy(Box<Policy>),
+/// A file that holds a policy, in the form that [`Settings::load`] takes.
+#[derive(Debug, Default)]
+pub struct PolicyFile {
+    /// Layer of a file in TOML. Messages can name its lines.
+    pub given: Vec<LayerText>,
+    /// Configuration of a file in JSON.
+    pub config: Config,
 }
 
 /// Reason why a policy file cannot be used.
@@ -267,11 +267,11 @@ impl PolicyFile {
         let text = read.map_err(|source| PolicyFileError::Read { source })?;
         if path.extension().is_none_or(|extension| extension != "json") {
             let layer = LayerText { origin: FileOrigin::Given, path: path.to_owned(), text };
-            return Ok(PolicyFile::Layer(layer));
+            return Ok(PolicyFile { given: vec![layer], config: Config::default() });
         }
         let policy = Policy::from_json(&text);
         policy
-            .map(|policy| PolicyFile::Policy(Box::new(policy)))
+            .map(|policy| PolicyFile { given: Vec::new(), config: policy.into() })
             .map_err(|source| PolicyFileError::Wrong { path: path.to_owned(), source })
     }
 }

@@ -13,7 +13,7 @@ use ringfence::{
     Backend, BackendChoice, Clause, ContainerSpec, Engine, Host, LoadError, PolicyFile, Preset,
     Pull, RunError, Settings,
 };
-use ringfence_core::settings::{BackendSelection, Config, ContainerConfig, LayerText};
+use ringfence_core::settings::{BackendSelection, Config, ContainerConfig};
 
 use crate::report::Failure;
 
@@ -284,15 +284,14 @@ impl PolicyFlags {
         backend: Option<BackendChoice>,
         container: ContainerConfig,
     ) -> Result<Settings, Failure> {
-        let (given, base) = self.named_policy()?;
-        let config = Config { container, ..self.config(base, backend)? };
-        let given = given.into_iter().collect();
+        let PolicyFile { given, config } = self.named_policy()?;
+        let config = Config { container, ..self.config(config, backend)? };
         Ok(Settings::load(host, given, config)?)
     }
 
     /// Returns the configuration of the flags, on top of `base`.
-    fn config(&self, base: Policy, backend: Option<BackendChoice>) -> Result<Config, Failure> {
-        let mut config = Config::from(base);
+    fn config(&self, base: Config, backend: Option<BackendChoice>) -> Result<Config, Failure> {
+        let mut config = base;
         config.backend = backend.or(config.backend);
 
         let files = &mut config.filesystem;
@@ -345,13 +344,10 @@ impl PolicyFlags {
     }
 
     /// Reads the policy file that `--policy` names.
-    fn named_policy(&self) -> Result<(Option<LayerText>, Policy), Failure> {
-        let Some(path) = &self.policy else { return Ok((None, Policy::default())) };
-        match PolicyFile::read(path) {
-            Ok(PolicyFile::Layer(layer)) => Ok((Some(layer), Policy::default())),
-            Ok(PolicyFile::Policy(policy)) => Ok((None, *policy)),
-            Err(error) => Err(Failure::usage(error.to_string(), error.hint())),
-        }
+    fn named_policy(&self) -> Result<PolicyFile, Failure> {
+        let read = self.policy.as_deref().map(PolicyFile::read).transpose();
+        let file = read.map_err(|error| Failure::usage(error.to_string(), error.hint()))?;
+        Ok(file.unwrap_or_default())
     }
 }
 

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use ringfence::policy::{Network, Size};
 use ringfence::{BackendChoice, Fault, Host, PolicyFile, Settings, chain};
-use ringfence_core::settings::Config;
 use serde::Deserialize;
 
 use crate::error::ServerError;
@@ -101,14 +100,9 @@ impl TemplateConfig {
     /// Loads the settings of the template: those of the host, with the template's on top. No
     /// `ringfence.toml` is read, because the workspaces contain files of clients.
     pub fn settings(&self, host: Host) -> Result<Settings, ServerError> {
-        let mut given = Vec::new();
-        let mut config = Config::default();
-        match self.policy.as_deref().map(PolicyFile::read).transpose() {
-            Ok(None) => {}
-            Ok(Some(PolicyFile::Layer(layer))) => given.push(layer),
-            Ok(Some(PolicyFile::Policy(policy))) => config = Config::from(*policy),
-            Err(error) => return Err(ServerError::usage(error.to_string(), error.hint())),
-        }
+        let read = self.policy.as_deref().map(PolicyFile::read).transpose();
+        let file = read.map_err(|error| ServerError::usage(error.to_string(), error.hint()))?;
+        let PolicyFile { given, mut config } = file.unwrap_or_default();
         config.backend = self.backend.or(config.backend);
         config.container.image.clone_from(&self.image);
         let settings = Settings::load_without_project(host, given, config);
