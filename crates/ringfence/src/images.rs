@@ -21,6 +21,18 @@ pub struct PullProgress {
     pub total: Option<u64>,
 }
 
+/// Returns the container engines: the backends whose sandboxes are made from images, in the order
+/// in which they are tried.
+pub fn engines() -> impl Iterator<Item = Backend> {
+    let have_images = backends::AVAILABLE.iter().filter(|(_, backend)| backend.images().is_some());
+    have_images.map(|(name, _)| *name)
+}
+
+/// Tells whether a backend is a container engine.
+pub fn is_engine(backend: Backend) -> bool {
+    engines().any(|engine| engine == backend)
+}
+
 /// Fetches the image that `spec` names, when `spec.pull` asks for that, and reports progress. If
 /// fetching fails, an existing copy of the image is enough.
 pub async fn provide(

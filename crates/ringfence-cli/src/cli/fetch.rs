@@ -8,7 +8,6 @@ use ringfence::{Pull, Sandbox, Settings, StartError, StartRequest};
 use ringfence_core::settings::BackendSelection;
 use ringfence_core::terminal::clean_line;
 
-use super::flags::ENGINES;
 use crate::report::Failure;
 
 /// Provides the image for the sandbox of `spec`, and downloads it if `pull` says so. Does nothing
@@ -19,7 +18,7 @@ pub(super) async fn fetch(settings: &Settings, spec: &mut StartRequest) -> Resul
         Some(name) => Sandbox::attach(&settings.host, name).await.is_ok(),
         None => false,
     };
-    if !ENGINES.contains(&backend) || spec.container.pull == Some(Pull::Never) || is_up {
+    if !images::is_engine(backend) || spec.container.pull == Some(Pull::Never) || is_up {
         return Ok(());
     }
     let mut layers = Layers::default();

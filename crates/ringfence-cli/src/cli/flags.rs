@@ -10,8 +10,8 @@ use ringfence::policy::{
     VariableError, Workspace,
 };
 use ringfence::{
-    Backend, BackendChoice, Clause, ContainerSpec, Engine, Host, LoadError, PolicyFile, Preset,
-    Pull, RunError, Settings,
+    BackendChoice, Clause, ContainerSpec, Engine, Host, LoadError, PolicyFile, Preset, Pull,
+    RunError, Settings, images,
 };
 use ringfence_core::settings::{BackendSelection, Config, ContainerConfig};
 
@@ -117,13 +117,10 @@ pub(crate) struct ContainerFlags {
     cap: Vec<String>,
 }
 
-/// Container engines, in the order in which they are tried.
-pub(super) const ENGINES: [Backend; 2] = [Backend::Podman, Backend::Docker];
-
 /// Returns whether a container engine creates the sandboxes.
 pub(super) fn is_engine(selection: BackendSelection) -> bool {
     match selection {
-        BackendSelection::Only(backend) => ENGINES.contains(&backend),
+        BackendSelection::Only(backend) => images::is_engine(backend),
         BackendSelection::DockerElseAuto => true,
         _ => false,
     }
@@ -157,7 +154,7 @@ impl ContainerFlags {
     /// Loads the settings with the first container engine that works.
     fn first_that_works(&self, policy: &PolicyFlags, host: &Host) -> Result<Settings, Failure> {
         let (mut missing, mut refused) = (Vec::new(), None);
-        for backend in ENGINES {
+        for backend in images::engines() {
             let settings = self.told(self.load(policy, host.clone(), Some(backend.into()))?)?;
             let settings = settings.selected_by_flag("--container");
             match Engine::in_this_process(settings.clone()).preflight() {

@@ -7,7 +7,6 @@ use clap::{Args, Subcommand};
 use ringfence::{Backend, ContainerError, Host, chain, images};
 
 use super::attach::block_on;
-use super::flags::ENGINES;
 use crate::answer::print;
 use crate::report::{Failure, pass_on};
 
@@ -50,7 +49,7 @@ struct Build {
 }
 
 fn engine(text: &str) -> Result<Backend, &'static str> {
-    ENGINES.into_iter().find(|engine| engine.name() == text).ok_or("it is podman or docker")
+    images::engines().find(|engine| engine.name() == text).ok_or("it is podman or docker")
 }
 
 impl ImageArguments {
@@ -78,7 +77,8 @@ impl Build {
 
     /// Builds the image with the named engine, or with the first engine that begins to build.
     async fn build(&self, host: &Host, text: &str) -> Result<(), Failure> {
-        let engines = self.backend.map_or_else(|| ENGINES.to_vec(), |backend| vec![backend]);
+        let engines =
+            self.backend.map_or_else(|| images::engines().collect(), |backend| vec![backend]);
         let mut errors = Vec::new();
         for backend in engines {
             let mut has_begun = false;
