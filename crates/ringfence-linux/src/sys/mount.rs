@@ -17,16 +17,20 @@ pub enum MountRestriction {
 
 /// Restricts one mount, mount_setattr(2). The call never lifts a restriction.
 pub fn restrict(mount: BorrowedFd<'_>, restrict: MountRestriction) -> io::Result<()> {
-    set_attributes(mount, restrict, libc::AT_EMPTY_PATH)
+    set_restrictions(mount, restrict, libc::AT_EMPTY_PATH)
 }
 
 /// Restricts a mount and every mount below it, mount_setattr(2). The call never lifts a
 /// restriction.
 pub fn restrict_tree(tree: BorrowedFd<'_>, restrict: MountRestriction) -> io::Result<()> {
-    set_attributes(tree, restrict, libc::AT_EMPTY_PATH | libc::AT_RECURSIVE)
+    set_restrictions(tree, restrict, libc::AT_EMPTY_PATH | libc::AT_RECURSIVE)
 }
 
-fn set_attributes(mount: BorrowedFd<'_>, restrict: MountRestriction, flags: i32) -> io::Result<()> {
+fn set_restrictions(
+    mount: BorrowedFd<'_>,
+    restrict: MountRestriction,
+    flags: i32,
+) -> io::Result<()> {
     let common = libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOSUID;
     let attributes = libc::mount_attr {
         attr_set: match restrict {
@@ -42,6 +46,15 @@ fn set_attributes(mount: BorrowedFd<'_>, restrict: MountRestriction, flags: i32)
         propagation: 0,
         userns_fd: 0,
     };
+    set_attributes(mount, &attributes, flags)
+}
+
+/// Changes the attributes of the mount that a descriptor refers to, mount_setattr(2).
+pub(super) fn set_attributes(
+    mount: BorrowedFd<'_>,
+    attributes: &libc::mount_attr,
+    flags: i32,
+) -> io::Result<()> {
     let size = size_of::<libc::mount_attr>();
     // SAFETY: mount_setattr(2) reads a NUL-terminated path, which the empty path is, and `size`
     // bytes of `attributes`, which is alive and has that size.
@@ -51,7 +64,7 @@ fn set_attributes(mount: BorrowedFd<'_>, restrict: MountRestriction, flags: i32)
             mount.as_raw_fd(),
             c"".as_ptr(),
             flags,
-            &raw const attributes,
+            &raw const *attributes,
             size,
         )
     };

@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
+use super::mount::set_attributes;
+
 /// Maps the ids of a mount and of every mount below it by the id maps of a user namespace.
 ///
 /// The files of one user and group appear to belong to another user and group. The files of all
@@ -18,21 +20,7 @@ pub fn map_mount_ids(mount: BorrowedFd<'_>, namespace: BorrowedFd<'_>) -> io::Re
         propagation: 0,
         userns_fd: namespace.as_raw_fd() as u64,
     };
-    let size = size_of::<libc::mount_attr>();
-    let flags = libc::AT_EMPTY_PATH | libc::AT_RECURSIVE;
-    // SAFETY: mount_setattr(2) reads a NUL-terminated path, which the empty path is, and `size`
-    // bytes of `attributes`, which is alive and has that size.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_mount_setattr,
-            mount.as_raw_fd(),
-            c"".as_ptr(),
-            flags,
-            &raw const attributes,
-            size,
-        )
-    };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    set_attributes(mount, &attributes, libc::AT_EMPTY_PATH | libc::AT_RECURSIVE)
 }
 
 /// Creates a user namespace that serves only as an id map for [`map_mount_ids`].
