@@ -496,12 +496,12 @@ fn threads_processes_and_nested_filters_work_behind_the_filter() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn the_entry_point_of_32_bit_programs_is_closed() {
-    use crate::sys::seccomp::getpid_of_32_bit;
+    use crate::sys::attempt::getpid_of_32_bit;
     behind_the_filter(
         "the_entry_point_of_32_bit_programs_is_closed",
         AllowedSockets::Private,
         || {
-            assert_eq!(getpid_of_32_bit(), -ENOSYS);
+            assert_eq!(getpid_of_32_bit().unwrap_err().raw_os_error(), Some(ENOSYS));
         },
     );
 }

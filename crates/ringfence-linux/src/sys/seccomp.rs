@@ -30,23 +30,3 @@ pub(crate) fn attempt(number: c_long, arguments: [usize; 4]) -> Result<c_long, i
         Err(io::Error::last_os_error().raw_os_error().unwrap_or_default())
     }
 }
-
-/// Asks for the process id through the entry point for 32-bit programs. Returns a negative errno on
-/// failure.
-#[cfg(all(test, target_arch = "x86_64"))]
-pub(crate) fn getpid_of_32_bit() -> i32 {
-    let mut result: i32 = 20; // number of getpid on i386
-    // SAFETY: `int 0x80` with getpid's number touches no memory. The kernel preserves all registers
-    // but rax, and old versions clear r8 to r11, which are declared as clobbered.
-    unsafe {
-        std::arch::asm!(
-            "int 0x80",
-            inout("eax") result,
-            out("r8") _,
-            out("r9") _,
-            out("r10") _,
-            out("r11") _,
-        );
-    }
-    result
-}
