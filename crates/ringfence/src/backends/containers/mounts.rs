@@ -59,6 +59,20 @@ pub(super) struct OwnFiles {
 }
 
 impl OwnFiles {
+    /// Returns the paths of the files in their directory.
+    fn in_directory(directory: &Path) -> OwnFiles {
+        let at = |name: &str| directory.join(name);
+        OwnFiles {
+            passwd: at("passwd"),
+            groups: at("group"),
+            cover: at("cover"),
+            cover_directory: at("cover.d"),
+            filter: at("seccomp.json"),
+            leash: at("leash"),
+            handover: at("handover"),
+        }
+    }
+
     /// Writes all files but the handover socket.
     pub(super) fn write(
         place: &Place,
@@ -67,16 +81,7 @@ impl OwnFiles {
         filter: &str,
     ) -> Result<OwnFiles, Failure> {
         let directory = place.directory.join("container");
-        let at = |name: &str| directory.join(name);
-        let files = OwnFiles {
-            passwd: at("passwd"),
-            groups: at("group"),
-            cover: at("cover"),
-            cover_directory: at("cover.d"),
-            filter: at("seccomp.json"),
-            leash: at("leash"),
-            handover: at("handover"),
-        };
+        let files = OwnFiles::in_directory(&directory);
         let write = || {
             fs_err::create_dir_all(&directory)?;
             for (path, contents, mode) in [
@@ -273,19 +278,6 @@ mod tests {
         }
     }
 
-    fn own_files(directory: &Path) -> OwnFiles {
-        let at = |name: &str| directory.join(name);
-        OwnFiles {
-            passwd: at("passwd"),
-            groups: at("group"),
-            cover: at("cover"),
-            cover_directory: at("cover.d"),
-            filter: at("seccomp.json"),
-            leash: at("leash"),
-            handover: at("handover"),
-        }
-    }
-
     #[test]
     fn only_the_workspace_what_is_named_and_what_the_guest_needs_is_shown() {
         let root = tempfile::tempdir().unwrap();
@@ -301,7 +293,7 @@ mod tests {
         let guarded =
             Guarded::find(&policy, &workspace, &host(), &Locations::default(), &[]).unwrap();
         let view = view(&workspace, &guarded).unwrap();
-        let binds = binds(&view, &place(&root), &own_files(&root));
+        let binds = binds(&view, &place(&root), &OwnFiles::in_directory(&root));
         let find = |target: &str| binds.iter().find(|bind| bind.target == Path::new(target));
         let shown = |target: &str| find(target).map(|bind| (bind.source.clone(), bind.access));
         assert_eq!(shown("/workspace"), Some((root.join("ws"), Access::Write)));
