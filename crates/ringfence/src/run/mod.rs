@@ -15,9 +15,7 @@ use std::time::{Duration, Instant};
 use ringfence_core::result::{Denial, DroppedBytes, RunMetadata, RunUsage};
 use ringfence_core::{ExecutionResult, ExitStatus};
 use ringfence_linux::cgroup::Cgroup;
-use ringfence_linux::{
-    ControlOrder, Launch, LaunchFiles, StartedSandbox, Survivors, TerminalMode, control,
-};
+use ringfence_linux::{Launch, LaunchFiles, StartedSandbox, Survivors, TerminalMode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
@@ -29,7 +27,7 @@ use crate::egress::{GateHolder, GateSource};
 use crate::engine::Core;
 use crate::run::prepare::{PreparedRun, RunContext};
 use crate::run::supervise::{
-    Capture, End, Foreground, Listener, Outcome, PIPE_SIZE, SupervisionInputs, supervise,
+    Capture, End, Foreground, Listener, Outcome, PIPE_SIZE, SupervisionInputs, order_end, supervise,
 };
 use crate::{Command, RunError};
 
@@ -204,11 +202,8 @@ impl RunningTree {
     /// Tells the process tree to end, without waiting for that. The death of its owner has the same
     /// effect.
     pub(crate) fn order_end(&self) {
-        if let Some(group) = self.group.as_ref().filter(|_| self.ends_by_group) {
-            let _ = group.kill(); // the first process also kills what it can
-        }
-        // The sandbox may have ended already.
-        let _ = control::send(&self.started.control, &ControlOrder::End);
+        let group = self.group.as_ref().filter(|_| self.ends_by_group);
+        let _ = order_end(&self.started, group); // the sandbox may have ended already
     }
 
     /// Kills every process, and waits until they are gone. The wait is necessary, because a first

@@ -148,6 +148,15 @@ type Pipes<'a> = [Option<BorrowedFd<'a>>; 2];
 /// Function that is called with every chunk of output, even if the chunk is not kept.
 pub(crate) type Listener<'a> = &'a mut dyn FnMut(Stream, &[u8]);
 
+/// Tells the first process of a sandbox to end everything, and kills `group`, the cgroup of a tree
+/// that the first process alone cannot end.
+pub(crate) fn order_end(started: &StartedSandbox, group: Option<&Cgroup>) -> io::Result<()> {
+    if let Some(group) = group {
+        let _ = group.kill(); // the first process also kills what it can
+    }
+    control::send(&started.control, &ControlOrder::End)
+}
+
 /// Supervises a run to its end.
 pub(crate) fn supervise<'a>(
     started: &'a StartedSandbox,
@@ -381,10 +390,7 @@ impl Supervision<'_> {
         self.ending = true;
         self.is_told_to_end = true;
         self.watch.deadline = Some(Instant::now() + GRACE);
-        if let Some(group) = self.watch.group.filter(|_| self.watch.ends_by_group) {
-            let _ = group.kill(); // the first process also kills what it can
-        }
-        control::send(&self.started.control, &ControlOrder::End)
+        order_end(self.started, self.watch.group.filter(|_| self.watch.ends_by_group))
     }
 
     /// Reacts as a shell's job does when its command is stopped. Only the signals with which a
