@@ -79,7 +79,7 @@ pub use engine::{Engine, EngineError, Planned};
 pub use error::{RunError, chain};
 pub use host::Host;
 pub use host_paths::granted::GrantError;
-pub use host_paths::private::make_private_directory;
+pub use host_paths::private::{make_private_directory, write_private_file};
 pub use host_paths::untrusted::{Copied, CopyError, CopyLimits, copy_untrusted};
 pub use host_paths::workspace::{ResolvedWorkspace, WorkspaceError};
 pub use records::{RecordError, RecordFile, Records};

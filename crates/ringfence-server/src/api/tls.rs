@@ -1,15 +1,14 @@
 //! TLS with a given certificate, or with a certificate that the server creates on its first start
 //! for names of this machine.
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fs_err::os::unix::fs::OpenOptionsExt;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, CidrSubnet, DnType,
     ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, KeyPair, KeyUsagePurpose, NameConstraints,
 };
+use ringfence::write_private_file;
 use ringfence_egress::encode_pem;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -59,7 +58,7 @@ impl TlsIdentity {
                 (&authority, made.authority),
             ];
             for (path, text) in files {
-                write_private(path, &text).map_err(|error| failed(&error))?;
+                write_private_file(path, &text).map_err(|error| failed(&error))?;
             }
         }
         Ok((identity, authority))
@@ -128,15 +127,6 @@ fn make() -> Result<MadeCertificate, rcgen::Error> {
         server: encode_pem("CERTIFICATE", server.der()),
         key: encode_pem("PRIVATE KEY", &key.serialize_der()),
     })
-}
-
-/// Writes a file that only its user can read. A temporary file and a rename make the write atomic.
-fn write_private(path: &Path, text: &str) -> io::Result<()> {
-    let temporary = path.with_extension("new");
-    let mut options = fs_err::OpenOptions::new();
-    let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(&temporary)?;
-    file.write_all(text.as_bytes())?;
-    fs_err::rename(temporary, path)
 }
 
 #[cfg(test)]

@@ -1,18 +1,16 @@
 //! Files of a sandbox's ssh on the host: a directory in the sandbox's sandbox directory, which is
 //! removed with it.
 
-use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use fs_err::os::unix::fs::OpenOptionsExt;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::SshError;
-use crate::{Sandbox, make_private_directory};
+use crate::{Sandbox, make_private_directory, write_private_file};
 
 /// Longest wait for another command that works on the same sandbox's server.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
@@ -100,18 +98,9 @@ impl SshDirectory {
 
 /// Writes a file that only its owner can read, completely or not at all.
 pub(super) fn write(path: &Path, text: &str) -> Result<(), SshError> {
-    let name = path.file_name().expect("a file's name was joined").to_string_lossy();
-    let temporary = path.with_file_name(format!(".{name}.{}", std::process::id()));
-    let written = write_anew(&temporary, text).and_then(|()| fs_err::rename(&temporary, path));
-    written.map_err(|source| {
-        let _ = fs_err::remove_file(&temporary); // the first error says more
-        SshError::File { doing: "write", path: path.to_path_buf(), source }
+    write_private_file(path, text).map_err(|source| SshError::File {
+        doing: "write",
+        path: path.to_path_buf(),
+        source,
     })
-}
-
-fn write_anew(path: &Path, text: &str) -> io::Result<()> {
-    use std::io::Write;
-    let mut options = fs_err::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    options.open(path)?.write_all(text.as_bytes())
 }
