@@ -239,9 +239,9 @@ fn variables() -> String {
                     `ringfence config explain` shows what holds, and why.\n\n\
                     | key | flag | variable | its value |\n|---|---|---|---|\n"
         .to_owned();
-    for SettingKey { name, flag, variable } in KEYS {
+    for SettingKey { name, flag, variable, .. } in KEYS {
         let code = |word: Option<&str>| word.map_or(String::new(), |word| format!("`{word}`"));
-        let (flag, value) = (code(flag), variable.map_or("", |variable| variable.value));
+        let (flag, value) = (code(*flag), variable.map_or("", |variable| variable.value));
         let variable = code(variable.map(|variable| variable.name));
         text.push_str(&format!("| `{name}` | {flag} | {variable} | {value} |\n"));
     }

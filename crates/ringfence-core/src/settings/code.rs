@@ -89,6 +89,17 @@ impl CodeSettings {
         }
     }
 
+    pub(super) fn to_config(&self) -> CodeConfig {
+        CodeConfig {
+            block_imports: Some(self.block_imports),
+            imports: Some(self.imports.clone()),
+            store_code: Some(self.store_code),
+            warm: Some(self.warm),
+            preload: self.preload.clone(),
+            languages: self.languages.clone(),
+        }
+    }
+
     /// Returns the modules that interpreters import while they wait, with spaces between.
     ///
     /// A module with a `?` at the end need not be installed.

@@ -1,15 +1,14 @@
 //! The content of one layer of settings, which is also the format of a configuration file.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::code::CodeConfig;
+use super::{BlockImports, CodeConfig, CodeSettings, Credential, PythonModule};
 use crate::audit::RecordedRuns;
 use crate::policy::{Environment, Filesystem, Limits, NetworkTable};
-use crate::settings::{Credential, SecretOrigin};
 use crate::{BackendChoice, Clause, Policy};
 
 /// Settings of one layer: a policy, and further settings that a project's file may change only in
@@ -92,37 +91,20 @@ impl Config {
         }
     }
 
-    /// Replaces a leading `~` in every path by the home directory.
+    /// Returns the built-in layer: the default of each key that has one.
     ///
-    /// # Errors
-    ///
-    /// Returns the key of the first path that starts with `~` if there is no home directory.
-    pub(super) fn expand_home(&mut self, home: Option<&Path>) -> Result<(), &'static str> {
-        let files = &mut self.filesystem;
-        let paths = (files.read.iter_mut().flatten().map(|path| ("filesystem.read", path)))
-            .chain(files.write.iter_mut().flatten().map(|path| ("filesystem.write", path)))
-            .chain(
-                files
-                    .workspace
-                    .iter_mut()
-                    .map(|workspace| ("filesystem.workspace", &mut workspace.source)),
-            )
-            .chain(self.workspace_root.iter_mut().map(|path| ("workspace_root", path)))
-            .chain(self.allow_workspace.iter_mut().map(|path| ("allow_workspace", path)))
-            .chain(self.credentials.iter_mut().filter_map(
-                |credential| match &mut credential.origin {
-                    SecretOrigin::File(path) => Some(("credentials", path)),
-                    SecretOrigin::Command(_) | SecretOrigin::Variable(_) => None,
-                },
-            ))
-            .chain(self.audit.dir.iter_mut().map(|path| ("audit.dir", path)));
-        for (key, path) in paths {
-            if let Ok(rest) = path.strip_prefix("~") {
-                let home = home.ok_or(key)?;
-                *path = if rest.as_os_str().is_empty() { home.to_owned() } else { home.join(rest) };
-            }
-        }
-        Ok(())
+    /// [`CodeSettings`] adds the built-in languages, and [`Settings`](super::Settings) the default
+    /// of `audit.dir`.
+    pub(super) fn built_in() -> Config {
+        let mut config = Config::from(Policy::default().with_defaults());
+        config.network.transparent = Some(false);
+        config.network.observe = Some(false);
+        config.audit.store = Some(RecordedRuns::default());
+        config.code.block_imports = Some(BlockImports::default());
+        config.code.imports = Some(PythonModule::built_in());
+        config.code.store_code = Some(RecordedRuns::default());
+        config.code.warm = Some(CodeSettings::DEFAULT_WARM);
+        config
     }
 }
 

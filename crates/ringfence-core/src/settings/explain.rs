@@ -1,9 +1,13 @@
 //! Explanation of settings: every effective value with its source.
 
-use std::fmt::Display;
+use std::collections::BTreeMap;
 
-use super::{Settings, ValueSource};
-use crate::policy::Network;
+use super::field::{Field, ItemList, SettingItem};
+use super::keys::KEYS;
+use super::{
+    AuditConfig, AuditSettings, Config, ContainerConfig, PythonModule, Settings, ValueSource,
+};
+use crate::BackendChoice;
 
 /// One effective value, with its key and its sources.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,77 +24,91 @@ impl Settings {
     /// Returns every effective value with its source, defaults included, in the order of the
     /// documentation.
     pub fn explain(&self) -> Vec<ExplainedValue> {
-        let policy = self.policy.with_defaults();
-        let files = &policy.filesystem;
-        let limits = &policy.limits;
-        let network = policy.network.as_ref();
-        let egress = network.and_then(Network::egress).cloned().unwrap_or_default();
-        let paths = |paths: &[std::path::PathBuf]| list(paths.iter().map(|path| path.display()));
-        let mut values = vec![
-            ("backend".to_owned(), self.selection.to_string()),
-            ("filesystem.workspace".to_owned(), or_unset(files.workspace.as_ref())),
-            ("filesystem.read".to_owned(), paths(files.read.as_deref().unwrap_or_default())),
-            ("filesystem.write".to_owned(), paths(files.write.as_deref().unwrap_or_default())),
-            ("filesystem.hide".to_owned(), list(files.hide.iter().flatten())),
-            ("filesystem.protect".to_owned(), list(files.protect.iter().flatten())),
-            ("network.mode".to_owned(), or_unset(network)),
-            ("network.allow".to_owned(), list(&egress.allow)),
-            ("network.deny".to_owned(), list(&egress.deny)),
-            ("network.transparent".to_owned(), egress.transparent.to_string()),
-            ("network.observe".to_owned(), egress.observe.to_string()),
-            ("limits.time".to_owned(), or_unset(limits.time)),
-            ("limits.memory".to_owned(), or_unset(limits.memory)),
-            ("limits.cpus".to_owned(), or_unset(limits.cpus)),
-            ("limits.processes".to_owned(), or_unset(limits.processes)),
-            ("limits.output".to_owned(), or_unset(limits.output)),
-            ("limits.tmp".to_owned(), or_unset(limits.tmp)),
-            ("limits.disk".to_owned(), or_unset(limits.disk)),
-            ("env.pass".to_owned(), list(policy.env.pass.iter().flatten())),
-        ];
-        // The value of a variable may be a secret; its name is not.
-        values.extend(
-            policy.env.set.keys().map(|name| (format!("env.set.{name}"), "***".to_owned())),
-        );
-        values.extend([
-            ("require".to_owned(), list(&policy.require)),
-            ("allow_weaker".to_owned(), list(&policy.allow_weaker)),
-            (
-                "workspace_root".to_owned(),
-                or_unset(self.workspace_root.as_ref().map(|path| path.display())),
-            ),
-            ("allow_workspace".to_owned(), paths(&self.allow_workspace)),
-            ("container.image".to_owned(), or_unset(self.image.as_ref())),
-            ("credentials".to_owned(), list(&self.credentials)),
-            ("audit.store".to_owned(), self.audit.store.to_string()),
-            ("audit.dir".to_owned(), self.audit.dir.display().to_string()),
-            ("code.block_imports".to_owned(), self.code.block_imports.to_string()),
-            ("code.imports".to_owned(), list(&self.code.imports)),
-            ("code.store_code".to_owned(), self.code.store_code.to_string()),
-            ("code.warm".to_owned(), self.code.warm.to_string()),
-            (
-                "code.preload".to_owned(),
-                list(self.code.preload_line().split(' ').filter(|word| !word.is_empty())),
-            ),
-        ]);
-        let languages = self.code.languages.iter();
-        values.extend(
-            languages
-                .map(|(name, language)| (format!("code.languages.{name}"), language.to_string())),
-        );
-        let explained = values.into_iter().map(|(key, value)| ExplainedValue {
+        let explanation =
+            Explanation { settings: self, config: self.to_config(), built_in: Config::built_in() };
+        let values = KEYS.iter().flat_map(|setting| (setting.explain)(&explanation));
+        let explained = values.map(|(key, value)| ExplainedValue {
             sources: self.sources.for_key(&key).to_vec(),
             key,
             value,
         });
         explained.collect()
     }
+
+    /// Returns the settings as one layer.
+    fn to_config(&self) -> Config {
+        let AuditSettings { store, dir } = &self.audit;
+        Config {
+            workspace_root: self.workspace_root.clone(),
+            allow_workspace: self.allow_workspace.clone(),
+            container: ContainerConfig { image: self.image.clone() },
+            credentials: self.credentials.clone(),
+            audit: AuditConfig { store: Some(*store), dir: Some(dir.clone()) },
+            code: self.code.to_config(),
+            ..Config::from(self.policy.clone())
+        }
+    }
 }
 
-fn or_unset(value: Option<impl Display>) -> String {
-    value.map_or("unset".to_owned(), |value| value.to_string())
+/// Values of a setting as text, each with its key.
+pub(super) type ExplainedRows = Vec<(String, String)>;
+
+/// Settings that are being explained.
+pub(super) struct Explanation<'a> {
+    settings: &'a Settings,
+    /// The settings as one layer.
+    config: Config,
+    /// Defaults of the keys that the settings do not state.
+    built_in: Config,
 }
 
-fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {
-    let items: Vec<_> = items.into_iter().map(|item| item.to_string()).collect();
-    format!("[{}]", items.join(", "))
+impl Explanation<'_> {
+    fn effective<V: Default + PartialEq>(&self, field: &Field<V>) -> &V {
+        field.stated_or(&self.config, &self.built_in)
+    }
+
+    /// Explains a single value.
+    pub(super) fn value<T: SettingItem>(&self, field: &Field<Option<T>>) -> ExplainedRows {
+        let value = self.effective(field).as_ref();
+        row(field.key, value.map_or("unset".to_owned(), SettingItem::text))
+    }
+
+    /// Explains a list.
+    pub(super) fn list<L: ItemList>(&self, field: &Field<L>) -> ExplainedRows {
+        row(field.key, bracketed(self.effective(field).items().into_iter().map(SettingItem::text)))
+    }
+
+    /// Explains each value of a table.
+    pub(super) fn table<T>(&self, field: &Field<BTreeMap<String, T>>) -> ExplainedRows
+    where
+        T: SettingItem,
+    {
+        let values = self.effective(field).iter();
+        values.map(|(name, value)| (format!("{}.{name}", field.key), value.text())).collect()
+    }
+
+    /// Explains a table whose values may be secrets; their names are not.
+    pub(super) fn secrets(&self, field: &Field<BTreeMap<String, String>>) -> ExplainedRows {
+        let names = self.effective(field).keys();
+        names.map(|name| (format!("{}.{name}", field.key), "***".to_owned())).collect()
+    }
+
+    /// Explains the selection of the backend, of which a file can state only a part.
+    pub(super) fn selection(&self, field: &Field<Option<BackendChoice>>) -> ExplainedRows {
+        row(field.key, self.settings.selection.to_string())
+    }
+
+    /// Explains the modules that interpreters import. By default, some need not be installed.
+    pub(super) fn preload(&self, field: &Field<Option<Vec<PythonModule>>>) -> ExplainedRows {
+        let line = self.settings.code.preload_line();
+        row(field.key, bracketed(line.split_whitespace().map(str::to_owned)))
+    }
+}
+
+fn row(key: &str, value: String) -> ExplainedRows {
+    vec![(key.to_owned(), value)]
+}
+
+fn bracketed(items: impl Iterator<Item = String>) -> String {
+    format!("[{}]", items.collect::<Vec<_>>().join(", "))
 }

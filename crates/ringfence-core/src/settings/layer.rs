@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::dialect::Dialect;
-use super::keys::KEYS;
-use super::{BackendSelection, BlockImports, Config, SecretOrigin, SettingsError, ValueSource};
+use super::keys::{KEYS, PathForm, SettingKey};
+use super::{BackendSelection, BlockImports, Config, SettingsError, ValueSource};
 use crate::policy::{KeyLines, nearest, parse_toml};
 
 /// Origin of a configuration file, which decides its layer.
@@ -168,9 +168,9 @@ impl Layer {
                 ValueSource::Variable(name.copied().unwrap_or_default().to_owned())
             }
             LayerPlace::Flags => {
-                let key = self.key_that_sets(key);
-                let key = KEYS.iter().find(|known| key.starts_with(known.name));
-                ValueSource::Flag(key.and_then(|key| key.flag).unwrap_or("a flag").into())
+                let setting = SettingKey::containing(self.key_that_sets(key));
+                let flag = setting.and_then(|setting| setting.flag);
+                ValueSource::Flag(flag.unwrap_or("a flag").into())
             }
         }
     }
@@ -189,18 +189,16 @@ impl Layer {
 
     /// Expands the home directory in paths, and checks paths and credentials.
     ///
-    /// Paths that limit workspaces and paths of secrets must be absolute. Only the system's and the
-    /// user's file may set credentials.
+    /// Only the system's and the user's file may set credentials.
     pub(super) fn check(&mut self, home: Option<&Path>) -> Result<(), SettingsError> {
-        let expanded = self.config.expand_home(home);
-        expanded.map_err(|key| SettingsError::no_home(&self.source(key), key))?;
-        let root = self.config.workspace_root.iter().map(|path| ("workspace_root", path));
-        let allowed = self.config.allow_workspace.iter().map(|path| ("allow_workspace", path));
-        let secrets =
-            self.config.credentials.iter().filter_map(|credential| match &credential.origin {
-                SecretOrigin::File(path) => Some(("credentials", path)),
-                SecretOrigin::Command(_) | SecretOrigin::Variable(_) => None,
-            });
+        let with_paths = || KEYS.iter().filter_map(|key| Some((key.name, key.paths?)));
+        for (key, paths) in with_paths() {
+            let is_expanded =
+                (paths.list)(&mut self.config).into_iter().all(|path| expand_home(path, home));
+            if !is_expanded {
+                return Err(SettingsError::no_home(&self.source(key), key));
+            }
+        }
         // The author of credentials chooses which secret goes to which host. The code that is to be
         // confined may be the author of any other layer.
         if !self.config.credentials.is_empty() && self.rank > LayerRank::User {
@@ -208,14 +206,25 @@ impl Layer {
                 source_name: self.source("credentials").to_string(),
             });
         }
-        match root.chain(allowed).chain(secrets).find(|(_, path)| !path.is_absolute()) {
-            None => Ok(()),
-            Some((key, path)) => {
+        for (key, paths) in with_paths().filter(|(_, paths)| paths.form == PathForm::Absolute) {
+            let relative =
+                (paths.list)(&mut self.config).into_iter().find(|path| !path.is_absolute());
+            if let Some(path) = relative.cloned() {
                 let source_name = self.source(key).to_string();
-                Err(SettingsError::Relative { source_name, key, path: path.clone() })
+                return Err(SettingsError::Relative { source_name, key, path });
             }
         }
+        Ok(())
     }
+}
+
+/// Replaces a leading `~` by the home directory. Returns `false` if there is no home directory.
+fn expand_home(path: &mut PathBuf, home: Option<&Path>) -> bool {
+    if let Ok(rest) = path.strip_prefix("~") {
+        let Some(home) = home else { return false };
+        *path = if rest.as_os_str().is_empty() { home.to_owned() } else { home.join(rest) };
+    }
+    true
 }
 
 /// Variables that the command line reads and that are not settings.

@@ -1,15 +1,15 @@
-//! Merging of layers into settings.
+//! Merging of layers into settings, and the rules by which values are merged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use super::field::Field;
+use super::keys::KEYS;
 use super::layer::{Layer, LayerRank};
 use super::{
-    AuditSettings, BackendSelection, CodeSettings, Config, Language, PythonModule, Settings,
-    ValueSources,
+    AuditSettings, BackendSelection, CodeSettings, Config, Language, Settings, ValueSources,
 };
-use crate::Policy;
-use crate::policy::{Network, NetworkMode, PathGlob};
+use crate::policy::{Network, NetworkMode};
 
 /// Result of merging the layers up to now, lowest first.
 #[derive(Debug, Default)]
@@ -23,105 +23,17 @@ pub(super) struct MergedLayers {
 
 impl MergedLayers {
     /// Adds a layer on top of the merged layers.
-    pub(super) fn add(&mut self, layer: Layer) {
-        let own = &mut self.config;
-        let mut onto = LayerMerge { layer: &layer, sources: &mut self.sources };
-        let from = &layer.config;
-
+    pub(super) fn add(&mut self, layer: &Layer) {
         if let Some(selection) = layer.selection {
             self.selection = selection;
         }
-        onto.replace("backend", &mut own.backend, &from.backend);
-
-        onto.replace(
-            "filesystem.workspace",
-            &mut own.filesystem.workspace,
-            &from.filesystem.workspace,
-        );
-        onto.unite("filesystem.read", &mut own.filesystem.read, &from.filesystem.read);
-        onto.unite("filesystem.write", &mut own.filesystem.write, &from.filesystem.write);
-        onto.unite("filesystem.hide", &mut own.filesystem.hide, &from.filesystem.hide);
-        onto.unite("filesystem.protect", &mut own.filesystem.protect, &from.filesystem.protect);
-
-        // `mode` and `allow` are one value with two keys, so a layer that sets one of them replaces
-        // both.
-        if from.network.mode.is_some() || from.network.allow.is_some() {
-            own.network.mode = from.network.mode.or(Some(NetworkMode::Allow));
-            own.network.allow.clone_from(&from.network.allow);
-            onto.mark("network.mode");
-            onto.mark("network.allow");
+        let mut merge = LayerMerge { own: &mut self.config, layer, sources: &mut self.sources };
+        for setting in KEYS {
+            (setting.merge)(&mut merge);
         }
-        onto.unite("network.deny", &mut own.network.deny, &from.network.deny);
-        onto.replace(
-            "network.transparent",
-            &mut own.network.transparent,
-            &from.network.transparent,
-        );
-        onto.replace("network.observe", &mut own.network.observe, &from.network.observe);
-
-        onto.replace("limits.time", &mut own.limits.time, &from.limits.time);
-        onto.replace("limits.memory", &mut own.limits.memory, &from.limits.memory);
-        onto.replace("limits.cpus", &mut own.limits.cpus, &from.limits.cpus);
-        onto.replace("limits.processes", &mut own.limits.processes, &from.limits.processes);
-        onto.replace("limits.output", &mut own.limits.output, &from.limits.output);
-        onto.replace("limits.tmp", &mut own.limits.tmp, &from.limits.tmp);
-        onto.replace("limits.disk", &mut own.limits.disk, &from.limits.disk);
-
-        onto.unite("env.pass", &mut own.env.pass, &from.env.pass);
-        for (name, value) in &from.env.set {
-            own.env.set.insert(name.clone(), value.clone());
-            let key = format!("env.set.{name}");
-            onto.sources.replace(&key, layer.source(&key));
+        if layer.rank == LayerRank::Project {
+            self.project_languages.extend(layer.config.code.languages.keys().cloned());
         }
-
-        for (key, own, from) in [
-            ("require", &mut own.require, &from.require),
-            ("allow_weaker", &mut own.allow_weaker, &from.allow_weaker),
-        ] {
-            if !from.is_empty() {
-                own.extend(from);
-                onto.sources.add(key, layer.source(key));
-            }
-        }
-
-        onto.replace("workspace_root", &mut own.workspace_root, &from.workspace_root);
-        if !from.allow_workspace.is_empty() {
-            own.allow_workspace.extend_from_slice(&from.allow_workspace);
-            onto.sources.add("allow_workspace", layer.source("allow_workspace"));
-        }
-        onto.replace("container.image", &mut own.container.image, &from.container.image);
-        if !from.credentials.is_empty() {
-            own.credentials.extend_from_slice(&from.credentials);
-            onto.sources.add("credentials", layer.source("credentials"));
-        }
-        onto.replace("audit.store", &mut own.audit.store, &from.audit.store);
-        onto.replace("audit.dir", &mut own.audit.dir, &from.audit.dir);
-
-        onto.replace("code.block_imports", &mut own.code.block_imports, &from.code.block_imports);
-        onto.unite("code.imports", &mut own.code.imports, &from.code.imports);
-        onto.replace("code.store_code", &mut own.code.store_code, &from.code.store_code);
-        onto.replace("code.warm", &mut own.code.warm, &from.code.warm);
-        onto.replace("code.preload", &mut own.code.preload, &from.code.preload);
-        for (name, language) in &from.code.languages {
-            own.code.languages.insert(name.clone(), language.clone());
-            let key = format!("code.languages.{name}");
-            onto.sources.replace(&key, layer.source(&key));
-            if layer.rank == LayerRank::Project {
-                self.project_languages.insert(name.clone());
-            }
-        }
-    }
-
-    /// Returns the protected paths of the merged layers, or the default if no layer sets them.
-    pub(super) fn protected(&self) -> Vec<PathGlob> {
-        let built_in = || Policy::DEFAULT_PROTECTED.map(PathGlob::literal).to_vec();
-        self.config.filesystem.protect.clone().unwrap_or_else(built_in)
-    }
-
-    /// Returns the modules that the lint looks for in the merged layers, or the default if no layer
-    /// sets them.
-    pub(super) fn imports(&self) -> Vec<PythonModule> {
-        self.config.code.imports.clone().unwrap_or_else(PythonModule::built_in)
     }
 
     /// Returns the languages of the merged layers and the built-in languages.
@@ -156,39 +68,78 @@ impl MergedLayers {
     }
 }
 
-/// A layer that is being merged, with the sources that the merge updates.
-struct LayerMerge<'a> {
+/// A layer that is being merged onto the layers below, and the sources that the merge updates.
+pub(super) struct LayerMerge<'a> {
+    own: &'a mut Config,
     layer: &'a Layer,
     sources: &'a mut ValueSources,
 }
 
 impl LayerMerge<'_> {
+    /// Returns the merged value, to be changed, and the value that the layer states, if it does.
+    fn values<V: Default + PartialEq>(&mut self, field: &Field<V>) -> Option<(&mut V, &V)> {
+        let from = field.stated(&self.layer.config)?;
+        Some(((field.get_mut)(self.own), from))
+    }
+
+    /// Records the layer as the only source of `key`.
     fn mark(&mut self, key: &str) {
         self.sources.replace(key, self.layer.source(key));
     }
 
-    /// Replaces a value if the layer sets one, and records the layer as its only source.
-    fn replace<T: Clone>(&mut self, key: &str, own: &mut Option<T>, from: &Option<T>) {
-        if from.is_some() {
+    /// Records the layer as one of the sources of `key`.
+    fn mark_too(&mut self, key: &str) {
+        self.sources.add(key, self.layer.source(key));
+    }
+
+    /// Replaces the value.
+    pub(super) fn replace<V: Clone + Default + PartialEq>(&mut self, field: &Field<V>) {
+        if let Some((own, from)) = self.values(field) {
             own.clone_from(from);
-            self.mark(key);
+            self.mark(field.key);
         }
     }
 
-    /// Adds the items that a list does not have yet, and records the layer as one of its sources.
-    fn unite<T: Clone + PartialEq>(
-        &mut self,
-        key: &str,
-        own: &mut Option<Vec<T>>,
-        from: &Option<Vec<T>>,
-    ) {
-        let Some(from) = from else { return };
-        let own = own.get_or_insert_default();
-        for item in from {
-            if !own.contains(item) {
-                own.push(item.clone());
-            }
+    /// Replaces the mode and the hosts of the network. They are one value with two keys, so a layer
+    /// that sets one of them replaces both.
+    pub(super) fn replace_network<V>(&mut self, field: &Field<V>) {
+        let (own, from) = (&mut self.own.network, &self.layer.config.network);
+        if from.mode.is_some() || from.allow.is_some() {
+            own.mode = from.mode.or(Some(NetworkMode::Allow));
+            own.allow.clone_from(&from.allow);
+            self.mark(field.key);
         }
-        self.sources.add(key, self.layer.source(key));
+    }
+
+    /// Adds the items that a list does not have yet.
+    pub(super) fn unite<T: Clone + PartialEq>(&mut self, field: &Field<Option<Vec<T>>>) {
+        if let Some((own, from)) = self.values(field) {
+            let own = own.get_or_insert_default();
+            for item in from.iter().flatten() {
+                if !own.contains(item) {
+                    own.push(item.clone());
+                }
+            }
+            self.mark_too(field.key);
+        }
+    }
+
+    /// Adds all items to a list or a set.
+    pub(super) fn extend<L>(&mut self, field: &Field<L>)
+    where
+        L: Clone + Default + PartialEq + IntoIterator + Extend<L::Item>,
+    {
+        if let Some((own, from)) = self.values(field) {
+            own.extend(from.clone());
+            self.mark_too(field.key);
+        }
+    }
+
+    /// Adds the values of a table, and replaces those that have the same name.
+    pub(super) fn insert<T: Clone>(&mut self, field: &Field<BTreeMap<String, T>>) {
+        for (name, value) in (field.get)(&self.layer.config) {
+            (field.get_mut)(self.own).insert(name.clone(), value.clone());
+            self.mark(&format!("{}.{name}", field.key));
+        }
     }
 }

@@ -6,6 +6,9 @@
 //! variables, a policy file given by name, and the flags. A higher layer replaces a single value of
 //! a lower layer and adds to its lists. Two lists are replaced: `network.allow` and `code.preload`.
 //!
+//! The table [`KEYS`] declares every setting, with the rules by which its values are merged,
+//! narrowed and explained.
+//!
 //! The code that is to be confined may have written the project's file. Therefore that file may
 //! only narrow what the layers below it allow. An attempt to widen is an error that names both
 //! places.
@@ -18,6 +21,7 @@ mod credential;
 pub mod dialect;
 mod error;
 mod explain;
+mod field;
 mod keys;
 mod layer;
 mod merge;
@@ -178,9 +182,9 @@ impl Settings {
         for mut layer in layers {
             layer.check(inputs.home)?;
             if layer.rank == FileOrigin::Project.rank() {
-                layer = narrow::narrow(&mut merged, layer, inputs.directory)?;
+                narrow::narrow(&mut merged, &mut layer, inputs.directory)?;
             }
-            merged.add(layer);
+            merged.add(&layer);
         }
         Ok(merged.into_settings())
     }
