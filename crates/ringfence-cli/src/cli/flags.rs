@@ -363,3 +363,105 @@ fn extend<T: Clone>(into: &mut Option<Vec<T>>, from: &[T]) {
         into.get_or_insert_default().extend_from_slice(from);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::{CommandFactory, Parser};
+    use ringfence_core::settings::{self, KEYS, SettingsInputs, ValueSource};
+
+    use super::super::Arguments;
+    use super::*;
+
+    /// Flags of `ringfence run` that concern only the one run, and set no key.
+    const FLAGS_WITHOUT_KEY: [&str; 11] = [
+        "--cap",
+        "--container",
+        "--directory",
+        "--dry-run",
+        "--fd",
+        "--help",
+        "--json",
+        "--policy",
+        "--pull",
+        "--verbose",
+        "--version",
+    ];
+
+    /// Returns the long flags of a command, with the name of the value of each.
+    fn flags_of(command: &str) -> Vec<(String, String)> {
+        let mut root = Arguments::<super::super::Command>::command();
+        root.build();
+        let command = root.find_subcommand(command).expect("there is such a command");
+        let named = command.get_arguments().filter_map(|argument| {
+            let value = if argument.get_action().takes_values() {
+                argument.get_value_names().map_or("", |names| names[0].as_str())
+            } else {
+                ""
+            };
+            Some((format!("--{}", argument.get_long()?), value.to_owned()))
+        });
+        named.collect()
+    }
+
+    #[test]
+    fn every_flag_of_run_sets_a_key_or_is_known_to_set_none() {
+        let declared: BTreeSet<&str> = KEYS.iter().filter_map(|setting| setting.flag).collect();
+        for (flag, _) in flags_of("run") {
+            let sets_none = FLAGS_WITHOUT_KEY.contains(&flag.as_str());
+            assert_ne!(
+                declared.contains(flag.as_str()),
+                sets_none,
+                "{flag} must be in settings/keys.rs of ringfence-core, or in FLAGS_WITHOUT_KEY"
+            );
+        }
+    }
+
+    #[test]
+    fn every_declared_flag_sets_its_key() {
+        #[derive(Parser)]
+        struct Flags {
+            #[command(flatten)]
+            container: ContainerFlags,
+            #[command(flatten)]
+            policy: PolicyFlags,
+        }
+
+        let (of_run, of_code) = (flags_of("run"), flags_of("code"));
+        for setting in KEYS {
+            let Some(flag) = setting.flag else { continue };
+            let Some((_, value)) = of_run.iter().find(|(known, _)| known == flag) else {
+                // `ringfence code` has further flags, which it applies itself.
+                assert!(of_code.iter().any(|(known, _)| known == flag), "there is no {flag}");
+                continue;
+            };
+            let value = match value.as_str() {
+                "" => None,
+                "BACKEND" => Some("bwrap"),
+                "closed|allow|open" => Some("open"),
+                "HOST[:PORT]" => Some("example.org"),
+                "NAME[=VALUE]" if setting.name == "env.set" => Some("A=1"),
+                "TIME" => Some("1s"),
+                "SIZE" => Some("1M"),
+                "N" => Some("1"),
+                "PROMISE" | "CLAUSE" => Some("memory"),
+                _ => Some("a"),
+            };
+            let words = ["flags", flag].into_iter().chain(value);
+            let flags = Flags::try_parse_from(words).unwrap();
+            let mut config = flags.policy.config(Policy::default(), flags.policy.backend).unwrap();
+            config.container = ContainerConfig { image: flags.container.image };
+            let settings = settings::Settings::load(SettingsInputs {
+                files: &[],
+                variables: [],
+                flags: config,
+                home: None,
+                directory: Path::new("/"),
+            });
+            let sources = settings.unwrap().sources;
+            let key = if setting.name == "env.set" { "env.set.A" } else { setting.name };
+            assert_eq!(sources.last(key), &ValueSource::Flag(flag.into()), "{key}");
+        }
+    }
+}

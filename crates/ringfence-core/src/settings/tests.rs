@@ -1,4 +1,5 @@
 mod credentials;
+mod declared;
 mod explained;
 mod layers;
 mod narrowing;

@@ -580,7 +580,7 @@ const fn users(
 
 /// Returns the keys of the schema. A table with fixed keys counts as its keys, and a map with keys
 /// of any name counts as one key.
-fn keys_of_schema() -> BTreeSet<String> {
+pub(super) fn keys_of_schema() -> BTreeSet<String> {
     fn walk(
         node: &serde_json::Value,
         root: &serde_json::Value,
