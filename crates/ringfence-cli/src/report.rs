@@ -281,7 +281,7 @@ impl From<WrapperError> for Failure {
             WrapperError::File { source, .. } if source.kind() == ErrorKind::NotFound => {
                 ExitStatus::Usage
             }
-            WrapperError::Nowhere | WrapperError::File { .. } => ExitStatus::SandboxFailed,
+            WrapperError::NoStateDirectory | WrapperError::File { .. } => ExitStatus::SandboxFailed,
             _ => ExitStatus::Usage,
         };
         Failure::new(chain(&error), [error.hint()], status)

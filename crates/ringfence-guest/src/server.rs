@@ -223,17 +223,17 @@ async fn accept_connections(
     listener: GuestListener,
     server: Rc<GuestServer>,
 ) -> Result<(), ServeError> {
-    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let semaphore = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
-        let room = room.clone().acquire_owned().await.expect("it is never closed");
+        let permit = semaphore.clone().acquire_owned().await.expect("it is never closed");
         let accepted = match &listener {
             GuestListener::Unix(listener) => listener
                 .accept()
                 .await
-                .map(|(stream, _)| serve_connection(server.clone(), stream, room)),
+                .map(|(stream, _)| serve_connection(server.clone(), stream, permit)),
             GuestListener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
                 let _ = stream.set_nodelay(true); // a failure only makes the connection slower
-                serve_connection(server.clone(), stream, room)
+                serve_connection(server.clone(), stream, permit)
             }),
         };
         if accepted.is_err() {
@@ -243,7 +243,7 @@ async fn accept_connections(
     }
 }
 
-fn serve_connection<Stream>(server: Rc<GuestServer>, stream: Stream, room: OwnedSemaphorePermit)
+fn serve_connection<Stream>(server: Rc<GuestServer>, stream: Stream, permit: OwnedSemaphorePermit)
 where
     Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -260,7 +260,7 @@ where
         .with_upgrades();
     tokio::task::spawn_local(async move {
         let _ = connection.await; // a broken connection concerns only its peer
-        drop(room);
+        drop(permit);
     });
 }
 

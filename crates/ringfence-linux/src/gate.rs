@@ -73,7 +73,10 @@ impl Gate {
         let is_listening = sockopt::socket_acceptconn(&proxy)?
             && sockopt::socket_domain(&proxy)? == AddressFamily::INET;
         if !is_listening {
-            return Err(io::Error::other("what was sent as a gate does not listen"));
+            return Err(io::Error::other(
+                "the descriptor that was sent as a gate is not a \
+                                         listening socket",
+            ));
         }
         Ok(Some(Gate { proxy, tunnel: descriptors.next() }))
     }

@@ -330,7 +330,7 @@ impl InsideError {
                     .to_owned()
             }
             InsideError::Setup { .. } => {
-                "`ringfence doctor` shows what works here, tried afresh".to_owned()
+                "`ringfence doctor` tries again what works on this host".to_owned()
             }
             InsideError::NotFound { .. } => {
                 "`ringfence run -- sh -c 'echo $PATH'` shows where commands are looked for"

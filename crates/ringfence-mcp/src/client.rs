@@ -251,7 +251,7 @@ impl ClientSandbox {
     pub(crate) fn refusal(&self, error: &SessionError) -> Refusal {
         if let SessionError::Unreachable { .. }
         | SessionError::Lost { .. }
-        | SessionError::Silent { .. } = error
+        | SessionError::NoAnswer { .. } = error
         {
             self.is_lost.store(true, Ordering::Relaxed);
         }

@@ -53,7 +53,7 @@ impl Refusal {
             }
             SessionError::Unreachable { .. }
             | SessionError::Lost { .. }
-            | SessionError::Silent { .. } => {
+            | SessionError::NoAnswer { .. } => {
                 "the sandbox may have ended; sandbox_info tells, and the user may have to look"
                     .to_owned()
             }

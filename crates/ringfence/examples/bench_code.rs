@@ -37,7 +37,7 @@ fn main() -> ExitCode {
 
 fn time() -> Result<(), Box<dyn Error>> {
     let program = std::env::args().nth(1).ok_or("which Python?")?;
-    let settings = Settings::new(Host::of_this_process()?);
+    let settings = Settings::new(Host::for_this_process()?);
     let mut code = settings.code.clone();
     code.languages.insert(LANGUAGE.to_owned(), Language::new([program.clone()], ".py")?);
     let engine = Engine::new(settings.with_code(code))?;

@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let runs: usize =
         arguments.next().and_then(|runs| runs.to_str()?.parse().ok()).ok_or("how many runs?")?;
     let command = Command::new(arguments.next().ok_or("which program?")?).arguments(arguments);
-    let engine = Engine::new(Settings::new(Host::of_this_process()?))?;
+    let engine = Engine::new(Settings::new(Host::for_this_process()?))?;
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     for _ in 0..runs {
         let start = Instant::now();

@@ -42,7 +42,7 @@ fn time() -> Result<(), BenchError> {
     let choice: BackendChoice = arguments.next().ok_or("which backend?")?.parse()?;
     let mut spec = StartRequest::new(Policy::default().backend(choice));
     spec.container.image = arguments.next();
-    let engine = Engine::new(Settings::new(Host::of_this_process()?))?;
+    let engine = Engine::new(Settings::new(Host::for_this_process()?))?;
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?

@@ -69,7 +69,7 @@ pub enum Finding {
 }
 
 /// Collects the properties of the host of an engine.
-pub fn look_around(engine: &Engine) -> Surroundings {
+pub fn survey_host(engine: &Engine) -> Surroundings {
     let host = &engine.settings().host;
     let container = detect_container(host);
     Surroundings {
@@ -84,11 +84,11 @@ pub fn look_around(engine: &Engine) -> Surroundings {
 /// Tries every backend, or only one, and reports how well it can hold each clause of the engine's
 /// policy on this host.
 pub fn examine(engine: &Engine, only: Option<Backend>) -> Vec<Examination> {
-    let all = backends::AVAILABLE.iter().map(|(backend, _)| *backend);
+    let all = backends::BACKENDS.iter().map(|(backend, _)| *backend);
     let backends = only.map_or_else(|| all.collect(), |backend| vec![backend]);
     let look = |backend| Examination {
         backend,
-        finding: try_out(engine, backend),
+        finding: try_backend(engine, backend),
         warnings: warnings(engine, backend),
     };
     backends.into_iter().map(look).collect()
@@ -102,7 +102,7 @@ fn warnings(engine: &Engine, backend: Backend) -> Vec<String> {
     found.map(|found| found.warnings(&settings.host, &settings.policy)).unwrap_or_default()
 }
 
-fn try_out(engine: &Engine, backend: Backend) -> Finding {
+fn try_backend(engine: &Engine, backend: Backend) -> Finding {
     let settings = engine.settings();
     let question = ProbeRequest {
         host: &settings.host,

@@ -252,7 +252,7 @@ impl RunError {
             | RunError::Setup { .. }
             | RunError::Watch { .. }
             | RunError::Prepare(_) => {
-                vec!["`ringfence doctor` shows what works here, tried afresh".to_owned()]
+                vec!["`ringfence doctor` tries again what works on this host".to_owned()]
             }
             RunError::LimitLost { .. } => vec![
                 "run it in a scope that nobody else manages: systemd-run --user --scope -p \

@@ -35,7 +35,7 @@ pub struct Host {
 
 impl Host {
     /// Reads the environment of the calling process.
-    pub fn of_this_process() -> std::io::Result<Host> {
+    pub fn for_this_process() -> std::io::Result<Host> {
         Ok(Host::new(std::env::vars_os().collect(), std::env::current_dir()?))
     }
 

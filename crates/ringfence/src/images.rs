@@ -24,7 +24,7 @@ pub struct PullProgress {
 /// Returns the container engines: the backends whose sandboxes are made from images, in the order
 /// in which they are tried.
 pub fn engines() -> impl Iterator<Item = Backend> {
-    let have_images = backends::AVAILABLE.iter().filter(|(_, backend)| backend.images().is_some());
+    let have_images = backends::BACKENDS.iter().filter(|(_, backend)| backend.images().is_some());
     have_images.map(|(name, _)| *name)
 }
 

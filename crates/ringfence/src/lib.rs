@@ -69,7 +69,7 @@ pub mod launcher {
 }
 
 pub use backends::{ContainerError, PrepareError, StopError, Unavailable, remove_untrusted};
-pub use caller::attached::{Streams, attached};
+pub use caller::attached::{AttachedStreams, exec_attached};
 pub use caller::interruption::Interruption;
 pub use caller::wrapper::{Wrapper, WrapperError, remove as unwrap};
 #[cfg(feature = "code")]
@@ -80,7 +80,7 @@ pub use error::{RunError, chain};
 pub use host::Host;
 pub use host_paths::granted::GrantError;
 pub use host_paths::private::{make_private_directory, write_private_file};
-pub use host_paths::untrusted::{Copied, CopyError, CopyLimits, copy_untrusted};
+pub use host_paths::untrusted::{CopyError, CopyLimits, CopySummary, copy_untrusted};
 pub use host_paths::workspace::{ResolvedWorkspace, WorkspaceError};
 pub use records::{RecordError, RecordFile, Records};
 pub use ringfence_core::settings::{BlockImports, CodeSettings, Language};
@@ -103,8 +103,9 @@ pub use sandbox::pause::PauseError;
 pub use sandbox::start_request::{ContainerSpec, Existing, Preset, Pull, Root, StartRequest};
 pub use sandbox::{AttachError, DEFAULT_TIME, Sandbox, StartError, Stopped};
 pub use session::{
-    Captured, Ended, Exec, Execution, ExecutionInput, Files, IdleConnectionState, IdleConnections,
-    Input, LeftOut, Leftovers, PortStream, Ports, Reach, Session, SessionError, Transferred, Watch,
+    CapturedCommand, CommandEnd, CommandInput, DirectoryWatch, Exec, Execution, ExecutionInput,
+    IdleConnectionState, IdleConnections, Leftovers, OmittedEntry, PortStream, SandboxFiles,
+    SandboxPorts, Session, SessionError, TransferSummary, WatchDepth,
 };
 pub use settings::{LoadError, PolicyFile, PolicyFileError, Settings};
 pub use view::ViewError;

@@ -103,7 +103,7 @@ impl Settings {
 
     /// Loads settings from the files and the environment of this process.
     pub fn from_environment() -> Result<Settings, LoadError> {
-        let host = Host::of_this_process().map_err(|source| LoadError::Directory { source })?;
+        let host = Host::for_this_process().map_err(|source| LoadError::Directory { source })?;
         Settings::load(host, Vec::new(), Config::default())
     }
 
@@ -290,7 +290,7 @@ fn read(origin: FileOrigin, path: PathBuf) -> Result<Option<LayerText>, LoadErro
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
         Err(error) => return Err(LoadError::Read { path, source: error.into() }),
     };
-    match untrusted::text(file, LONGEST) {
+    match untrusted::read_text(file, LONGEST) {
         Ok(text) => Ok(Some(LayerText { origin, path, text })),
         Err(source) => Err(LoadError::Read { path, source }),
     }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use ringfence::{Code, ExitStatus, FileType, Host, Name, Sandbox, SessionError, Transferred};
+use ringfence::{Code, ExitStatus, FileType, Host, Name, Sandbox, SessionError, TransferSummary};
 
 use super::attach::{Named, block_on};
 use crate::report::{Failure, warn};
@@ -102,7 +102,7 @@ impl Copy {
         Ok(Copy { sandbox: named.attach(host).await?, named })
     }
 
-    async fn inward(&self, from: &End, to: &str) -> Result<Transferred, Failure> {
+    async fn inward(&self, from: &End, to: &str) -> Result<TransferSummary, Failure> {
         let files = self.sandbox.files();
         let destination = self.inside(to);
         let failed = |error| self.named.failed(error);
@@ -116,7 +116,7 @@ impl Copy {
                 ));
             }
             files.write_from(&destination, &mut tokio::io::stdin()).await.map_err(failed)?;
-            return Ok(Transferred::default());
+            return Ok(TransferSummary::default());
         };
         let metadata = from.metadata().map_err(|error| {
             Failure::usage(
@@ -146,17 +146,17 @@ impl Copy {
         done.map_err(failed)
     }
 
-    async fn outward(&self, from: &str, to: &End) -> Result<Transferred, Failure> {
+    async fn outward(&self, from: &str, to: &End) -> Result<TransferSummary, Failure> {
         let files = self.sandbox.files();
         let source = self.inside(from);
         let failed = |error| self.named.failed(error);
         let End::Here(to) = to else {
             match files.read_to(&source, &mut tokio::io::stdout()).await {
-                Err(SessionError::Local { source, .. })
+                Err(SessionError::HostStream { source, .. })
                     if source.kind() == std::io::ErrorKind::BrokenPipe => {}
                 done => drop(done.map_err(failed)?),
             }
-            return Ok(Transferred::default());
+            return Ok(TransferSummary::default());
         };
         let entry = files.stat(&source).await.map_err(failed)?;
         let is_directory = fs_err::metadata(to).is_ok_and(|metadata| metadata.is_dir());
@@ -226,7 +226,7 @@ fn bar(length: Option<u64>) -> ProgressBar {
 }
 
 /// Warns about files that were not copied, and returns the exit status.
-fn told(done: &Transferred) -> ExitStatus {
+fn told(done: &TransferSummary) -> ExitStatus {
     for left_out in &done.left_out {
         warn(&format!("`{}` was not copied: {}", left_out.name, left_out.why));
     }

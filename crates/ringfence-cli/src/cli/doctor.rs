@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use ringfence::doctor::{Examination, Finding, Surroundings, examine, look_around};
+use ringfence::doctor::{Examination, Finding, Surroundings, examine, survey_host};
 use ringfence::{Backend, BackendChoice, Clause, Engine, Host, Plan, RunError, Support, chain};
 
 use super::flags::{ContainerFlags, PolicyFlags};
@@ -35,7 +35,7 @@ impl Doctor {
         if self.prove {
             return super::prove::run(&engine, Form::asked(self.json), self.certificate.as_deref());
         }
-        let surroundings = look_around(&engine);
+        let surroundings = survey_host(&engine);
         let examined = examine(&engine, self.only());
         let preflight = engine.preflight();
         if self.json {

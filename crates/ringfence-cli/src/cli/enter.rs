@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use ringfence::{Host, Streams};
+use ringfence::{AttachedStreams, Host};
 
 use super::attach::{Named, block_on};
 use super::exec::{attach, on_terminal, status};
@@ -25,7 +25,7 @@ pub(crate) struct Enter {
 
 impl Enter {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
-        if Streams::of_this_process().terminal().is_none() {
+        if AttachedStreams::for_this_process().terminal().is_none() {
             return Err(Failure::usage(
                 "a shell can only be entered from a terminal: standard input or output is none",
                 format!(

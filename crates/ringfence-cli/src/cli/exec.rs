@@ -6,7 +6,8 @@ use std::time::Duration;
 use clap::Args;
 use ringfence::policy::Span;
 use ringfence::{
-    Command, Ended, ExecutionResult, ExitStatus, Host, PtySize, Sandbox, Settings, Streams,
+    AttachedStreams, Command, CommandEnd, ExecutionResult, ExitStatus, Host, PtySize, Sandbox,
+    Settings,
 };
 use ringfence_core::settings::Config;
 
@@ -132,7 +133,7 @@ pub(super) fn on_terminal(exec: ringfence::Exec, host: &Host) -> ringfence::Exec
 pub(super) async fn attach(
     sandbox: &Sandbox,
     exec: ringfence::Exec,
-) -> Result<Ended, ringfence::SessionError> {
+) -> Result<CommandEnd, ringfence::SessionError> {
     if let (true, Ok(mode)) =
         (exec.terminal.is_some(), rustix::termios::tcgetattr(rustix::stdio::stdin()))
     {
@@ -144,11 +145,11 @@ pub(super) async fn attach(
             before(panic);
         }));
     }
-    ringfence::attached(sandbox, exec, Streams::of_this_process()).await
+    ringfence::exec_attached(sandbox, exec, AttachedStreams::for_this_process()).await
 }
 
 /// Returns the exit status for the end of a command.
-pub(super) fn status(ended: &Ended) -> ExitStatus {
+pub(super) fn status(ended: &CommandEnd) -> ExitStatus {
     match (ended.timed_out, ended.exit_code, ended.signal) {
         (true, ..) => ExitStatus::Deadline,
         (false, Some(code), _) => ExitStatus::Code(code as u8),

@@ -252,7 +252,7 @@ fn processes(text: &str) -> Result<u32, Wrong> {
 
 /// Returns the host, as seen by this process.
 pub(crate) fn host() -> Result<Host, Failure> {
-    Host::of_this_process().map_err(|source| LoadError::Directory { source }.into())
+    Host::for_this_process().map_err(|source| LoadError::Directory { source }.into())
 }
 
 impl PolicyFlags {

@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ringfence::monitor::{MonitorAnswer, MonitorRequest, tell};
+use ringfence::monitor::{MonitorAnswer, MonitorRequest, send_answer};
 use ringfence::{Engine, Host, Preset, Sandbox, StartRequest, ssh};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -32,7 +32,7 @@ pub(super) fn run(host: Host) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // The send fails only if the caller is gone.
-            let _ = tell(&MonitorAnswer::Failed(failure.into()));
+            let _ = send_answer(&MonitorAnswer::Failed(failure.into()));
             ExitCode::FAILURE
         }
     }
@@ -66,7 +66,10 @@ async fn keep(engine: &Engine, request: StartRequest) -> Result<(), Failure> {
     let listener =
         if is_new && is_for_people(&sandbox) { ssh::listen(&sandbox).await.ok() } else { None };
     // If the caller was killed meanwhile, the sandbox stays up and can be found by its name.
-    let _ = tell(&MonitorAnswer::Ready { manifest: Box::new(sandbox.manifest().clone()), is_new });
+    let _ = send_answer(&MonitorAnswer::Ready {
+        manifest: Box::new(sandbox.manifest().clone()),
+        is_new,
+    });
     if !is_new {
         return Ok(());
     }

@@ -58,7 +58,7 @@ pub(crate) struct ProcessService {
     environment: RefCell<BTreeMap<Vec<u8>, CString>>,
     /// Directory in which a command starts if its request names none.
     directory: PathBuf,
-    room: Arc<Semaphore>,
+    semaphore: Arc<Semaphore>,
     /// Running commands by sequence number, which is the order of their start.
     execs: RefCell<BTreeMap<u64, Rc<Exec>>>,
     next: Cell<u64>,
@@ -74,7 +74,7 @@ impl ProcessService {
             launcher,
             environment: RefCell::new(launch_description::base_environment()),
             directory,
-            room: Arc::new(Semaphore::new(MAX_COMMANDS)),
+            semaphore: Arc::new(Semaphore::new(MAX_COMMANDS)),
             execs: RefCell::default(),
             next: Cell::default(),
             firsts: RefCell::default(),
@@ -226,8 +226,8 @@ impl ProcessService {
         time: Option<Duration>,
         first: Subscriber,
     ) -> Result<(), Failure> {
-        let room = self.room.clone().try_acquire_owned();
-        let room = room.map_err(|_| {
+        let permit = self.semaphore.clone().try_acquire_owned();
+        let permit = permit.map_err(|_| {
             Failure::new(Code::ResourceExhausted, format!("{MAX_COMMANDS} commands run already"))
         })?;
         let (launch, streams, stdio) = launch_description::describe_launch(self, &request)?;
@@ -250,7 +250,7 @@ impl ProcessService {
         };
         tokio::task::spawn_local(async move {
             life.run(streams, first).await;
-            drop(room);
+            drop(permit);
         });
         Ok(())
     }

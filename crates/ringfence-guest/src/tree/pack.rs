@@ -136,9 +136,9 @@ impl TreePacker {
         while self.builder.get_ref().len() < SLICE_BYTES {
             if let Some((mut file, left, padding)) = self.file.take() {
                 let slice = self.builder.get_mut();
-                let room = (SLICE_BYTES - slice.len()) as u64;
-                let read = (&mut file).take(left.min(room)).read_to_end(slice)? as u64;
-                if read < left.min(room) {
+                let free = (SLICE_BYTES - slice.len()) as u64;
+                let read = (&mut file).take(left.min(free)).read_to_end(slice)? as u64;
+                if read < left.min(free) {
                     return Err(io::Error::other("a file became shorter while it was sent"));
                 }
                 if read < left {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::Frame;
 use hyper::{Method, Request};
-use ringfence::{Ended, Observation};
+use ringfence::{CommandEnd, Observation};
 use ringfence_proto::code::{Code, EndOfStream, Failure};
 use ringfence_proto::process::{self, EndEvent, EventMessage, ProcessEvent, StartRequest};
 use ringfence_service::telemetry::{Caller, ExecSpan, TRACE_PARENT};
@@ -134,7 +134,11 @@ impl TracedExecution {
         let Some(end) = last.or_else(|| timed_out.then(EndEvent::default)) else {
             return self.span.fail("it was lost sight of");
         };
-        self.span.end(&self.before.result(Ended::of(&end, timed_out, self.begun.elapsed())));
+        self.span.end(&self.before.result(CommandEnd::from_event(
+            &end,
+            timed_out,
+            self.begun.elapsed(),
+        )));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hyper::{Request, StatusCode};
-use ringfence::{Copied, CopyError, Fault};
+use ringfence::{CopyError, CopySummary, Fault};
 use ringfence_proto::query::percent_decode;
 use ringfence_service::exchange::RequestBody;
 use tokio::time::timeout;
@@ -128,7 +128,7 @@ impl Server {
             let copied = self.copy_in(managed, &snapshot).await?;
             let kept = self.snapshots.keep(snapshot.clone(), quota).await?;
             let (id, sandbox) = (&kept.snapshot.id, &managed.record.id);
-            let Copied { bytes, entries, left_out, .. } = copied;
+            let CopySummary { bytes, entries, left_out, .. } = copied;
             tracing::info!(id, sandbox, bytes, entries, left_out, "a snapshot is taken");
             Ok(kept)
         };
@@ -143,7 +143,7 @@ impl Server {
         &self,
         managed: &Arc<ManagedSandbox>,
         snapshot: &Snapshot,
-    ) -> Result<Copied, Refusal> {
+    ) -> Result<CopySummary, Refusal> {
         let id = &managed.record.id;
         let copying = self.snapshots.copy_in(self.registry.workspace(id), snapshot);
         let copied = self.registry.while_paused(managed, copying).await;

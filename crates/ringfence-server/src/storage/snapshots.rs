@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
-use ringfence::{Copied, CopyError, CopyLimits, copy_untrusted, make_private_directory};
+use ringfence::{CopyError, CopyLimits, CopySummary, copy_untrusted, make_private_directory};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 
@@ -223,7 +223,7 @@ impl Snapshots {
         &self,
         workspace: PathBuf,
         snapshot: &Snapshot,
-    ) -> Result<Copied, CopyError> {
+    ) -> Result<CopySummary, CopyError> {
         self.copy(workspace, self.directory.join(&snapshot.files)).await
     }
 
@@ -232,12 +232,12 @@ impl Snapshots {
         &self,
         held: &HeldSnapshot,
         workspace: PathBuf,
-    ) -> Result<Copied, CopyError> {
+    ) -> Result<CopySummary, CopyError> {
         self.copy(self.directory.join(&held.snapshot.files), workspace).await
     }
 
     /// Copies a tree on a blocking thread.
-    async fn copy(&self, from: PathBuf, to: PathBuf) -> Result<Copied, CopyError> {
+    async fn copy(&self, from: PathBuf, to: PathBuf) -> Result<CopySummary, CopyError> {
         let (limits, is_ending) = (self.limits, Arc::clone(&self.is_ending));
         let copied =
             tokio::task::spawn_blocking(move || copy_untrusted(&from, &to, limits, &is_ending))

@@ -16,29 +16,29 @@ use super::{
 use crate::{Command, StartError};
 
 /// Backend that only supervises the command.
-pub(super) struct Bare {
+pub(super) struct UnisolatedBackend {
     name: Name,
 }
 
 /// Backend without isolation, by explicit choice.
-pub(super) const LOCAL: Bare = Bare { name: Name::Local };
+pub(super) const LOCAL: UnisolatedBackend = UnisolatedBackend { name: Name::Local };
 /// Backend that trusts the container or VM that ringfence runs in.
-pub(super) const OUTER: Bare = Bare { name: Name::Outer };
+pub(super) const OUTER: UnisolatedBackend = UnisolatedBackend { name: Name::Outer };
 
-impl Backend for Bare {
-    fn probe(&self, question: &ProbeRequest<'_>) -> Result<Capabilities, Unavailable> {
-        let summary = match (self.name, detect_container(question.host)) {
+impl Backend for UnisolatedBackend {
+    fn probe(&self, request: &ProbeRequest<'_>) -> Result<Capabilities, Unavailable> {
+        let summary = match (self.name, detect_container(request.host)) {
             (Name::Outer, Some(container)) => format!("trusts the {} around it", container.name),
             (Name::Outer, None) => {
                 "trusts whatever is around it; no container was detected".to_owned()
             }
             _ => "no isolation, by explicit choice".to_owned(),
         };
-        let mut support = limits::support(question, CgroupAccess::Callers);
-        if question.clauses.contains(&Clause::Cleanup) {
+        let mut support = limits::support(request, CgroupAccess::Callers);
+        if request.clauses.contains(&Clause::Cleanup) {
             support.insert(
                 Clause::Cleanup,
-                limits::cleanup_of_a_tree(question, CgroupAccess::Callers),
+                limits::tree_cleanup_support(request, CgroupAccess::Callers),
             );
         }
         for clause in Clause::ALL {
@@ -70,16 +70,16 @@ impl Backend for Bare {
     }
 }
 
-impl ProcessLaunch for Bare {
+impl ProcessLaunch for UnisolatedBackend {
     fn prepare(
         &self,
-        site: &LaunchInputs<'_>,
+        inputs: &LaunchInputs<'_>,
         command: &Command,
     ) -> Result<Preparation, PrepareError> {
-        let mut variables = site.host.variables.clone();
-        let set = &site.plan.policy.env.set;
+        let mut variables = inputs.host.variables.clone();
+        let set = &inputs.plan.policy.env.set;
         variables.extend(set.iter().map(|(name, value)| (name.into(), value.into())));
-        let directory = command.starting_directory(site.host, &site.workspace.source);
+        let directory = command.starting_directory(inputs.host, &inputs.workspace.source);
         Ok(Preparation {
             exec: exec(command, variables, directory)?,
             confinement: Confinement::Bare,
@@ -87,7 +87,7 @@ impl ProcessLaunch for Bare {
             gate: None,
             holder: None,
             described: Vec::new(),
-            group: GroupNeed::for_tree(site.plan),
+            group: GroupNeed::for_tree(inputs.plan),
             own_processes: 1,
             private: None,
         })

@@ -29,8 +29,8 @@ use rustix::net::RecvFlags;
 
 use super::limits::{self, CgroupAccess};
 use super::mounted::{self, on_host};
-use super::native::{egress_support, ipc, way_to_namespaces};
-use super::version::Version;
+use super::native::{egress_support, ipc, namespace_hint};
+use super::version::VersionNumber;
 use super::{
     Backend, BackendStart, Freshness, GroupNeed, KeptSandbox, LaunchInputs, Preparation,
     PrepareError, ProbeRequest, ProcessLaunch, SandboxFacets, StartedSandbox, Unavailable, exec,
@@ -40,27 +40,27 @@ use crate::backends::probe_cache::{ProbeCache, ProbeSubject};
 use crate::{Command, Host, StartError, egress, view};
 
 /// Backend that has bubblewrap set up the sandbox.
-pub(super) struct Bwrap;
+pub(super) struct BwrapBackend;
 
-impl Backend for Bwrap {
-    fn probe(&self, question: &ProbeRequest<'_>) -> Result<Capabilities, Unavailable> {
-        let program = find(question.host, question.policy)?;
-        let start = StartsAs::find(&program, question.host, question.launcher, question.freshness)?;
+impl Backend for BwrapBackend {
+    fn probe(&self, request: &ProbeRequest<'_>) -> Result<Capabilities, Unavailable> {
+        let program = find_program(request.host, request.policy)?;
+        let start = InitialUser::find(&program, request.host, request.launcher, request.freshness)?;
         let landlock = abi();
         let files = if landlock > 0 {
             "bubblewrap: mount namespace+landlock"
         } else {
             "bubblewrap: mount namespace"
         };
-        let mut support = limits::support(question, CgroupAccess::AsPolicySays);
+        let mut support = limits::support(request, CgroupAccess::AsPolicySays);
         support.extend([
             (Clause::Filesystem, Support::enforced(files)),
             (Clause::Hide, Support::enforced("bubblewrap: mount namespace")),
             (Clause::Protect, Support::enforced("bubblewrap: mount namespace")),
             (Clause::Network, Support::enforced("bubblewrap: network namespace")),
-            (Clause::Egress, egress_support(question.policy)),
+            (Clause::Egress, egress_support(request.policy)),
             (Clause::Processes, Support::enforced("bubblewrap: pid namespace")),
-            (Clause::Ipc, ipc(landlock, question.policy)),
+            (Clause::Ipc, ipc(landlock, request.policy)),
             (
                 Clause::Privilege,
                 Support::enforced("bubblewrap: user namespace+no_new_privs+no capabilities"),
@@ -69,7 +69,7 @@ impl Backend for Bwrap {
             (Clause::Terminal, Support::enforced("seccomp")),
             (Clause::Environment, Support::enforced("a clean environment, closed descriptors")),
             (Clause::Cleanup, Support::enforced("bubblewrap: pid namespace")),
-            (Clause::Tmp, start.bound_on_tmp()),
+            (Clause::Tmp, start.tmp_support()),
         ]);
         let with_landlock =
             if landlock > 0 { format!("Landlock ABI {landlock}, ") } else { String::new() };
@@ -104,29 +104,30 @@ impl Backend for Bwrap {
 
 /// Directory in the sandbox for binds whose destination lies in a writable directory. Bubblewrap
 /// mounts these binds here, and ringfence's program then mounts each of them at its destination.
-const STAGING: &str = "/.staged";
+const STAGING_DIRECTORY: &str = "/.staged";
 
 /// View in two parts: the entries that bubblewrap mounts, and the entries that ringfence's program
 /// applies in the sandbox after that.
 #[derive(Debug, Default)]
-struct Division {
+struct ViewDivision {
     by_bubblewrap: Vec<Entry>,
     inside: Vec<Entry>,
 }
 
-impl Division {
-    fn of(view: &View, start: StartsAs) -> Division {
-        let mut division = Division::default();
+impl ViewDivision {
+    fn for_view(view: &View, start: InitialUser) -> ViewDivision {
+        let mut division = ViewDivision::default();
         for entry in &view.entries {
             match entry {
-                _ if start == StartsAs::User => division.by_bubblewrap.push(entry.clone()),
+                _ if start == InitialUser::User => division.by_bubblewrap.push(entry.clone()),
                 Entry::Pin { .. } | Entry::Protect { .. } | Entry::Hide { .. } => {
                     division.inside.push(entry.clone())
                 }
                 Entry::Bind { source, destination, access }
-                    if lies_in_writable(view, destination) =>
+                    if lies_in_writable_bind(view, destination) =>
                 {
-                    let staged = Path::new(STAGING).join(division.inside.len().to_string());
+                    let staged =
+                        Path::new(STAGING_DIRECTORY).join(division.inside.len().to_string());
                     let bind = |source: &Path, destination: &Path| Entry::Bind {
                         source: source.to_path_buf(),
                         destination: destination.to_path_buf(),
@@ -139,7 +140,7 @@ impl Division {
             }
         }
         if division.inside.iter().any(|entry| matches!(entry, Entry::Bind { .. })) {
-            division.inside.push(Entry::Hide { path: STAGING.into() });
+            division.inside.push(Entry::Hide { path: STAGING_DIRECTORY.into() });
         }
         division
     }
@@ -147,7 +148,7 @@ impl Division {
 
 /// Tells whether `path` lies in a writable bind, so that sandboxed code could put a symbolic link
 /// on the way to it.
-fn lies_in_writable(view: &View, path: &Path) -> bool {
+fn lies_in_writable_bind(view: &View, path: &Path) -> bool {
     view.entries.iter().any(|entry| match entry {
         Entry::Bind { destination, access: Access::Write, .. } => {
             path != destination && path.starts_with(destination)
@@ -156,50 +157,55 @@ fn lies_in_writable(view: &View, path: &Path) -> bool {
     })
 }
 
-impl ProcessLaunch for Bwrap {
+impl ProcessLaunch for BwrapBackend {
     fn prepare(
         &self,
-        site: &LaunchInputs<'_>,
+        inputs: &LaunchInputs<'_>,
         command: &Command,
     ) -> Result<Preparation, PrepareError> {
         let failed = |what: &str| {
             let what = what.to_owned();
             move |source| PrepareError::Host { what, source }
         };
-        let program = find(site.host, &site.plan.policy)
+        let program = find_program(inputs.host, &inputs.plan.policy)
             .map_err(|unavailable| io::Error::other(unavailable.why))
             .map_err(failed("bubblewrap"))?;
-        let sight = view::build(site)?;
-        let view = mounted::uncovered(sight.view);
-        let path = sight.variables.get(OsStr::new("PATH")).cloned().unwrap_or_default();
-        lookup(command, &path, &view)?;
-        let expected =
-            mounted::expectations(&view).map_err(failed("what bubblewrap is to mount"))?;
+        let sandbox_view = view::build(inputs)?;
+        let view = mounted::uncovered(sandbox_view.view);
+        let path = sandbox_view.variables.get(OsStr::new("PATH")).cloned().unwrap_or_default();
+        check_command(command, &path, &view)?;
+        let expected = mounted::expectations(&view).map_err(failed("the mounts for bubblewrap"))?;
 
-        let directory = site
+        let directory = inputs
             .workspace
-            .directory_inside(&command.starting_directory(site.host, &site.workspace.source));
-        let network = site.plan.policy.network.clone().unwrap_or(Network::Closed);
-        let mut arguments = Arguments::new(&network, &directory, site.streams.terminals());
-        let (gate, holder) = egress::await_gate(&site.plan.policy)?.unzip();
-        let start = StartsAs::find(&program, site.host, site.launcher, Freshness::Remembered)
-            .map_err(|unavailable| io::Error::other(unavailable.why))
-            .map_err(failed("bubblewrap"))?;
-        let division = Division::of(&view, start);
+            .directory_inside(&command.starting_directory(inputs.host, &inputs.workspace.source));
+        let network = inputs.plan.policy.network.clone().unwrap_or(Network::Closed);
+        let mut arguments = BwrapArguments::new(&network, &directory, inputs.streams.terminals());
+        let (gate, holder) = egress::await_gate(&inputs.plan.policy)?.unzip();
+        let start =
+            InitialUser::find(&program, inputs.host, inputs.launcher, Freshness::Remembered)
+                .map_err(|unavailable| io::Error::other(unavailable.why))
+                .map_err(failed("bubblewrap"))?;
+        let division = ViewDivision::for_view(&view, start);
         for entry in &division.by_bubblewrap {
             arguments.entry(entry, &view).map_err(failed("bubblewrap's arguments"))?;
         }
         let mounts_inside = !division.inside.is_empty();
-        let has_tunnel = egress::gate(&site.plan.policy) == Some(GateKind::Transparent);
-        let described =
-            arguments.described(&program, &sight.variables, &division.inside, &view, command);
+        let has_tunnel = egress::gate(&inputs.plan.policy) == Some(GateKind::Transparent);
+        let described = arguments.described(
+            &program,
+            &sandbox_view.variables,
+            &division.inside,
+            &view,
+            command,
+        );
         let described = described.map_err(failed("bubblewrap's arguments"))?;
         if mounts_inside {
             arguments.covers().map_err(failed("bubblewrap's arguments"))?;
         }
         arguments.close().map_err(failed("bubblewrap's arguments"))?;
-        let root = if has_tunnel || start == StartsAs::Root {
-            Some(arguments.start_as_root(site.host, &view))
+        let root = if has_tunnel || start == InitialUser::Root {
+            Some(arguments.start_as_root(inputs.host, &view))
         } else {
             arguments.filter().map_err(failed("bubblewrap's arguments"))?;
             None
@@ -212,15 +218,15 @@ impl ProcessLaunch for Bwrap {
         let inside = InsideSteps {
             mounts: division.inside,
             expected,
-            streams: site.streams.files(),
+            streams: inputs.streams.files(),
             root,
             gate: way,
             rules: Rules::in_own_root(abi(), view.writable().cloned()),
             highest_descriptor: crate::HIGHEST_CALLER_DESCRIPTOR,
-            exec: exec(command, sight.variables, directory)?,
+            exec: exec(command, sandbox_view.variables, directory)?,
         };
         let (command, passed) = arguments
-            .command(&program, site.launcher, &inside)
+            .command(&program, inputs.launcher, &inside)
             .map_err(failed("bubblewrap's arguments"))?;
         Ok(Preparation {
             // Bubblewrap runs on the host, so the policy must not influence its environment or
@@ -245,7 +251,7 @@ impl ProcessLaunch for Bwrap {
 
 /// Arguments of bubblewrap, and the descriptors that they name.
 #[derive(Debug)]
-struct Arguments {
+struct BwrapArguments {
     words: Vec<OsString>,
     passed: Vec<(i32, OwnedFd)>,
 }
@@ -255,11 +261,11 @@ struct Arguments {
 const FIRST_DESCRIPTOR: i32 = crate::HIGHEST_CALLER_DESCRIPTOR + 1;
 
 /// Directory in which programs create shared memory.
-const SHARED_MEMORY: &str = "/dev/shm";
+const SHARED_MEMORY_PATH: &str = "/dev/shm";
 
-impl Arguments {
-    fn new(network: &Network, directory: &Path, terminals: &[PathBuf]) -> Arguments {
-        let mut arguments = Arguments { words: Vec::new(), passed: Vec::new() };
+impl BwrapArguments {
+    fn new(network: &Network, directory: &Path, terminals: &[PathBuf]) -> BwrapArguments {
+        let mut arguments = BwrapArguments { words: Vec::new(), passed: Vec::new() };
         arguments.push([
             "--unshare-user",
             "--unshare-ipc",
@@ -280,7 +286,16 @@ impl Arguments {
     /// unchangeable later.
     fn devices(&mut self, terminals: &[PathBuf]) {
         let size = SHARED_MEMORY_SIZE.to_string();
-        self.push(["--dev", "/dev", "--perms", "1777", "--size", &size, "--tmpfs", SHARED_MEMORY]);
+        self.push([
+            "--dev",
+            "/dev",
+            "--perms",
+            "1777",
+            "--size",
+            &size,
+            "--tmpfs",
+            SHARED_MEMORY_PATH,
+        ]);
         // Bubblewrap itself mounts the terminal of standard output, under the first name.
         for (name, terminal) in TERMINAL_NAMES[1..].iter().zip(terminals) {
             let inside = Path::new("/dev").join(name);
@@ -326,7 +341,7 @@ impl Arguments {
         // Without CAP_SETFCAP, the root of a namespace may not be mapped into a nested namespace
         // (user_namespaces(7), since Linux 5.12).
         self.push(["--cap-add", "CAP_SETFCAP"]);
-        let shared_memory = (PathBuf::from(SHARED_MEMORY), inode_limit(SHARED_MEMORY_SIZE));
+        let shared_memory = (PathBuf::from(SHARED_MEMORY_PATH), inode_limit(SHARED_MEMORY_SIZE));
         let scratch = view.entries.iter().filter_map(|entry| match entry {
             Entry::Scratch { path, size, .. } => Some((path.clone(), inode_limit(*size))),
             _ => None,
@@ -355,8 +370,10 @@ impl Arguments {
         view: &View,
         inner: &Command,
     ) -> io::Result<Vec<String>> {
-        let mut rest = Arguments { words: Vec::new(), passed: Vec::new() };
-        for entry in mounts_inside.iter().filter(|entry| !entry.path().starts_with(STAGING)) {
+        let mut rest = BwrapArguments { words: Vec::new(), passed: Vec::new() };
+        for entry in
+            mounts_inside.iter().filter(|entry| !entry.path().starts_with(STAGING_DIRECTORY))
+        {
             rest.entry(entry, view)?;
         }
         rest.close()?;
@@ -406,7 +423,7 @@ impl Arguments {
     ) -> io::Result<(Command, Vec<(i32, OwnedFd)>)> {
         let ours = self.pass(launcher.program()?);
         let description = self.pass(inside.write_to_memory()?).to_string();
-        let list = self.data(&joined(&self.words.clone()))?;
+        let list = self.data(&join_words(&self.words.clone()))?;
         let command = Command::new(program).argument("--args").argument(list).argument("--");
         let command = command
             .argument(format!("/proc/self/fd/{ours}"))
@@ -497,13 +514,13 @@ impl Arguments {
 }
 
 /// Joins words in the format of `--args`: a NUL byte ends each word.
-fn joined(words: &[OsString]) -> Vec<u8> {
+fn join_words(words: &[OsString]) -> Vec<u8> {
     words.iter().flat_map(|word| word.as_bytes().iter().copied().chain([0])).collect()
 }
 
 /// Checks before the start that the command exists and is executable, because bubblewrap's report
 /// of a missing command looks like an exit of the command itself.
-fn lookup(command: &Command, path: &OsStr, view: &View) -> Result<(), PrepareError> {
+fn check_command(command: &Command, path: &OsStr, view: &View) -> Result<(), PrepareError> {
     let program = Path::new(&command.program);
     let name = || program.display().to_string();
     let candidates: Vec<PathBuf> = if command.program.as_bytes().contains(&b'/') {
@@ -535,7 +552,7 @@ fn lookup(command: &Command, path: &OsStr, view: &View) -> Result<(), PrepareErr
 
 /// Finds bubblewrap in the caller's `PATH`. Skips directories that a sandbox can write, because
 /// bubblewrap runs on the host.
-fn find(host: &Host, policy: &Policy) -> Result<PathBuf, Unavailable> {
+fn find_program(host: &Host, policy: &Policy) -> Result<PathBuf, Unavailable> {
     let is_program =
         |program: &PathBuf| program.is_file() && !can_be_planted(program, host, policy);
     let mut candidates = host.path().map(|directory| directory.join("bwrap"));
@@ -563,7 +580,7 @@ fn can_be_planted(program: &Path, host: &Host, policy: &Policy) -> bool {
 
 /// User as which bubblewrap starts ringfence's program in the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum StartsAs {
+enum InitialUser {
     /// The root of the sandbox's user namespace. Ringfence's program sets limits, mounts by
     /// descriptor the entries that lie in writable directories, and then becomes the command's
     /// user.
@@ -574,9 +591,9 @@ enum StartsAs {
     User,
 }
 
-impl StartsAs {
+impl InitialUser {
     /// All variants, the better one first.
-    const ALL: [StartsAs; 2] = [StartsAs::Root, StartsAs::User];
+    const ALL: [InitialUser; 2] = [InitialUser::Root, InitialUser::User];
 
     /// Finds the best variant that works on this host. Runs bubblewrap unless the result of an
     /// earlier run may be used.
@@ -585,9 +602,9 @@ impl StartsAs {
         host: &Host,
         launcher: &Launcher,
         freshness: Freshness,
-    ) -> Result<StartsAs, Unavailable> {
-        let memory = ProbeCache::of(host, ProbeSubject::Bwrap(program));
-        let note = memory.note().filter(|_| freshness == Freshness::Remembered);
+    ) -> Result<InitialUser, Unavailable> {
+        let cache = ProbeCache::for_subject(host, ProbeSubject::Bwrap(program));
+        let note = cache.note().filter(|_| freshness == Freshness::Remembered);
         if let Some(known) =
             note.and_then(|note| Self::ALL.into_iter().find(|way| way.name() == note))
         {
@@ -597,7 +614,7 @@ impl StartsAs {
         for way in Self::ALL {
             match preflight(program, host, launcher, way) {
                 Ok(()) => {
-                    memory.keep_note(way.name());
+                    cache.store_note(way.name());
                     return Ok(way);
                 }
                 Err(unavailable) => failure = Some(unavailable),
@@ -608,15 +625,15 @@ impl StartsAs {
 
     fn name(self) -> &'static str {
         match self {
-            StartsAs::Root => "root",
-            StartsAs::User => "user",
+            InitialUser::Root => "root",
+            InitialUser::User => "user",
         }
     }
 
-    fn bound_on_tmp(self) -> Support {
+    fn tmp_support(self) -> Support {
         match self {
-            StartsAs::Root => Support::enforced("tmpfs size and inodes"),
-            StartsAs::User => Support::weaker(
+            InitialUser::Root => Support::enforced("tmpfs size and inodes"),
+            InitialUser::User => Support::weaker(
                 "the number of files and their attributes are not bounded: bubblewrap sets a size \
                  alone, and a security module keeps ringfence from setting the rest inside",
             ),
@@ -626,7 +643,7 @@ impl StartsAs {
 
 /// Returns warnings about the bubblewrap that would be used.
 fn warnings(host: &Host, policy: &Policy) -> Vec<String> {
-    let Ok(program) = find(host, policy) else { return Vec::new() };
+    let Ok(program) = find_program(host, policy) else { return Vec::new() };
     let mut command = std::process::Command::new(program);
     let Ok(output) = command.arg("--version").env_clear().output() else { return Vec::new() };
     follows_links(&String::from_utf8_lossy(&output.stdout)).into_iter().collect()
@@ -636,7 +653,7 @@ fn warnings(host: &Host, policy: &Policy) -> Vec<String> {
 /// follow symbolic links.
 fn follows_links(said: &str) -> Option<String> {
     let version = said.split_whitespace().nth(1)?;
-    let is_fixed = Version::parse(version)? >= Version::new(0, 12, 0);
+    let is_fixed = VersionNumber::parse(version)? >= VersionNumber::new(0, 12, 0);
     (!is_fixed).then(|| {
         format!(
             "bubblewrap {version} may follow symbolic links out of a sandbox that it sets up \
@@ -647,22 +664,22 @@ fn follows_links(said: &str) -> Option<String> {
 
 /// Exit code of a preflight that worked. An unusual number, so that a program that misunderstands
 /// its arguments does not return it by chance.
-const WORKED: i32 = 86;
+const PREFLIGHT_EXIT_CODE: i32 = 86;
 
 /// Text with which an old bubblewrap rejects a flag: 0.5 introduced `--perms`, and 0.6 `--size`.
-const UNKNOWN_OPTION: &str = "Unknown option";
+const UNKNOWN_OPTION_TEXT: &str = "Unknown option";
 
 /// Runs bubblewrap once, with every kind of namespace that a sandbox uses.
 fn preflight(
     program: &Path,
     host: &Host,
     launcher: &Launcher,
-    way: StartsAs,
+    way: InitialUser,
 ) -> Result<(), Unavailable> {
-    let unavailable = |why: String| Unavailable { fix: way_to_namespaces(program), why };
+    let unavailable = |why: String| Unavailable { fix: namespace_hint(program), why };
     let failed =
         |error: io::Error| unavailable(format!("cannot run `{}`: {error}", program.display()));
-    let mut arguments = Arguments::new(&Network::Closed, Path::new("/"), &[]);
+    let mut arguments = BwrapArguments::new(&Network::Closed, Path::new("/"), &[]);
     arguments.push([
         "--ro-bind",
         "/",
@@ -678,16 +695,17 @@ fn preflight(
     arguments.close().map_err(failed)?;
     let mut mounts = Vec::new();
     let root = match way {
-        StartsAs::Root => {
+        InitialUser::Root => {
             mounts.push(Entry::Protect { path: "/tmp".into() });
             Some(arguments.start_as_root(host, &View::default()))
         }
-        StartsAs::User => {
+        InitialUser::User => {
             arguments.filter().map_err(failed)?;
             None
         }
     };
-    let inner = Command::new("/bin/sh").arguments(["-c".to_owned(), format!("exit {WORKED}")]);
+    let inner =
+        Command::new("/bin/sh").arguments(["-c".to_owned(), format!("exit {PREFLIGHT_EXIT_CODE}")]);
     let inside = InsideSteps {
         mounts,
         expected: Vec::new(),
@@ -719,17 +737,19 @@ fn preflight(
         report = control::receive(&started.control, RecvFlags::empty()).map_err(failed)?;
     }
     match report {
-        Some(ControlReport::Ended(ending)) if ending.exit_code == Some(WORKED) => Ok(()),
+        Some(ControlReport::Ended(ending)) if ending.exit_code == Some(PREFLIGHT_EXIT_CODE) => {
+            Ok(())
+        }
         report => {
             let mut said = vec![0; 4096];
             let length = rustix::io::read(&reader, &mut said[..]).unwrap_or(0);
             let said = String::from_utf8_lossy(&said[..length]).trim().to_owned();
-            if said.contains(UNKNOWN_OPTION) {
+            if said.contains(UNKNOWN_OPTION_TEXT) {
                 let why = format!("`{}` is too old: {said}", program.display());
                 return Err(Unavailable { why, fix: "install bubblewrap 0.6 or newer".to_owned() });
             }
             Err(unavailable(if said.is_empty() {
-                format!("its preflight failed: {report:?}")
+                format!("the preflight of bubblewrap failed: {report:?}")
             } else {
                 said
             }))
@@ -769,16 +789,17 @@ mod tests {
         let plain = [bind("/usr", "/usr", Access::Read), bind("/w", "/w", Access::Write)];
         let nested = bind("/w/data", "/w/data", Access::Read);
         let view = View { entries: plain.iter().chain([&nested]).chain(&guard).cloned().collect() };
-        let Division { by_bubblewrap, inside } = Division::of(&view, StartsAs::Root);
+        let ViewDivision { by_bubblewrap, inside } =
+            ViewDivision::for_view(&view, InitialUser::Root);
         let staged = bind("/w/data", "/.staged/0", Access::Read);
         assert_eq!(by_bubblewrap, plain.iter().chain([&staged]).cloned().collect::<Vec<_>>());
         let mounted = bind("/.staged/0", "/w/data", Access::Read);
-        let cover = Entry::Hide { path: STAGING.into() };
+        let cover = Entry::Hide { path: STAGING_DIRECTORY.into() };
         assert_eq!(
             inside,
             [&mounted].into_iter().chain(&guard).chain([&cover]).cloned().collect::<Vec<_>>()
         );
-        let by_path = Division::of(&view, StartsAs::User);
+        let by_path = ViewDivision::for_view(&view, InitialUser::User);
         assert_eq!((by_path.by_bubblewrap, by_path.inside), (view.entries, Vec::new()));
     }
 
@@ -797,6 +818,6 @@ mod tests {
         let variables = BTreeMap::from([("PATH".into(), path.into())]);
         let host = Host::new(variables, workspace.clone());
         let policy = Policy::default().workspace(&workspace).write(&writable);
-        assert_eq!(find(&host, &policy).unwrap(), system.join("bwrap"));
+        assert_eq!(find_program(&host, &policy).unwrap(), system.join("bwrap"));
     }
 }

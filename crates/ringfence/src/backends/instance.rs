@@ -10,7 +10,7 @@ use crate::Manifest;
 
 /// A running sandbox, held by the process that started it. Dropping the value also ends the
 /// sandbox, without waiting for the end.
-pub(crate) trait Instance: Send + Sync + fmt::Debug {
+pub(crate) trait SandboxInstance: Send + Sync + fmt::Debug {
     /// Waits until the sandbox has ended, by itself or not.
     fn ended(&self) -> BoxFuture<'static, ()>;
 

@@ -12,7 +12,7 @@ use ringfence_linux::cgroup::{
 use super::{GroupNeed, Preparation, ProbeRequest};
 
 /// Clauses that a cgroup enforces.
-const HELD: [Clause; 3] = [Clause::Memory, Clause::Cpus, Clause::ProcessCount];
+const CGROUP_CLAUSES: [Clause; 3] = [Clause::Memory, Clause::Cpus, Clause::ProcessCount];
 /// Weakness of a limit if the command can write cgroup files.
 const CAN_BE_LEFT: &str =
     "the command can write cgroup files, and so leave the group that holds it";
@@ -32,18 +32,18 @@ pub(super) enum CgroupAccess {
 }
 
 impl CgroupAccess {
-    fn is_given(self, question: &ProbeRequest<'_>) -> bool {
-        self == CgroupAccess::Callers || shows_cgroups(question)
+    fn can_write_cgroups(self, request: &ProbeRequest<'_>) -> bool {
+        self == CgroupAccess::Callers || shows_cgroups(request)
     }
 }
 
 /// Tells whether the policy lets a command write in a cgroup file system.
-fn shows_cgroups(question: &ProbeRequest<'_>) -> bool {
-    let files = &question.policy.filesystem;
+fn shows_cgroups(request: &ProbeRequest<'_>) -> bool {
+    let files = &request.policy.filesystem;
     let workspace = files.workspace.as_ref().map_or(Path::new("."), |workspace| &workspace.source);
     let writable = files.write.iter().flatten().map(|path| path.as_path()).chain([workspace]);
     let mounts = cgroup::mount_points();
-    writable.map(|path| question.host.absolute(path)).any(|given| {
+    writable.map(|path| request.host.absolute(path)).any(|given| {
         let resolved = fs_err::canonicalize(&given).unwrap_or(given);
         // A directory is shown together with the mounts below it.
         mounts.iter().any(|mount| mount.starts_with(&resolved) || resolved.starts_with(mount))
@@ -70,24 +70,24 @@ pub(super) fn supervisor_limits() -> [(Clause, Support); 3] {
 
 /// Returns the support on this host for the limits in question.
 pub(super) fn support(
-    question: &ProbeRequest<'_>,
+    request: &ProbeRequest<'_>,
     access: CgroupAccess,
 ) -> BTreeMap<Clause, Support> {
     let mut support = BTreeMap::from(supervisor_limits());
-    if HELD.iter().any(|clause| question.clauses.contains(clause)) {
-        let is_given = access.is_given(question);
+    if CGROUP_CLAUSES.iter().any(|clause| request.clauses.contains(clause)) {
+        let can_write_cgroups = access.can_write_cgroups(request);
         let CgroupSupport { memory, cpus, processes, .. } = probe();
-        for (clause, found) in HELD.into_iter().zip([memory, cpus, processes]) {
-            support.insert(clause, from_cgroup(clause, found, is_given));
+        for (clause, found) in CGROUP_CLAUSES.into_iter().zip([memory, cpus, processes]) {
+            support.insert(clause, from_cgroup(clause, found, can_write_cgroups));
         }
     }
     support
 }
 
 /// Returns the support for ending a whole process tree at once without a pid namespace.
-pub(super) fn cleanup_of_a_tree(question: &ProbeRequest<'_>, access: CgroupAccess) -> Support {
+pub(super) fn tree_cleanup_support(request: &ProbeRequest<'_>, access: CgroupAccess) -> Support {
     match probe().tree_kill {
-        Ok(holder) => from_cgroup(Clause::Cleanup, Ok(holder), access.is_given(question)),
+        Ok(holder) => from_cgroup(Clause::Cleanup, Ok(holder), access.can_write_cgroups(request)),
         Err(_) => Support::weaker(
             "no cgroup can be had: a subreaper ends the tree, and a process that kills it gets \
              away",
@@ -95,9 +95,13 @@ pub(super) fn cleanup_of_a_tree(question: &ProbeRequest<'_>, access: CgroupAcces
     }
 }
 
-/// Returns the support of a clause that a cgroup enforces. `is_given` tells whether the command may
-/// write cgroup files.
-fn from_cgroup(clause: Clause, found: Result<LimitHolder, CgroupError>, is_given: bool) -> Support {
+/// Returns the support of a clause that a cgroup enforces. `can_write_cgroups` tells whether
+/// the command may write cgroup files.
+fn from_cgroup(
+    clause: Clause,
+    found: Result<LimitHolder, CgroupError>,
+    can_write_cgroups: bool,
+) -> Support {
     let LimitHolder { version, can_be_left, uncounted } = match found {
         Ok(holder) => holder,
         Err(error) => return Support::absent(crate::chain(&error), error.hint()),
@@ -106,7 +110,7 @@ fn from_cgroup(clause: Clause, found: Result<LimitHolder, CgroupError>, is_given
     if clause == Clause::Memory {
         missing.extend(missing_from_memory(version, uncounted));
     }
-    if is_given && can_be_left {
+    if can_write_cgroups && can_be_left {
         missing.push(CAN_BE_LEFT);
     }
     if missing.is_empty() {
@@ -138,7 +142,7 @@ pub(crate) fn create_group(
     plan: &Plan,
     preparation: &Preparation,
 ) -> Result<Option<Cgroup>, CgroupError> {
-    let wanted = wanted(plan, preparation);
+    let wanted = wanted_limits(plan, preparation);
     let create = |wanted: WantedLimits| {
         (wanted != WantedLimits::default()).then(|| Cgroup::create(&wanted)).transpose()
     };
@@ -152,7 +156,7 @@ pub(crate) fn create_group(
 }
 
 /// Returns the limits that a cgroup must enforce, including limits that hold only in part.
-fn wanted(plan: &Plan, preparation: &Preparation) -> WantedLimits {
+fn wanted_limits(plan: &Plan, preparation: &Preparation) -> WantedLimits {
     let limits = &plan.policy.limits;
     let is_set = |clause| plan.held.get(&clause).is_some_and(|support| !support.is_absent());
     WantedLimits {

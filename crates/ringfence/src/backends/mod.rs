@@ -42,16 +42,16 @@ pub(crate) use facets::{
     ImageStore, KeptSandbox, PauseControl, PortRoute, SandboxFacets, WorkspaceSource,
 };
 pub use instance::StopError;
-pub(crate) use instance::{HostView, Instance};
+pub(crate) use instance::{HostView, SandboxInstance};
 pub(crate) use private::PrivateDirectory;
 pub use private::remove_untrusted;
 
 /// Way to enforce a policy. Everything that differs between backends is behind this trait: no code
 /// outside this module asks which backend made a sandbox.
 pub(crate) trait Backend: Sync {
-    /// Returns what the backend can enforce on this host. Only the clauses in `question` need an
+    /// Returns what the backend can enforce on this host. Only the clauses in `request` need an
     /// answer, because some are costly to find out.
-    fn probe(&self, question: &ProbeRequest<'_>) -> Result<Capabilities, Unavailable>;
+    fn probe(&self, request: &ProbeRequest<'_>) -> Result<Capabilities, Unavailable>;
 
     /// Returns a policy with this backend's additions where `policy` says nothing.
     fn complete(&self, policy: &Policy, _container: &ContainerSpec) -> Policy {
@@ -75,7 +75,7 @@ pub(crate) trait Backend: Sync {
         request: BackendStart<'a>,
     ) -> BoxFuture<'a, Result<StartedSandbox, StartError>>;
 
-    /// Returns what this process can do with a sandbox that this or another process keeps.
+    /// Returns the facets of a sandbox that this or another process keeps.
     fn attach(&self, sandbox: KeptSandbox<'_>) -> io::Result<SandboxFacets>;
 
     /// Removes the remains of sandboxes whose owners were killed. `directories` is the directory
@@ -104,7 +104,7 @@ pub(crate) trait ProcessLaunch: Sync {
     /// Turns a plan that the backend agreed to into a description of the launch.
     fn prepare(
         &self,
-        site: &LaunchInputs<'_>,
+        inputs: &LaunchInputs<'_>,
         command: &Command,
     ) -> Result<Preparation, PrepareError>;
 
@@ -119,13 +119,13 @@ pub(crate) struct BackendStart<'a> {
     pub(crate) context: RunContext,
     /// Settings that only a container engine uses.
     pub(crate) container: &'a ContainerSpec,
-    pub(crate) room: &'a SandboxDir,
+    pub(crate) sandbox_dir: &'a SandboxDir,
 }
 
 /// A sandbox that a backend has started.
 #[derive(Debug)]
 pub(crate) struct StartedSandbox {
-    pub(crate) instance: Box<dyn Instance>,
+    pub(crate) instance: Box<dyn SandboxInstance>,
     /// Holder of the gate of the sandbox's network, or listener to its proxy, unless the instance
     /// contains it.
     pub(crate) egress: Option<GateHolder>,
@@ -182,7 +182,7 @@ pub(crate) struct LaunchInputs<'a> {
     pub(crate) shown: &'a [PathBuf],
     /// Credentials that the egress proxy shows to hosts outside, for which the proxy is trusted
     /// inside.
-    pub(crate) sealed: Option<&'a LoadedCredentials>,
+    pub(crate) credentials: Option<&'a LoadedCredentials>,
     /// Standard streams of the caller, as far as they are files outside.
     pub(crate) streams: &'a CallerStreams,
 }
@@ -271,9 +271,9 @@ pub enum PrepareError {
 }
 
 /// The backends that this version has, in the order in which they are examined.
-pub(crate) const AVAILABLE: &[(Name, &dyn Backend)] = &[
-    (Name::Native, &native::Native),
-    (Name::Bwrap, &bwrap::Bwrap),
+pub(crate) const BACKENDS: &[(Name, &dyn Backend)] = &[
+    (Name::Native, &native::NativeBackend),
+    (Name::Bwrap, &bwrap::BwrapBackend),
     #[cfg(feature = "containers")]
     (Name::Podman, &containers::PODMAN),
     #[cfg(feature = "containers")]
@@ -286,7 +286,7 @@ pub(crate) const AVAILABLE: &[(Name, &dyn Backend)] = &[
 
 /// Returns the backend of that name, if this version has it.
 pub(crate) fn get(name: Name) -> Result<&'static dyn Backend, Unavailable> {
-    let found = AVAILABLE.iter().find(|(available, _)| *available == name);
+    let found = BACKENDS.iter().find(|(available, _)| *available == name);
     found.map(|(_, backend)| *backend).ok_or_else(|| absent_backend(name))
 }
 

@@ -31,7 +31,7 @@ use crate::backends::probe_cache::{ProbeCache, ProbeSubject};
 use crate::{Command, StartError, egress, view};
 
 /// Backend that uses ringfence's own launcher.
-pub(super) struct Native;
+pub(super) struct NativeBackend;
 
 /// Mechanisms that the native backend can use on a host.
 enum Tier {
@@ -41,12 +41,12 @@ enum Tier {
     Landlock { abi: u32, because: String },
 }
 
-impl Backend for Native {
-    fn probe(&self, question: &ProbeRequest<'_>) -> Result<Capabilities, Unavailable> {
-        let mut support = limits::support(question, CgroupAccess::AsPolicySays);
-        let summary = match tier(question)? {
+impl Backend for NativeBackend {
+    fn probe(&self, request: &ProbeRequest<'_>) -> Result<Capabilities, Unavailable> {
+        let mut support = limits::support(request, CgroupAccess::AsPolicySays);
+        let summary = match tier(request)? {
             Tier::Namespaces { landlock } => {
-                support.extend(with_namespaces(landlock, question));
+                support.extend(with_namespaces(landlock, request));
                 if landlock > 0 {
                     format!("namespaces, Landlock ABI {landlock}, seccomp")
                 } else {
@@ -54,7 +54,7 @@ impl Backend for Native {
                 }
             }
             Tier::Landlock { abi, because } => {
-                support.extend(with_landlock_alone(abi, &because, question));
+                support.extend(with_landlock_alone(abi, &because, request));
                 format!("Landlock ABI {abi} and seccomp alone: {because}")
             }
         };
@@ -82,31 +82,31 @@ impl Backend for Native {
     }
 }
 
-impl ProcessLaunch for Native {
+impl ProcessLaunch for NativeBackend {
     fn prepare(
         &self,
-        site: &LaunchInputs<'_>,
+        inputs: &LaunchInputs<'_>,
         command: &Command,
     ) -> Result<Preparation, PrepareError> {
-        let sight = view::build(site)?;
-        let is_open = matches!(site.plan.policy.network, Some(Network::Open));
-        if !self.shares_paths(site.plan) {
-            let (gate, holder) = egress::await_gate(&site.plan.policy)?.unzip();
-            let network = match (is_open, egress::gate(&site.plan.policy)) {
+        let sandbox_view = view::build(inputs)?;
+        let is_open = matches!(inputs.plan.policy.network, Some(Network::Open));
+        if !self.shares_paths(inputs.plan) {
+            let (gate, holder) = egress::await_gate(&inputs.plan.policy)?.unzip();
+            let network = match (is_open, egress::gate(&inputs.plan.policy)) {
                 (true, _) => SandboxNetwork::Host,
                 (false, Some(kind)) => SandboxNetwork::Gated(kind),
                 (false, None) => SandboxNetwork::Private,
             };
-            let directory = site
-                .workspace
-                .directory_inside(&command.starting_directory(site.host, &site.workspace.source));
+            let directory = inputs.workspace.directory_inside(
+                &command.starting_directory(inputs.host, &inputs.workspace.source),
+            );
             return Ok(Preparation {
-                exec: exec(command, sight.variables, directory)?,
+                exec: exec(command, sandbox_view.variables, directory)?,
                 confinement: Confinement::Namespaces {
-                    view: sight.view,
+                    view: sandbox_view.view,
                     network,
                     landlock_abi: abi(),
-                    streams: site.streams.files(),
+                    streams: inputs.streams.files(),
                 },
                 passed: Vec::new(),
                 gate,
@@ -117,27 +117,27 @@ impl ProcessLaunch for Native {
                 private: None,
             });
         }
-        let private = PrivateDirectory::create(site.host.user_id).map_err(|source| {
+        let private = PrivateDirectory::create(inputs.host.user_id).map_err(|source| {
             PrepareError::Host { what: "a private directory".to_owned(), source }
         })?;
-        let mut variables = sight.variables;
+        let mut variables = sandbox_view.variables;
         variables.insert("HOME".into(), private.path().into());
         variables.insert("TMPDIR".into(), private.path().into());
         // Git fails on a configuration file that exists and may not be read. In a root of the
         // sandbox's own, the file is simply absent.
         variables.insert("GIT_CONFIG_NOSYSTEM".into(), "1".into());
-        let directory = command.starting_directory(site.host, &site.workspace.source);
+        let directory = command.starting_directory(inputs.host, &inputs.workspace.source);
         Ok(Preparation {
             exec: exec(command, variables, directory)?,
             confinement: Confinement::Landlock {
-                rules: in_place(&sight.view, private.path()),
+                rules: landlock_rules(&sandbox_view.view, private.path()),
                 sockets: if is_open { AllowedSockets::Open } else { AllowedSockets::None },
             },
             passed: Vec::new(),
             gate: None,
             holder: None,
             described: Vec::new(),
-            group: GroupNeed::for_tree(site.plan),
+            group: GroupNeed::for_tree(inputs.plan),
             own_processes: 1,
             private: Some(private),
         })
@@ -151,7 +151,7 @@ impl ProcessLaunch for Native {
 }
 
 /// Translates a view into Landlock rules on the host's own tree.
-fn in_place(view: &View, private: &Path) -> Rules {
+fn landlock_rules(view: &View, private: &Path) -> Rules {
     let mut paths: Vec<(PathBuf, Access)> =
         vec![(private.into(), Access::Write), ("/proc".into(), Access::Read)];
     for device in ["null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts"] {
@@ -171,15 +171,15 @@ fn in_place(view: &View, private: &Path) -> Rules {
     Rules { abi: abi(), paths }
 }
 
-fn tier(question: &ProbeRequest<'_>) -> Result<Tier, Unavailable> {
+fn tier(request: &ProbeRequest<'_>) -> Result<Tier, Unavailable> {
     let landlock = abi();
-    let memory = ProbeCache::of(question.host, ProbeSubject::Namespaces);
-    if question.freshness == Freshness::Remembered && memory.recalls() {
+    let cache = ProbeCache::for_subject(request.host, ProbeSubject::Namespaces);
+    if request.freshness == Freshness::Remembered && cache.has_mark() {
         return Ok(Tier::Namespaces { landlock });
     }
-    match try_namespaces(question.launcher, landlock, None) {
+    match try_namespaces(request.launcher, landlock, None) {
         Ok(()) => {
-            memory.keep();
+            cache.store();
             Ok(Tier::Namespaces { landlock })
         }
         Err(failure) if landlock > 0 => {
@@ -193,7 +193,7 @@ fn tier(question: &ProbeRequest<'_>) -> Result<Tier, Unavailable> {
                 {
                     "use Linux 5.12 or newer, or bubblewrap: --backend bwrap".to_owned()
                 }
-                _ => way_to_namespaces(&program),
+                _ => namespace_hint(&program),
             };
             Err(Unavailable { why: format!("{failure}, and the kernel has no Landlock"), fix })
         }
@@ -203,14 +203,14 @@ fn tier(question: &ProbeRequest<'_>) -> Result<Tier, Unavailable> {
 /// Error of a trial sandbox.
 #[derive(Debug, thiserror::Error)]
 enum TrialError {
-    #[error("cannot {step}: {source}{}", meaning(source))]
+    #[error("cannot {step}: {source}{}", explain_error(source))]
     Step { step: String, source: io::Error },
-    #[error("the trial sandbox ended without a word")]
+    #[error("the trial sandbox ended without a report")]
     Silent,
 }
 
 /// Explains an error of clone(2) about user namespaces where the error's own text misleads.
-fn meaning(error: &io::Error) -> &'static str {
+fn explain_error(error: &io::Error) -> &'static str {
     match Errno::from_io_error(error) {
         Some(Errno::PERM | Errno::ACCESS) if apparmor::confines_this_process() => {
             " (denied by the AppArmor profile of ringfence)"
@@ -236,7 +236,7 @@ fn is_forbidden_by_sysctl() -> bool {
 }
 
 /// Returns the next step for the host's administrator to allow user namespaces.
-pub(super) fn way_to_namespaces(program: &Path) -> String {
+pub(super) fn namespace_hint(program: &Path) -> String {
     apparmor::fix(program).unwrap_or_else(|| {
         if is_forbidden_by_sysctl() {
             "as root, allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1"
@@ -299,16 +299,16 @@ fn try_namespaces(
     }
 }
 
-fn with_namespaces(landlock: u32, question: &ProbeRequest<'_>) -> Vec<(Clause, Support)> {
+fn with_namespaces(landlock: u32, request: &ProbeRequest<'_>) -> Vec<(Clause, Support)> {
     let files = if landlock > 0 { "mount namespace+landlock" } else { "mount namespace" };
     vec![
         (Clause::Filesystem, Support::enforced(files)),
         (Clause::Hide, Support::enforced("mount namespace")),
         (Clause::Protect, Support::enforced("mount namespace")),
         (Clause::Network, Support::enforced("network namespace")),
-        (Clause::Egress, tried_egress(landlock, question)),
+        (Clause::Egress, try_egress(landlock, request)),
         (Clause::Processes, Support::enforced("pid namespace")),
-        (Clause::Ipc, ipc(landlock, question.policy)),
+        (Clause::Ipc, ipc(landlock, request.policy)),
         (Clause::Privilege, Support::enforced("user namespace+no_new_privs+no capabilities")),
         (Clause::Kernel, Support::enforced("seccomp")),
         (Clause::Terminal, Support::enforced("seccomp")),
@@ -321,10 +321,10 @@ fn with_namespaces(landlock: u32, question: &ProbeRequest<'_>) -> Vec<(Clause, S
 fn with_landlock_alone(
     abi: u32,
     because: &str,
-    question: &ProbeRequest<'_>,
+    request: &ProbeRequest<'_>,
 ) -> Vec<(Clause, Support)> {
     let program = std::env::current_exe().unwrap_or_else(|_| "ringfence".into());
-    let fix = way_to_namespaces(&program);
+    let fix = namespace_hint(&program);
     let needs_namespaces = |what: &str| {
         Support::absent(format!("{what}; user namespaces do not work here: {because}"), &fix)
     };
@@ -347,14 +347,14 @@ fn with_landlock_alone(
     };
     // Landlock does not control connect(2) to a path. Without a network, no socket can be made to
     // connect with.
-    let ipc = if matches!(question.policy.network, Some(Network::Open)) {
+    let ipc = if matches!(request.policy.network, Some(Network::Open)) {
         "with an open network, Unix sockets of the host can be reached by path: an ssh-agent's, a \
          container engine's"
     } else {
         "System V shared memory and queues of the same user can be reached"
     };
-    let cleanup = if question.clauses.contains(&Clause::Cleanup) {
-        limits::cleanup_of_a_tree(question, CgroupAccess::AsPolicySays)
+    let cleanup = if request.clauses.contains(&Clause::Cleanup) {
+        limits::tree_cleanup_support(request, CgroupAccess::AsPolicySays)
     } else {
         Support::weaker("not looked at")
     };
@@ -392,12 +392,12 @@ pub(super) fn ipc(landlock: u32, policy: &Policy) -> Support {
 }
 
 /// Returns the result of [`egress_support`], and tries to make a tunnel if one is needed.
-fn tried_egress(landlock: u32, question: &ProbeRequest<'_>) -> Support {
-    let support = egress_support(question.policy);
-    if egress::gate(question.policy) != Some(GateKind::Transparent) || !support.is_enforced() {
+fn try_egress(landlock: u32, request: &ProbeRequest<'_>) -> Support {
+    let support = egress_support(request.policy);
+    if egress::gate(request.policy) != Some(GateKind::Transparent) || !support.is_enforced() {
         return support;
     }
-    match try_namespaces(question.launcher, landlock, Some(GateKind::Transparent)) {
+    match try_namespaces(request.launcher, landlock, Some(GateKind::Transparent)) {
         Ok(()) => support,
         Err(failure) => Support::absent(
             format!("`transparent` needs a tunnel: {failure}"),

@@ -16,7 +16,7 @@ use rustix::path::Arg;
 use rustix::process::{Pid, test_kill_process};
 
 /// Private directories that this process has created and not removed.
-static LIVE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+static LIVE_DIRECTORIES: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// Private directory, removed with its contents when dropped. The next ringfence removes a
 /// directory that a killed ringfence left.
@@ -38,7 +38,10 @@ impl PrivateDirectory {
             match mkdirat(&opened, &name, Mode::RWXU) {
                 Ok(()) => {
                     let path = base.join(name);
-                    LIVE.lock().unwrap_or_else(PoisonError::into_inner).insert(path.clone());
+                    LIVE_DIRECTORIES
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .insert(path.clone());
                     return Ok(PrivateDirectory { path });
                 }
                 Err(Errno::NOENT) => {} // another ringfence ended and removed the empty base
@@ -55,7 +58,7 @@ impl PrivateDirectory {
     /// has, or in one of the parent process. The parent counts because a proof starts a ringfence
     /// of its own.
     pub(crate) fn holds(path: &Path) -> bool {
-        let live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
+        let live = LIVE_DIRECTORIES.lock().unwrap_or_else(PoisonError::into_inner);
         live.iter().any(|own| fs_err::canonicalize(own).is_ok_and(|own| path.starts_with(own)))
             || Self::is_of_parent(path)
     }
@@ -76,7 +79,7 @@ impl PrivateDirectory {
 
 impl Drop for PrivateDirectory {
     fn drop(&mut self) {
-        LIVE.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.path);
+        LIVE_DIRECTORIES.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.path);
         let _ = remove(CWD, &self.path); // the next run sweeps what is left
         if let Some(base) = self.path.parent() {
             let _ = rustix::fs::rmdir(base); // fails if the base is not empty

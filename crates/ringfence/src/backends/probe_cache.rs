@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use crate::Host;
 
 /// Start of the name of a mark.
-const PREFIX: &str = "works-";
+const MARK_PREFIX: &str = "works-";
 /// Number of marks at which all of them are deleted.
-const MOST: usize = 16;
+const MAX_MARKS: usize = 16;
 /// The settings with which an administrator allows or forbids user namespaces. A kernel may lack
 /// some of them.
 const NAMESPACE_SETTINGS: [&str; 3] = [
@@ -55,14 +55,17 @@ pub(crate) struct ProbeCache {
 
 impl ProbeCache {
     /// Finds the mark of `subject`. On a host without a cache directory, nothing is cached.
-    pub(crate) fn of(host: &Host, subject: ProbeSubject<'_>) -> ProbeCache {
+    pub(crate) fn for_subject(host: &Host, subject: ProbeSubject<'_>) -> ProbeCache {
         let directory = host.own_directory("XDG_CACHE_HOME", ".cache");
         ProbeCache {
-            mark: directory.zip(key(host, subject)).map(|(directory, key)| directory.join(key)),
+            mark: directory
+                .zip(mark_name(host, subject))
+                .map(|(directory, key)| directory.join(key)),
         }
     }
 
-    pub(crate) fn recalls(&self) -> bool {
+    /// Tells whether the mark exists.
+    pub(crate) fn has_mark(&self) -> bool {
         self.mark.as_ref().is_some_and(|mark| mark.exists())
     }
 
@@ -71,8 +74,9 @@ impl ProbeCache {
         fs_err::read_to_string(self.mark.as_ref()?).ok()
     }
 
-    pub(crate) fn keep(&self) {
-        self.keep_note("");
+    /// Writes the mark without a note.
+    pub(crate) fn store(&self) {
+        self.store_note("");
     }
 
     /// Deletes the mark, because the subject did not work this time.
@@ -83,10 +87,10 @@ impl ProbeCache {
     }
 
     /// Writes the mark with a note.
-    pub(crate) fn keep_note(&self, note: &str) {
+    pub(crate) fn store_note(&self, note: &str) {
         let Some(mark) = &self.mark else { return };
         let directory = mark.parent().unwrap_or(mark);
-        forget_some(directory);
+        limit_marks(directory);
         // A failure is harmless: without a mark, the next run only tries again.
         let _ = fs_err::create_dir_all(directory).and_then(|()| fs_err::write(mark, note));
     }
@@ -94,20 +98,21 @@ impl ProbeCache {
 
 /// Deletes all marks when there are many, because most of them are about binaries and kernels that
 /// are gone.
-fn forget_some(directory: &Path) {
+fn limit_marks(directory: &Path) {
     let Ok(entries) = fs_err::read_dir(directory) else { return };
     let is_mark = |path: &PathBuf| {
-        path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
+        path.file_name()
+            .is_some_and(|name| name.as_encoded_bytes().starts_with(MARK_PREFIX.as_bytes()))
     };
     let marks: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_mark).collect();
-    if marks.len() >= MOST {
+    if marks.len() >= MAX_MARKS {
         for mark in marks {
             let _ = fs_err::remove_file(mark); // another ringfence may have deleted the mark
         }
     }
 }
 
-fn key(host: &Host, subject: ProbeSubject<'_>) -> Option<String> {
+fn mark_name(host: &Host, subject: ProbeSubject<'_>) -> Option<String> {
     let mut hasher = DefaultHasher::new();
     let kernel = rustix::system::uname();
     (kernel.release().to_bytes(), kernel.version().to_bytes(), host.user_id).hash(&mut hasher);
@@ -115,7 +120,7 @@ fn key(host: &Host, subject: ProbeSubject<'_>) -> Option<String> {
     // distinguish them.
     fs_err::read_link("/proc/self/ns/user").ok()?.hash(&mut hasher);
     fs_err::read_link("/proc/self/ns/mnt").ok()?.hash(&mut hasher);
-    identity(Path::new("/proc/self/exe"))?.hash(&mut hasher);
+    file_identity(Path::new("/proc/self/exe"))?.hash(&mut hasher);
     if let ProbeSubject::Namespaces | ProbeSubject::Bwrap(_) = subject {
         NAMESPACE_SETTINGS.map(|setting| fs_err::read(setting).ok()).hash(&mut hasher);
     }
@@ -123,14 +128,14 @@ fn key(host: &Host, subject: ProbeSubject<'_>) -> Option<String> {
     | ProbeSubject::Engine { socket: file, .. }
     | ProbeSubject::Version { socket: file, .. } = subject
     {
-        identity(file)?.hash(&mut hasher);
+        file_identity(file)?.hash(&mut hasher);
     }
     subject.hash(&mut hasher);
-    Some(format!("{PREFIX}{:016x}", hasher.finish()))
+    Some(format!("{MARK_PREFIX}{:016x}", hasher.finish()))
 }
 
 /// Returns numbers that identify a file and its current content.
-pub(crate) fn identity(path: &Path) -> Option<(u64, u64, i64, u64)> {
+pub(crate) fn file_identity(path: &Path) -> Option<(u64, u64, i64, u64)> {
     let metadata = fs_err::metadata(path).ok()?;
     Some((metadata.dev(), metadata.ino(), metadata.mtime(), metadata.size()))
 }

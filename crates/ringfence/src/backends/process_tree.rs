@@ -17,32 +17,32 @@ use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::unix::pipe;
 
 use super::facets::{KeptSandbox, PauseControl, PortRoute, SandboxFacets, WorkspaceSource};
-use super::instance::{HostView, Instance, StopError};
+use super::instance::{HostView, SandboxInstance, StopError};
 use super::{BackendStart, ProcessLaunch, StartedSandbox};
 use crate::run::RunningTree;
 use crate::run::prepare::PreparedRun;
 use crate::run::readiness::{self, ProcessEnd};
 use crate::sandbox::directory::{Name, NetworkReach, channel_in};
 use crate::sandbox::pause::PauseError;
-use crate::session::{SOCKET, UnixConnector, listen_in};
+use crate::session::{GUEST_SOCKET, UnixConnector, listen_in};
 use crate::{Command, ResolvedWorkspace, RunError, StartError};
 
 /// Number of the descriptor that is the guest's listening socket.
-const LISTENER: i32 = 3;
+const LISTENER_DESCRIPTOR: i32 = 3;
 /// Number of the descriptor that is the guest's end of the leash.
-const OWNER: i32 = 4;
+const OWNER_DESCRIPTOR: i32 = 4;
 /// Number of our own processes in a sandbox that stays, besides its first process: the guest, and
 /// the process that forks for it.
 const OWN_PROCESSES: u32 = 2;
 /// Number of bytes of the guest's output that are kept in the sandbox's log.
-pub(crate) const LOG_SIZE: usize = 8 << 20;
+pub(crate) const MAX_LOG_BYTES: usize = 8 << 20;
 /// Number of bytes of the guest's output that are read at once.
-const LOG_PIECE: usize = 16 << 10;
+const READ_BYTES: usize = 16 << 10;
 
 /// A sandbox that is a process tree of ours, with the guest as its command.
 #[derive(Debug)]
 pub(super) struct ProcessInstance {
-    underway: Option<RunningTree>,
+    running: Option<RunningTree>,
     /// End of the sandbox's first process.
     end: ProcessEnd,
     /// Our end of the leash. The guest ends when it is closed, even if the processes between the
@@ -55,7 +55,7 @@ pub(super) async fn start(
     backend: &dyn ProcessLaunch,
     request: BackendStart<'_>,
 ) -> Result<StartedSandbox, StartError> {
-    let instance: Box<dyn Instance> = Box::new(start_guest(backend, request).await?);
+    let instance: Box<dyn SandboxInstance> = Box::new(start_guest(backend, request).await?);
     Ok(StartedSandbox { instance, egress: None, variables: BTreeMap::new() })
 }
 
@@ -83,35 +83,36 @@ async fn start_guest(
     backend: &dyn ProcessLaunch,
     request: BackendStart<'_>,
 ) -> Result<ProcessInstance, RunError> {
-    let BackendStart { core, context, room, .. } = request;
+    let BackendStart { core, context, sandbox_dir, .. } = request;
     let failed = |what: &'static str| {
         move |source: io::Error| RunError::Setup { step: what.to_owned(), source }
     };
-    let listener = listen_in(&room.channel(), SOCKET.as_ref())
+    let listener = listen_in(&sandbox_dir.channel(), GUEST_SOCKET.as_ref())
         .map_err(failed("listen for the guest's callers"))?;
-    let log = room.log().map_err(failed("open the sandbox's log"))?;
-    let shown = [room.guest.path.clone()];
-    let site = core.site(&context, &shown);
+    let log = sandbox_dir.log().map_err(failed("open the sandbox's log"))?;
+    let shown = [sandbox_dir.guest.path.clone()];
+    let inputs = core.launch_inputs(&context, &shown);
     let ResolvedWorkspace { source, destination, .. } = &context.workspace;
     let start = if backend.shares_paths(&context.plan) { source } else { destination };
-    let command = Command::new(&room.guest.path)
-        .arguments(["--listener".to_owned(), LISTENER.to_string()])
-        .arguments(["--owner".to_owned(), OWNER.to_string()])
+    let command = Command::new(&sandbox_dir.guest.path)
+        .arguments(["--listener".to_owned(), LISTENER_DESCRIPTOR.to_string()])
+        .arguments(["--owner".to_owned(), OWNER_DESCRIPTOR.to_string()])
         .argument("--directory")
         .argument(start)
         .directory(source);
-    let mut preparation = backend.prepare(&site, &command)?;
+    let mut preparation = backend.prepare(&inputs, &command)?;
     preparation.own_processes += OWN_PROCESSES;
     let (owner, leash) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)
         .map_err(|error| failed("make the leash")(error.into()))?;
-    let (files, said) = streams(listener, owner).map_err(failed("make the guest's streams"))?;
+    let (files, output) =
+        guest_files(listener, owner).map_err(failed("make the guest's streams"))?;
     // The first process gets no deadline, because a lease can be renewed, and the sandbox ends
     // with its keeper anyway.
-    let underway =
+    let running =
         core.launch(PreparedRun { context, preparation }, files, TerminalMode::Detached, None)?;
-    tokio::spawn(keep_log(said, log));
+    tokio::spawn(keep_log(output, log));
     let instance =
-        ProcessInstance::new(underway, leash).map_err(|source| RunError::Watch { source })?;
+        ProcessInstance::new(running, leash).map_err(|source| RunError::Watch { source })?;
     instance.started().await?;
     Ok(instance)
 }
@@ -119,24 +120,24 @@ async fn start_guest(
 /// Makes the guest's descriptors: no input, a pipe for its output, the listening socket, and its
 /// end of the leash. The guest does not get the log itself: a process that can look at the guest's
 /// descriptors could open the log again through them, proc(5), and truncate it or fill the disk.
-fn streams(listener: OwnedFd, owner: OwnedFd) -> io::Result<(LaunchFiles, pipe::Receiver)> {
+fn guest_files(listener: OwnedFd, owner: OwnedFd) -> io::Result<(LaunchFiles, pipe::Receiver)> {
     let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let (said, output) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-    let copy = output.try_clone()?;
-    let stdio = [Some(null), Some(output), Some(copy)];
+    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let copy = writer.try_clone()?;
+    let stdio = [Some(null), Some(writer), Some(copy)];
     let files = LaunchFiles {
         stdio,
         terminal: None,
         gate: None,
-        passed: vec![(LISTENER, listener), (OWNER, owner)],
+        passed: vec![(LISTENER_DESCRIPTOR, listener), (OWNER_DESCRIPTOR, owner)],
     };
-    Ok((files, pipe::Receiver::from_owned_fd(said)?))
+    Ok((files, pipe::Receiver::from_owned_fd(reader)?))
 }
 
 /// Appends the guest's output to the sandbox's log, until the guest ends or the log is long enough.
-async fn keep_log(mut said: pipe::Receiver, mut log: fs_err::File) {
-    let (mut buffer, mut left) = (vec![0; LOG_PIECE], LOG_SIZE);
-    while let Ok(length @ 1..) = said.read(&mut buffer[..LOG_PIECE.min(left)]).await {
+async fn keep_log(mut output: pipe::Receiver, mut log: fs_err::File) {
+    let (mut buffer, mut left) = (vec![0; READ_BYTES], MAX_LOG_BYTES);
+    while let Ok(length @ 1..) = output.read(&mut buffer[..READ_BYTES.min(left)]).await {
         left -= length;
         if log.write_all(&buffer[..length]).is_err() {
             return; // the disk is full; the guest continues without a log
@@ -145,20 +146,20 @@ async fn keep_log(mut said: pipe::Receiver, mut log: fs_err::File) {
 }
 
 impl ProcessInstance {
-    pub(super) fn new(underway: RunningTree, leash: OwnedFd) -> io::Result<ProcessInstance> {
-        let end = ProcessEnd::of(underway.started.launched.pidfd.try_clone()?)?;
-        Ok(ProcessInstance { underway: Some(underway), end, _leash: leash })
+    pub(super) fn new(running: RunningTree, leash: OwnedFd) -> io::Result<ProcessInstance> {
+        let end = ProcessEnd::of(running.started.launched.pidfd.try_clone()?)?;
+        Ok(ProcessInstance { running: Some(running), end, _leash: leash })
     }
 
     /// Waits until the guest's program was executed.
     pub(super) async fn started(&self) -> Result<(), RunError> {
         let lost = |source| RunError::Watch { source };
-        let underway = self.underway.as_ref().expect("it is taken only when it is stopped");
+        let running = self.running.as_ref().expect("it is taken only when it is stopped");
         let control =
-            readiness::watch(underway.started.control.as_fd(), Interest::READABLE).map_err(lost)?;
+            readiness::watch(running.started.control.as_fd(), Interest::READABLE).map_err(lost)?;
         loop {
             let mut ready = control.readable().await.map_err(lost)?;
-            return match control::receive(&underway.started.control, RecvFlags::DONTWAIT) {
+            return match control::receive(&running.started.control, RecvFlags::DONTWAIT) {
                 Ok(Some(ControlReport::Started { .. })) => Ok(()),
                 Ok(Some(ControlReport::SetupFailed { step, errno })) => {
                     Err(RunError::Setup { step, source: io::Error::from_raw_os_error(errno) })
@@ -178,12 +179,12 @@ impl ProcessInstance {
     }
 }
 
-impl Instance for ProcessInstance {
+impl SandboxInstance for ProcessInstance {
     fn host_view(&self) -> Option<HostView> {
-        let underway = self.underway.as_ref()?;
+        let running = self.running.as_ref()?;
         Some(HostView {
-            oom_counters: underway.group.iter().flat_map(Cgroup::oom_counters).collect(),
-            tree: ProcessTree::from_pid(underway.started.launched.pid),
+            oom_counters: running.group.iter().flat_map(Cgroup::oom_counters).collect(),
+            tree: ProcessTree::from_pid(running.started.launched.pid),
         })
     }
 
@@ -192,13 +193,13 @@ impl Instance for ProcessInstance {
     }
 
     fn stop(mut self: Box<Self>) -> BoxFuture<'static, Result<(), StopError>> {
-        let underway = self.underway.take();
+        let running = self.running.take();
         Box::pin(async move {
-            let Some(underway) = underway else { return Ok(()) };
-            underway.order_end();
-            // After a timeout, dropping `underway` below continues to wait, and reports nothing.
+            let Some(running) = running else { return Ok(()) };
+            running.order_end();
+            // After a timeout, dropping `running` below continues to wait, and reports nothing.
             let _ = tokio::time::timeout(STOP_TIMEOUT, self.end.awaited()).await;
-            drop(underway);
+            drop(running);
             Ok(())
         })
     }
@@ -209,11 +210,11 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(7);
 
 impl Drop for ProcessInstance {
     fn drop(&mut self) {
-        if let Some(underway) = self.underway.take() {
-            underway.order_end();
+        if let Some(running) = self.running.take() {
+            running.order_end();
             // Drop on another thread, because dropping waits for the first process, and the caller
             // must not wait.
-            std::thread::spawn(move || drop(underway));
+            std::thread::spawn(move || drop(running));
         }
     }
 }

@@ -25,8 +25,8 @@ use tempfile::TempDir;
 use tokio::net::TcpStream;
 
 use super::facets::{KeptSandbox, PortRoute, SandboxFacets, WorkspaceSource};
-use super::instance::{Instance, StopError};
-use super::native::Native;
+use super::instance::{SandboxInstance, StopError};
+use super::native::NativeBackend;
 use super::process_tree::ProcessInstance;
 use super::{Backend, BackendStart, ProbeRequest, ProcessLaunch, StartedSandbox, Unavailable};
 use crate::run::identity;
@@ -35,18 +35,18 @@ use crate::session::{GuestConnector, GuestStream};
 use crate::{Command, Manifest, RunError, StartError};
 
 /// Name of the file in a sandbox's directory that says how to reach the guest.
-const ENDPOINT: &str = "endpoint.json";
+const ENDPOINT_FILE: &str = "endpoint.json";
 /// Path of the workspace on the other machine.
-const WORKSPACE: &str = "/workspace";
+const WORKSPACE_PATH: &str = "/workspace";
 /// Number of the descriptor that is the guest's end of the leash.
-const OWNER: i32 = 3;
+const OWNER_DESCRIPTOR: i32 = 3;
 
 /// Backend whose sandboxes share nothing with the host but a TCP connection.
 pub(super) struct RemoteTrial;
 
 /// Address and token of a guest.
 #[derive(Debug, Serialize, Deserialize)]
-struct Endpoint {
+struct GuestEndpoint {
     address: SocketAddr,
     token: String,
 }
@@ -84,7 +84,7 @@ struct RemoteInstance {
     _disk: TempDir,
 }
 
-impl Instance for RemoteInstance {
+impl SandboxInstance for RemoteInstance {
     fn ended(&self) -> BoxFuture<'static, ()> {
         self.tree.ended()
     }
@@ -97,7 +97,7 @@ impl Instance for RemoteInstance {
     }
 
     fn complete_manifest(&self, manifest: &mut Manifest) {
-        manifest.workspace_inside = WORKSPACE.into();
+        manifest.workspace_inside = WORKSPACE_PATH.into();
     }
 }
 
@@ -120,8 +120,8 @@ impl Backend for RemoteTrial {
     }
 
     fn attach(&self, sandbox: KeptSandbox<'_>) -> io::Result<SandboxFacets> {
-        let text = fs_err::read(sandbox.directory.join(ENDPOINT))?;
-        let Endpoint { address, token } = serde_json::from_slice(&text)?;
+        let text = fs_err::read(sandbox.directory.join(ENDPOINT_FILE))?;
+        let GuestEndpoint { address, token } = serde_json::from_slice(&text)?;
         let header = |text: &str| HeaderValue::from_str(text).map_err(io::Error::other);
         let host = header(&format!("49983-{}.example.test", sandbox.manifest.name))?;
         Ok(SandboxFacets {
@@ -135,23 +135,24 @@ impl Backend for RemoteTrial {
 }
 
 async fn start(request: BackendStart<'_>) -> Result<StartedSandbox, RunError> {
-    let BackendStart { core, mut context, room, .. } = request;
+    let BackendStart { core, mut context, sandbox_dir, .. } = request;
     let failed = |source: io::Error| RunError::Setup { step: "try it".to_owned(), source };
     let disk = TempDir::new_in("/var/tmp").map_err(failed)?;
     let workspace = disk.path().join("workspace");
     fs_err::create_dir(&workspace).map_err(failed)?;
-    let endpoint = Endpoint { address: free_address().map_err(failed)?, token: identity() };
+    let endpoint = GuestEndpoint { address: free_address().map_err(failed)?, token: identity() };
     let token_file = disk.path().join("token");
     fs_err::write(&token_file, &endpoint.token).map_err(failed)?;
-    write_endpoint(&room.directory, &endpoint).map_err(failed)?;
+    write_endpoint(&sandbox_dir.path, &endpoint).map_err(failed)?;
 
     // The other machine knows nothing of the host's workspace, nor of paths guarded there.
     context.workspace.source = workspace.clone();
-    context.workspace.destination = WORKSPACE.into();
+    context.workspace.destination = WORKSPACE_PATH.into();
     context.plan.policy.network = Some(Network::Open);
-    let command = guest_command(&room.guest.path, &endpoint, &token_file).directory(&workspace);
-    let shown = [room.guest.path.clone(), token_file];
-    let preparation = Native.prepare(&core.site(&context, &shown), &command)?;
+    let command =
+        guest_command(&sandbox_dir.guest.path, &endpoint, &token_file).directory(&workspace);
+    let shown = [sandbox_dir.guest.path.clone(), token_file];
+    let preparation = NativeBackend.prepare(&core.launch_inputs(&context, &shown), &command)?;
     let (owner, leash) =
         rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
     let files = files(owner).map_err(failed)?;
@@ -163,11 +164,11 @@ async fn start(request: BackendStart<'_>) -> Result<StartedSandbox, RunError> {
     Ok(StartedSandbox { instance, egress: None, variables: BTreeMap::new() })
 }
 
-fn guest_command(guest: &Path, endpoint: &Endpoint, token_file: &Path) -> Command {
+fn guest_command(guest: &Path, endpoint: &GuestEndpoint, token_file: &Path) -> Command {
     Command::new(guest)
         .arguments(["--listen".to_owned(), endpoint.address.to_string()])
-        .arguments(["--owner".to_owned(), OWNER.to_string()])
-        .arguments(["--directory", WORKSPACE])
+        .arguments(["--owner".to_owned(), OWNER_DESCRIPTOR.to_string()])
+        .arguments(["--directory", WORKSPACE_PATH])
         .argument("--token-file")
         .argument(token_file)
 }
@@ -175,11 +176,11 @@ fn guest_command(guest: &Path, endpoint: &Endpoint, token_file: &Path) -> Comman
 fn files(owner: OwnedFd) -> io::Result<LaunchFiles> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let stdio = [Some(null.try_clone()?), Some(null.try_clone()?), Some(null)];
-    Ok(LaunchFiles { stdio, passed: vec![(OWNER, owner)], ..LaunchFiles::default() })
+    Ok(LaunchFiles { stdio, passed: vec![(OWNER_DESCRIPTOR, owner)], ..LaunchFiles::default() })
 }
 
-fn write_endpoint(directory: &Path, endpoint: &Endpoint) -> io::Result<()> {
-    let path: PathBuf = directory.join(ENDPOINT);
+fn write_endpoint(directory: &Path, endpoint: &GuestEndpoint) -> io::Result<()> {
+    let path: PathBuf = directory.join(ENDPOINT_FILE);
     fs_err::write(path, serde_json::to_vec(endpoint)?)
 }
 

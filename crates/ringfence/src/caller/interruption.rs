@@ -12,7 +12,7 @@ use crate::run::readiness::watch;
 
 /// Signals that end a process that does not handle them, and that a terminal sends to a process
 /// group.
-const ENDING: [i32; 4] =
+const END_SIGNALS: [i32; 4] =
     [Signal::INT.as_raw(), Signal::TERM.as_raw(), Signal::HUP.as_raw(), Signal::QUIT.as_raw()];
 
 /// The signals `SIGINT`, `SIGTERM`, `SIGHUP` and `SIGQUIT`, taken over: as long as this value
@@ -28,7 +28,7 @@ pub struct Interruption {
 impl Interruption {
     /// Blocks the signals on this thread.
     pub fn take() -> io::Result<Interruption> {
-        let mask = SignalMask::with_signals(&ENDING);
+        let mask = SignalMask::with_signals(&END_SIGNALS);
         let signals = mask.descriptor()?;
         Ok(Interruption { signals, before: mask.block()? })
     }

@@ -13,9 +13,9 @@ use crate::host_paths::workspace;
 use crate::{Settings, WorkspaceError};
 
 /// The second line of every wrapper and the first line of its policy, which identify them.
-const MARK: &str = "# Made by `ringfence wrap`; removed by `ringfence unwrap`.";
+const WRAPPER_MARK: &str = "# Made by `ringfence wrap`; removed by `ringfence unwrap`.";
 /// Name of the file with the policy of a wrapper, in the same directory.
-const POLICY: &str = ".policy.toml";
+const POLICY_FILE: &str = ".policy.toml";
 
 /// A wrapper on disk. Dropping this value removes the wrapper, unless it is [kept](Wrapper::keep).
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct Wrapper {
 pub enum WrapperError {
     /// The host has no state directory for wrappers.
     #[error("cannot find a directory for wrappers: neither XDG_STATE_HOME nor HOME is set")]
-    Nowhere,
+    NoStateDirectory,
     /// The directory in which the wrapper is to work cannot be a workspace.
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
@@ -41,7 +41,7 @@ pub enum WrapperError {
         program: PathBuf,
     },
     /// A path is not UTF-8, so that a policy and a script cannot contain it.
-    #[error("cannot write `{path}` into a wrapper: it is not text")]
+    #[error("cannot write `{path}` into a wrapper: the path is not UTF-8")]
     NotText {
         /// The path that is not UTF-8.
         path: PathBuf,
@@ -64,25 +64,25 @@ pub enum WrapperError {
     },
 }
 
-const NAMED: &str = "`ringfence wrap` prints the path of what it makes";
+const WRAPPER_HINT: &str = "`ringfence wrap` prints the path of what it makes";
 
 impl WrapperError {
     /// Returns the next step for the user.
     pub fn hint(&self) -> String {
         match self {
-            WrapperError::Nowhere => "set HOME".to_owned(),
+            WrapperError::NoStateDirectory => "set HOME".to_owned(),
             WrapperError::Workspace(error) => error.hint(),
             WrapperError::NoProgram { .. } => {
                 "give the path of a program that can be executed".to_owned()
             }
-            WrapperError::NotText { .. } => "give it a name in UTF-8".to_owned(),
+            WrapperError::NotText { .. } => "rename the file to a name in UTF-8".to_owned(),
             WrapperError::File { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-                NAMED.to_owned()
+                WRAPPER_HINT.to_owned()
             }
             WrapperError::File { .. } => {
-                "look at the owner and the permissions of its directory".to_owned()
+                "check the owner and the permissions of its directory".to_owned()
             }
-            WrapperError::NotAWrapper { .. } => NAMED.to_owned(),
+            WrapperError::NotAWrapper { .. } => WRAPPER_HINT.to_owned(),
         }
     }
 }
@@ -124,7 +124,7 @@ pub(crate) fn create(
     repository: &Path,
     program: &Path,
 ) -> Result<Wrapper, WrapperError> {
-    let policy = rooted(settings, repository)?;
+    let policy = absolute_policy(settings, repository)?;
     workspace::resolve(
         &policy,
         &settings.host,
@@ -133,22 +133,23 @@ pub(crate) fn create(
     )?;
     let ringfence = match &settings.launcher {
         Some(launcher) => launcher.clone(),
-        None => find(settings, Path::new("ringfence"))?,
+        None => find_program(settings, Path::new("ringfence"))?,
     };
-    let program = find(settings, program)?;
+    let program = find_program(settings, program)?;
     let name = program.file_name().unwrap_or(program.as_os_str());
     let (ringfence, inner) = (quote(&ringfence)?, quote(&program)?);
 
-    let directory = own_directory(settings)?;
+    let directory = create_own_directory(settings)?;
     let wrapper = Wrapper { path: directory.join(name), is_kept: false };
 
-    let policy_path = directory.join(POLICY);
+    let policy_path = directory.join(POLICY_FILE);
     let policy = toml::to_string(&policy).expect("a policy is made of tables and plain values");
-    write(&policy_path, &format!("{MARK}\n{policy}"), 0o600)?;
+    write_file(&policy_path, &format!("{WRAPPER_MARK}\n{policy}"), 0o600)?;
     let policy = quote(&policy_path)?;
-    let script =
-        format!("#!/bin/sh\n{MARK}\nexec {ringfence} run --policy {policy} -- {inner} \"$@\"\n");
-    write(&wrapper.path, &script, 0o700)?;
+    let script = format!(
+        "#!/bin/sh\n{WRAPPER_MARK}\nexec {ringfence} run --policy {policy} -- {inner} \"$@\"\n"
+    );
+    write_file(&wrapper.path, &script, 0o700)?;
     tracing::debug!(
         path = %wrapper.path.display(),
         sandbox.select = %settings.selection,
@@ -164,13 +165,13 @@ pub fn remove(path: &Path) -> Result<(), WrapperError> {
         move |source| WrapperError::File { action, path, source }
     };
     let is_marked = |path: &Path, line| -> io::Result<bool> {
-        Ok(String::from_utf8_lossy(&fs_err::read(path)?).lines().nth(line) == Some(MARK))
+        Ok(String::from_utf8_lossy(&fs_err::read(path)?).lines().nth(line) == Some(WRAPPER_MARK))
     };
     if !is_marked(path, 1).map_err(failed("read"))? {
         return Err(WrapperError::NotAWrapper { path: path.into() });
     }
     fs_err::remove_file(path).map_err(failed("remove"))?;
-    let policy = path.with_file_name(POLICY);
+    let policy = path.with_file_name(POLICY_FILE);
     if is_marked(&policy, 0).is_ok_and(|marked| marked) {
         fs_err::remove_file(&policy).map_err(failed("remove the policy of"))?;
         let _ = policy.parent().map(fs_err::remove_dir); // the directory may contain other files
@@ -180,7 +181,7 @@ pub fn remove(path: &Path) -> Result<(), WrapperError> {
 
 /// Returns the settings' policy with every path made absolute, because a wrapper can be called from
 /// any directory.
-fn rooted(settings: &Settings, repository: &Path) -> Result<Policy, WrapperError> {
+fn absolute_policy(settings: &Settings, repository: &Path) -> Result<Policy, WrapperError> {
     let absolute = |path: &Path| {
         let path = settings.host.absolute(path);
         if path.to_str().is_some() { Ok(path) } else { Err(WrapperError::NotText { path }) }
@@ -200,8 +201,8 @@ fn rooted(settings: &Settings, repository: &Path) -> Result<Policy, WrapperError
 
 /// Makes a directory that contains no other wrapper, so that it can be put at the front of a
 /// `PATH`.
-fn own_directory(settings: &Settings) -> Result<PathBuf, WrapperError> {
-    let all = settings.host.state_directory().ok_or(WrapperError::Nowhere)?;
+fn create_own_directory(settings: &Settings) -> Result<PathBuf, WrapperError> {
+    let all = settings.host.state_directory().ok_or(WrapperError::NoStateDirectory)?;
     let all = all.join("wrappers");
     let failed =
         |source| WrapperError::File { action: "make a directory for", path: all.clone(), source };
@@ -216,7 +217,7 @@ fn own_directory(settings: &Settings) -> Result<PathBuf, WrapperError> {
         .expect("some number is free")
 }
 
-fn write(path: &Path, text: &str, mode: u32) -> Result<(), WrapperError> {
+fn write_file(path: &Path, text: &str, mode: u32) -> Result<(), WrapperError> {
     let opened = fs_err::OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
     opened
         .and_then(|mut file| file.write_all(text.as_bytes()))
@@ -224,7 +225,7 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), WrapperError> {
 }
 
 /// Finds a program as the caller's shell would.
-fn find(settings: &Settings, program: &Path) -> Result<PathBuf, WrapperError> {
+fn find_program(settings: &Settings, program: &Path) -> Result<PathBuf, WrapperError> {
     let is_executable =
         |path: &PathBuf| path.is_file() && access(path.as_path(), Access::EXEC_OK).is_ok();
     let mut candidates = if program.components().count() > 1 {
@@ -258,7 +259,7 @@ mod tests {
         let variables = [("PATH", "/usr/bin:/bin".into()), ("HOME", directory.join("home"))];
         let variables = variables.map(|(name, value): (&str, PathBuf)| (name.into(), value.into()));
         let printer = directory.join("it's a ringfence");
-        write(&printer, "#!/bin/sh\nprintf '<%s>' \"$@\"\n", 0o700).unwrap();
+        write_file(&printer, "#!/bin/sh\nprintf '<%s>' \"$@\"\n", 0o700).unwrap();
         fs_err::create_dir(directory.join("repo")).unwrap();
         Settings::new(Host::new(variables.into(), directory.into())).with_launcher(printer)
     }
@@ -273,7 +274,7 @@ mod tests {
             .current_dir("/")
             .output()
             .unwrap();
-        let policy_path = wrapper.path().with_file_name(POLICY);
+        let policy_path = wrapper.path().with_file_name(POLICY_FILE);
         let expected =
             format!("<run><--policy><{}><--></usr/bin/env><a b><><'$HOME>", policy_path.display());
         assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
@@ -286,15 +287,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let settings = settings(directory.path());
         let make = || create(&settings, Path::new("repo"), Path::new("env")).unwrap();
-        let place = |wrapper: &Wrapper| wrapper.path().parent().unwrap().to_owned();
+        let parent = |wrapper: &Wrapper| wrapper.path().parent().unwrap().to_owned();
         let (dropped, cleaned, kept) = (make(), make(), make());
-        let places = [&dropped, &cleaned, &kept].map(place);
+        let directories = [&dropped, &cleaned, &kept].map(parent);
         drop(dropped);
         cleaned.cleanup().unwrap();
         let kept = kept.keep();
-        assert_eq!(places.each_ref().map(|place| place.exists()), [false, false, true]);
+        assert_eq!(directories.each_ref().map(|parent| parent.exists()), [false, false, true]);
         remove(&kept).unwrap();
-        assert!(!places[2].exists());
+        assert!(!directories[2].exists());
     }
 
     #[test]

@@ -37,8 +37,8 @@ pub enum CodeError {
     /// A project's file sets the command of the language, and the backend would run that command on
     /// the host.
     #[error(
-        "cannot run {language} on backend `{backend}`: the project's own file says by what \
-         command, and that would run on the host"
+        "cannot run {language} on backend `{backend}`: the project's own file names the command, \
+         which would run on the host"
     )]
     FromProject {
         /// Name of the language.
@@ -47,13 +47,13 @@ pub enum CodeError {
         backend: Backend,
     },
     /// Interpreters of the language cannot wait for code: only those of Python can.
-    #[error("cannot keep interpreters of {language}: only those of Python can wait for code")]
+    #[error("cannot keep interpreters of {language}: only Python interpreters can wait for code")]
     NotPython {
         /// Name of the language.
         language: String,
     },
     /// An interpreter did not get ready to wait for code.
-    #[error("cannot have an interpreter wait for code: {why}")]
+    #[error("cannot start an interpreter that waits for code: {why}")]
     NotWaiting {
         /// Description of how the interpreter failed, with its last output.
         why: String,
@@ -111,7 +111,7 @@ impl CodeError {
                 }]
             }
             CodeError::TooLong { .. } => {
-                vec!["give its data to it in a file: --read PATH".to_owned()]
+                vec!["pass its data in a file: --read PATH".to_owned()]
             }
             CodeError::NoProgram { language, .. } => vec![
                 "install it where the sandbox sees it, or name an image that has it: --image"
@@ -129,10 +129,10 @@ impl CodeError {
             }
             CodeError::NotPython { .. } => vec!["run it with `Engine::execute_code`".to_owned()],
             CodeError::NotWaiting { .. } => {
-                vec!["code is run without it, by an interpreter of its own".to_owned()]
+                vec!["code runs in a new interpreter instead".to_owned()]
             }
             CodeError::Stage { .. } => {
-                vec!["look at /tmp: df -h /tmp; ls -ld /tmp/ringfence-*".to_owned()]
+                vec!["check /tmp: df -h /tmp; ls -ld /tmp/ringfence-*".to_owned()]
             }
             CodeError::Run(error) => error.hints(),
             CodeError::Session(error) => error.hints(),

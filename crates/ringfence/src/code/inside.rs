@@ -8,8 +8,8 @@ use tokio::runtime::Handle;
 
 use super::script::Script;
 use super::stage::WORK_DIRECTORY;
-use super::{CodeError, error, time};
-use crate::session::{Ended, Exec, Session};
+use super::{CodeError, error, time_limit};
+use crate::session::{CommandEnd, Exec, Session};
 use crate::{Sandbox, SessionError};
 
 /// Directory for temporary files, below the execution's own directory.
@@ -41,12 +41,12 @@ impl Sandbox {
             .await
             .expect("the lint answers in any case");
         if lint.blocks {
-            return Ok(lint.refuse(self.observe().result(Ended::never_begun())));
+            return Ok(lint.refuse(self.observe().result(CommandEnd::not_started())));
         }
         let place = ExecutionDirectory::make(self).await?;
         let outcome = self.execute_in(&place, &script, timeout).await;
         place.remove().await;
-        Ok(lint.tell(outcome.map_err(|error| error::for_script(error, &script))?))
+        Ok(lint.complete(outcome.map_err(|error| error::for_script(error, &script))?))
     }
 
     async fn execute_in(
@@ -63,7 +63,7 @@ impl Sandbox {
 impl Sandbox {
     /// Returns the time limit of code: `timeout`, or else the policy's limit, or else 30 seconds.
     pub(super) fn time_for_code(&self, timeout: Option<Duration>) -> Duration {
-        time(timeout, self.manifest().limits.time.map(|time| time.duration()))
+        time_limit(timeout, self.manifest().limits.time.map(|time| time.duration()))
     }
 }
 
@@ -84,11 +84,11 @@ impl ExecutionDirectory {
         let mut candidates = Vec::new();
         // A sandbox that sees its own directory has the host's files. The directory is then the
         // best place, because the sandbox directory is private and is removed with the sandbox.
-        let room = sandbox.directory();
-        if let Some(room) = room.to_str()
-            && session.files().stat(room).await.is_ok()
+        let sandbox_dir = sandbox.directory();
+        if let Some(sandbox_dir) = sandbox_dir.to_str()
+            && session.files().stat(sandbox_dir).await.is_ok()
         {
-            candidates.push(format!("{room}/{name}"));
+            candidates.push(format!("{sandbox_dir}/{name}"));
         }
         candidates.push(format!("/tmp/.{name}"));
         // For a sandbox that can write only its home: relative paths are below the home.
@@ -164,10 +164,14 @@ async fn remove(session: &Session, path: &str) {
             Ok(()) => return,
             Err(error) => tracing::debug!(
                 error = crate::chain(&error),
-                "an execution's directory is not removed yet"
+                "the directory of an execution is not removed yet"
             ),
         }
         tokio::time::sleep(REMOVAL_INTERVAL).await;
     }
-    tracing::warn!(path, "an execution's directory was not removed; it goes with the sandbox");
+    tracing::warn!(
+        path,
+        "the directory of an execution was not removed; it is removed with the \
+                          sandbox"
+    );
 }

@@ -54,9 +54,9 @@ impl Engine {
             StagedCode::Ready(stage) => *stage,
             StagedCode::Blocked(result) => return Ok(*result),
         };
-        let CodeStage { policy, command, directory, teller, .. } = stage;
+        let CodeStage { policy, command, directory, result_builder, .. } = stage;
         let running = Running::spawn_keeping(Arc::clone(&self.core), policy, command, directory);
-        teller.tell(running.wait().await)
+        result_builder.complete(running.wait().await)
     }
 
     /// Runs code on this thread with captured output. An interruption ends every process of the
@@ -71,7 +71,7 @@ impl Engine {
     ) -> Result<ExecutionResult, CodeError> {
         let script = Script::new(&self.core.settings.code, code, language)?;
         match self.core.stage(&script, &with_time(policy, timeout))? {
-            StagedCode::Ready(stage) => stage.teller.tell(self.run_captured(
+            StagedCode::Ready(stage) => stage.result_builder.complete(self.run_captured(
                 &stage.policy,
                 &stage.command,
                 Vec::new(),
@@ -100,7 +100,7 @@ impl Engine {
         };
         match self.run_attached(&stage.policy, &stage.command, Vec::new()) {
             Ok(Attached { status, result }) => {
-                Ok(Attached { status, result: stage.teller.tell(Ok(result))? })
+                Ok(Attached { status, result: stage.result_builder.complete(Ok(result))? })
             }
             Err(error) => Err(error::for_script(error, &script)),
         }
@@ -109,11 +109,11 @@ impl Engine {
 
 fn with_time(policy: &Policy, timeout: Option<Duration>) -> Policy {
     let own = policy.limits.time.map(|time| time.duration());
-    policy.clone().time(time(timeout, own))
+    policy.clone().time(time_limit(timeout, own))
 }
 
 /// Returns the time limit of code: `asked`, or else the policy's limit, or else 30 seconds.
-fn time(asked: Option<Duration>, policy: Option<Duration>) -> Duration {
+fn time_limit(asked: Option<Duration>, policy: Option<Duration>) -> Duration {
     asked.or(policy).unwrap_or(DEFAULT_TIME)
 }
 
@@ -122,13 +122,13 @@ impl Core {
     fn stage(&self, script: &Script, policy: &Policy) -> Result<StagedCode, CodeError> {
         let lint = script.lint();
         let stage = CodeStage::new(&self.settings, policy, script, lint)?;
-        if !stage.teller.lint.blocks && !script.is_projects {
+        if !stage.result_builder.lint.blocks && !script.is_projects {
             return Ok(StagedCode::Ready(stage.into()));
         }
         let context = self.settle(&stage.policy, &self.settings.container)?;
         script.check(context.plan.backend)?;
-        Ok(match stage.teller.lint.blocks {
-            true => StagedCode::Blocked(stage.teller.refuse(&context).into()),
+        Ok(match stage.result_builder.lint.blocks {
+            true => StagedCode::Blocked(stage.result_builder.refuse(&context).into()),
             false => StagedCode::Ready(stage.into()),
         })
     }

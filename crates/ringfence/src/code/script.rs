@@ -102,22 +102,22 @@ pub(crate) struct LintResult {
 
 impl LintResult {
     /// Adds the findings to a result.
-    pub(crate) fn tell(self, mut result: ExecutionResult) -> ExecutionResult {
+    pub(crate) fn complete(self, mut result: ExecutionResult) -> ExecutionResult {
         result.meta.note = self.note;
         result.meta.blocked_imports = self.found;
         result
     }
 
     /// Returns the message that says why the code was not run.
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn refusal_message(&self) -> String {
         let lines: String = self.found.iter().map(|found| format!("  {found}\n")).collect();
         format!("the code was not run, for the lint of imports found:\n{lines}  {LINT_NOTE}\n")
     }
 
     /// Turns a result into one that says that the code was not run.
     pub(crate) fn refuse(self, mut result: ExecutionResult) -> ExecutionResult {
-        result.stderr = self.words();
+        result.stderr = self.refusal_message();
         result.meta.not_run = Some(NotRunReason::BlockedImports);
-        self.tell(ExecutionResult { ok: false, exit_code: None, signal: None, ..result })
+        self.complete(ExecutionResult { ok: false, exit_code: None, signal: None, ..result })
     }
 }

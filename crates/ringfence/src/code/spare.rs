@@ -10,7 +10,7 @@ use super::script::Script;
 use super::warm::INTERPRETER_SCRIPT;
 use super::{CodeError, error};
 use crate::host_paths::untrusted;
-use crate::session::{Captured, Execution, Input};
+use crate::session::{CapturedCommand, CommandInput, Execution};
 use crate::{Sandbox, SessionError, Stream};
 
 /// Longest time that the interpreter may take to import its modules.
@@ -52,7 +52,7 @@ impl Sandbox {
         self.files()
             .write(&place.file(&interpreter), INTERPRETER_SCRIPT.as_bytes().to_vec())
             .await?;
-        let exec = place.exec(&interpreter).input(Input::Piped);
+        let exec = place.exec(&interpreter).input(CommandInput::Piped);
         let execution =
             self.exec(&exec).await.map_err(|error| error::for_script(error, &interpreter))?;
         let mut spare = SpareInterpreter {
@@ -62,10 +62,8 @@ impl Sandbox {
             not_imported: Vec::new(),
             place,
         };
-        let late = || CodeError::NotWaiting {
-            why: "it does not come to an end with its imports".to_owned(),
-        };
-        timeout(IMPORT_TIMEOUT, spare.greet()).await.unwrap_or_else(|_| Err(late()))?;
+        let late = || CodeError::NotWaiting { why: "its imports did not end in time".to_owned() };
+        timeout(IMPORT_TIMEOUT, spare.send_modules()).await.unwrap_or_else(|_| Err(late()))?;
         Ok(spare)
     }
 }
@@ -102,21 +100,22 @@ impl SpareInterpreter {
         if given.await.is_err() {
             return sandbox.execute_code(code, &interpreter.name, timeout).await;
         }
-        let captured =
-            execution.capture_within(sandbox.most_output(), sandbox.time_for_code(timeout)).await;
+        let captured = execution
+            .capture_within(sandbox.max_output_bytes(), sandbox.time_for_code(timeout))
+            .await;
         place.remove().await;
-        let Captured { ended, stdout, stderr, dropped } =
+        let CapturedCommand { ended, stdout, stderr, dropped } =
             captured.map_err(|error| error::for_script(error, &script))?;
         let duration = begun.elapsed().as_secs_f64();
         let mut result =
             ExecutionResult { stdout, stderr, dropped, duration, ..before.result(ended) };
         result.meta.warm = true;
-        Ok(lint.tell(result))
+        Ok(lint.complete(result))
     }
 
     /// Sends the list of modules to import, and waits for the message that the interpreter is
     /// ready.
-    async fn greet(&mut self) -> Result<(), CodeError> {
+    async fn send_modules(&mut self) -> Result<(), CodeError> {
         let preload = format!("{}\n", self.sandbox.code().preload_line());
         let told = self.execution.input().write(preload.as_bytes()).await;
         let (mut words, mut errors) = (Vec::new(), Vec::new());
@@ -124,10 +123,10 @@ impl SpareInterpreter {
             match self.execution.next().await.transpose()? {
                 Some(chunk) if chunk.stream == Stream::Stderr => errors.extend(chunk.bytes),
                 Some(chunk) => words.extend(chunk.bytes),
-                None => return Err(self.gone(told, &errors)),
+                None => return Err(self.start_error(told, &errors)),
             }
             if words.len() + errors.len() > MAX_READY_BYTES + 1 {
-                return Err(CodeError::NotWaiting { why: "it says too much".to_owned() });
+                return Err(CodeError::NotWaiting { why: "its output is too long".to_owned() });
             }
         }
         let text =
@@ -137,12 +136,12 @@ impl SpareInterpreter {
                 self.not_imported = failures.lines().skip(1).map(untrusted::printable).collect();
                 Ok(())
             }
-            None => Err(CodeError::NotWaiting { why: "it says what makes no sense".to_owned() }),
+            None => Err(CodeError::NotWaiting { why: "its output is invalid".to_owned() }),
         }
     }
 
     /// Returns the error for an interpreter that ended before it was ready for code.
-    fn gone(&self, told: Result<(), SessionError>, errors: &[u8]) -> CodeError {
+    fn start_error(&self, told: Result<(), SessionError>, errors: &[u8]) -> CodeError {
         let how = match self.execution.ended() {
             Ok(ended) => match (ended.exit_code, ended.signal) {
                 (Some(code), _) => format!("exited with {code}"),

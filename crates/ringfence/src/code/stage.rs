@@ -34,7 +34,7 @@ pub(super) struct CodeStage {
     pub(super) file: PathBuf,
     /// Directory that is removed with all files that the code wrote there.
     pub(super) directory: PrivateDirectory,
-    pub(super) teller: ResultBuilder,
+    pub(super) result_builder: ResultBuilder,
 }
 
 impl CodeStage {
@@ -44,7 +44,7 @@ impl CodeStage {
         script: &Script,
         lint: LintResult,
     ) -> Result<CodeStage, CodeError> {
-        let teller = ResultBuilder::new(script.clone(), lint, policy.sha256());
+        let result_builder = ResultBuilder::new(script.clone(), lint, policy.sha256());
         let failed = |source| CodeError::Stage { source };
         let directory = PrivateDirectory::create(settings.host.user_id).map_err(failed)?;
         // Resolve links first, because the same paths are used inside the sandbox.
@@ -71,7 +71,7 @@ impl CodeStage {
             Some(work)
         };
         let command = command(script, file.clone(), start);
-        Ok(CodeStage { policy, command, file, directory, teller })
+        Ok(CodeStage { policy, command, file, directory, result_builder })
     }
 }
 
@@ -96,13 +96,13 @@ impl ResultBuilder {
         ResultBuilder { script, lint, policy_sha256 }
     }
 
-    pub(super) fn tell(
+    pub(super) fn complete(
         self,
         outcome: Result<ExecutionResult, RunError>,
     ) -> Result<ExecutionResult, CodeError> {
         let mut result = outcome.map_err(|error| error::for_script(error, &self.script))?;
         result.meta.policy_sha256 = self.policy_sha256;
-        Ok(self.lint.tell(result))
+        Ok(self.lint.complete(result))
     }
 
     /// Returns the result of code that is not run; its metadata describes the plan that would have

@@ -115,7 +115,7 @@ pub(super) struct CellLimits {
 pub struct Cell {
     turn: Option<Box<CellTurn>>,
     /// Events of a cell that is not run.
-    said: VecDeque<CellEvent>,
+    output: VecDeque<CellEvent>,
     runtime: Handle,
 }
 
@@ -134,25 +134,25 @@ pub struct CellOutcome {
     /// Error that the cell failed with.
     pub error: Option<RaisedError>,
     /// Amount of output and results that was left out.
-    pub left: OmittedOutput,
+    pub omitted: OmittedOutput,
 }
 
 impl Cell {
     pub(super) fn new(turn: CellTurn) -> Cell {
-        Cell { turn: Some(Box::new(turn)), said: VecDeque::new(), runtime: Handle::current() }
+        Cell { turn: Some(Box::new(turn)), output: VecDeque::new(), runtime: Handle::current() }
     }
 
     /// Returns a cell that is not run and reports the error `raised`.
     pub(super) fn refused(raised: RaisedError) -> Cell {
-        let said = [CellEvent::Error(raised), CellEvent::Ended(OmittedOutput::default())].into();
-        Cell { turn: None, said, runtime: Handle::current() }
+        let output = [CellEvent::Error(raised), CellEvent::Ended(OmittedOutput::default())].into();
+        Cell { turn: None, output, runtime: Handle::current() }
     }
 
     /// Returns the next event. Returns `None` when the cell is over, or after an error, which means
     /// that the context has ended. Dropping the future loses no event. A cell whose events are not
     /// taken blocks when the buffers between it and the caller are full.
     pub async fn next(&mut self) -> Option<Result<CellEvent, ContextError>> {
-        let Some(turn) = &mut self.turn else { return self.said.pop_front().map(Ok) };
+        let Some(turn) = &mut self.turn else { return self.output.pop_front().map(Ok) };
         let event = turn.next().await;
         if matches!(event, Ok(CellEvent::Ended(_)) | Err(_)) {
             self.turn = None;
@@ -170,7 +170,7 @@ impl Cell {
                 CellEvent::Stderr(text) => outcome.stderr.push_str(&text),
                 CellEvent::Result(shown) => outcome.results.push(shown),
                 CellEvent::Error(raised) => outcome.error = Some(raised),
-                CellEvent::Ended(left) => outcome.left = left,
+                CellEvent::Ended(omitted) => outcome.omitted = omitted,
             }
         }
         Ok(outcome)
@@ -213,21 +213,21 @@ pub(super) struct CellTurn {
 #[derive(Debug)]
 struct CellOutput {
     text: TextDecoder,
-    room: u64,
-    left: u64,
+    bytes_left: u64,
+    omitted: u64,
     is_over: bool,
 }
 
 impl CellOutput {
-    fn new(room: u64) -> CellOutput {
-        CellOutput { text: TextDecoder::default(), room, left: 0, is_over: false }
+    fn new(bytes_left: u64) -> CellOutput {
+        CellOutput { text: TextDecoder::default(), bytes_left, omitted: 0, is_over: false }
     }
 
     /// Takes bytes of the stream, and returns the text to report.
     fn take(&mut self, mut bytes: Vec<u8>) -> String {
-        let fits = usize::try_from(self.room).unwrap_or(usize::MAX).min(bytes.len());
-        self.left += (bytes.len() - fits) as u64;
-        self.room -= fits as u64;
+        let fits = usize::try_from(self.bytes_left).unwrap_or(usize::MAX).min(bytes.len());
+        self.omitted += (bytes.len() - fits) as u64;
+        self.bytes_left -= fits as u64;
         bytes.truncate(fits);
         self.text.push(bytes)
     }
@@ -265,7 +265,7 @@ impl CellTurn {
         // A longer write is not atomic (pipe(7)): it can be cut short if this process ends.
         let is_long = request.len() > PIPE_BUF;
         if let Some(noted) = noted {
-            noted.tells(&process.mark, number, is_long)?;
+            noted.record_cells(&process.mark, number, is_long)?;
         }
         process.cells = number;
         life.phase.send_replace(CellPhase::Told);
@@ -291,7 +291,7 @@ impl CellTurn {
     async fn next(&mut self) -> Result<CellEvent, ContextError> {
         loop {
             if self.stdout.is_over && self.stderr.is_over {
-                return Ok(self.rest());
+                return Ok(self.remaining_event());
             }
             let LifeState::Alive(process) = &mut *self.state else {
                 return Err(ContextError::Ended {
@@ -300,7 +300,7 @@ impl CellTurn {
                 });
             };
             let late = [self.last_words_by, self.deadline].into_iter().flatten().min();
-            let said = async {
+            let output = async {
                 match late {
                     Some(at) => timeout_at(at, process.next()).await.ok(),
                     None => Some(process.next().await),
@@ -308,23 +308,23 @@ impl CellTurn {
             };
             // Read messages while the request is written, because a process that blocks on its
             // output takes no input.
-            let said = match &mut self.telling {
-                None => said.await,
+            let output = match &mut self.telling {
+                None => output.await,
                 Some(telling) => tokio::select! {
                     biased;
                     told = telling => {
-                        self.is_told(told);
+                        self.record_write(told);
                         continue;
                     }
-                    said = said => said,
+                    output = output => output,
                 },
             };
-            let said = match said {
-                Some(Ok(said)) => said,
+            let output = match output {
+                Some(Ok(output)) => output,
                 Some(Err(failure)) => return Err(self.fail(failure)),
-                None => return Err(self.late()),
+                None => return Err(self.timeout_error()),
             };
-            if let Some(event) = self.hear(said)? {
+            if let Some(event) = self.handle_output(output)? {
                 return Ok(event);
             }
         }
@@ -332,7 +332,7 @@ impl CellTurn {
 
     /// Records that the request was written, or that the write failed. If the write failed, either
     /// the process has ended, and its stream says how, or the process must be ended.
-    fn is_told(&mut self, told: Result<(), SessionError>) {
+    fn record_write(&mut self, told: Result<(), SessionError>) {
         self.telling = None;
         self.untold = told.err();
         self.last_words_by = self.untold.as_ref().map(|_| Instant::now() + END_TIMEOUT);
@@ -340,15 +340,15 @@ impl CellTurn {
             (&self.half_told, &self.untold, &*self.state)
         {
             // If this fails, the cell counts as half sent, and the context ends too early.
-            let _ = noted.tells(&process.mark, self.number, false);
+            let _ = noted.record_cells(&process.mark, self.number, false);
         }
     }
 
     /// Converts a message or output of the process into an event of the cell, if there is one.
-    fn hear(&mut self, said: HarnessOutput) -> Result<Option<CellEvent>, ContextError> {
+    fn handle_output(&mut self, output: HarnessOutput) -> Result<Option<CellEvent>, ContextError> {
         let told =
             |text: String, event: fn(String) -> CellEvent| (!text.is_empty()).then(|| event(text));
-        Ok(match said {
+        Ok(match output {
             HarnessOutput::Text(Stream::Stderr, bytes) => {
                 told(self.stderr.take(bytes), CellEvent::Stderr)
             }
@@ -395,7 +395,7 @@ impl CellTurn {
     }
 
     /// Returns the remaining events, after both streams came to the cell's end.
-    fn rest(&mut self) -> CellEvent {
+    fn remaining_event(&mut self) -> CellEvent {
         let stdout = self.stdout.text.finish();
         if !stdout.is_empty() {
             return CellEvent::Stdout(stdout);
@@ -406,8 +406,8 @@ impl CellTurn {
         }
         self.life.phase.send_replace(CellPhase::Idle);
         CellEvent::Ended(OmittedOutput {
-            stdout: self.stdout.left,
-            stderr: self.stderr.left,
+            stdout: self.stdout.omitted,
+            stderr: self.stderr.omitted,
             results: self.refused_results,
         })
     }
@@ -421,16 +421,18 @@ impl CellTurn {
                 (how.clone(), ContextError::Ended { id, how })
             }
             HarnessFailure::Nonsense(why) => (
-                "its harness said what makes no sense".to_owned(),
+                "the output of its harness is invalid".to_owned(),
                 ContextError::Nonsense { id, why },
             ),
-            HarnessFailure::Session(error) => ("it was lost sight of".to_owned(), error.into()),
+            HarnessFailure::Session(error) => {
+                ("the connection to it was lost".to_owned(), error.into())
+            }
         };
         self.end(how);
         error
     }
 
-    fn late(&mut self) -> ContextError {
+    fn timeout_error(&mut self) -> ContextError {
         match (self.untold.take(), self.time) {
             (Some(error), _) => self.fail(HarnessFailure::Session(error)),
             (None, Some(time))
@@ -454,13 +456,13 @@ impl CellTurn {
     /// Interrupts the cell, and ends the process if the cell does not end.
     async fn give_up(mut self: Box<Self>) {
         let input = self.life.input.clone();
-        if let Err(how) = in_time(&input, Duration::ZERO, self.insist()).await {
+        if let Err(how) = in_time(&input, Duration::ZERO, self.interrupt_until_ended()).await {
             self.end(how);
         }
     }
 
     /// Interrupts the cell until it ends.
-    async fn insist(&mut self) {
+    async fn interrupt_until_ended(&mut self) {
         let (input, phase) = (self.life.input.clone(), self.life.phase.subscribe());
         let mut again = interval(INTERRUPT_INTERVAL);
         again.set_missed_tick_behavior(MissedTickBehavior::Delay);

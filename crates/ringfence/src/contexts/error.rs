@@ -56,7 +56,7 @@ pub enum ContextError {
         time: Duration,
     },
     /// The harness sent a message that cannot be read, so the context was ended.
-    #[error("the context `{id}` was ended: what its harness says makes no sense: {why}")]
+    #[error("the context `{id}` was ended: the output of its harness is invalid: {why}")]
     Nonsense {
         /// Id of the context.
         id: String,
@@ -76,7 +76,7 @@ pub enum ContextError {
         name: Name,
     },
     /// The note that lets a context outlive its process could not be written.
-    #[error("cannot write down a context, so that it outlives this process")]
+    #[error("cannot write the note of a context")]
     Unwritten(#[from] io::Error),
     /// The sandbox is gone, or the notes of its contexts cannot be read.
     #[error(transparent)]
@@ -120,7 +120,7 @@ impl ContextError {
     /// Returns the next things to do.
     pub fn hints(&self) -> Vec<String> {
         let hint = match self {
-            ContextError::Absent { .. } => "list those that there are, or make one",
+            ContextError::Absent { .. } => "list the contexts of the sandbox, or create one",
             ContextError::Stateless { .. } => {
                 "run its code without a context: `ringfence code --language L FILE`"
             }
@@ -128,12 +128,12 @@ impl ContextError {
             ContextError::Ended { .. }
             | ContextError::TimedOut { .. }
             | ContextError::Nonsense { .. } => {
-                "restart it, as a cell that names no context does by itself; what its variables \
-                 held is lost"
+                "restart it; a cell that names no context does that by itself. The values of its \
+                 variables are lost"
             }
-            ContextError::NotReady { .. } => "`ringfence logs NAME` may tell what it waits for",
+            ContextError::NotReady { .. } => "`ringfence logs NAME` may show what it waits for",
             ContextError::Held { .. } => "end that process, or have it run the code",
-            ContextError::Unwritten(_) => "look at the disk of ~/.local/state/ringfence: df -h",
+            ContextError::Unwritten(_) => "check the disk of ~/.local/state/ringfence: df -h",
             ContextError::Unsound { .. } => return Vec::new(),
             ContextError::Directory(error) => return vec![error.hint()],
             ContextError::Code(error) => return error.hints(),

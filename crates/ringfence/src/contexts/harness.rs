@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use ringfence_core::settings::Language;
 
-use crate::session::{Exec, Input};
+use crate::session::{CommandInput, Exec};
 
 /// A program in the sandbox that keeps an interpreter's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl Harness {
     /// Returns the command that starts the harness.
     pub(super) fn exec(self, language: &Language) -> Exec {
         let (program, arguments) = language.command();
-        let exec = Exec::new(program).input(Input::Piped).leaving_nothing();
+        let exec = Exec::new(program).input(CommandInput::Piped).leaving_nothing();
         match self {
             Harness::Python => {
                 exec.arguments(arguments).argument("-c").argument(include_str!("harness.py"))
@@ -48,7 +48,7 @@ impl Harness {
     /// Returns the first text that the harness is sent. The mark is sent on its input only, because
     /// code that prints arguments or variables must not print the mark. Only the Python harness
     /// imports the modules in `preload`.
-    pub(super) fn greeting(self, mark: &str, preload: &str) -> String {
+    pub(super) fn first_input(self, mark: &str, preload: &str) -> String {
         match self {
             Harness::Python => format!("{mark}\0{preload}\0"),
             Harness::Javascript => format!("{mark}\0"),

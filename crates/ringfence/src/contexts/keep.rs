@@ -11,14 +11,14 @@ use super::cell::{CellPhase, LifeState, ProcessLife, in_time};
 use super::harness::Harness;
 use super::notes::{ContextNote, ContextNotes, NotedContext, ProcessTrace};
 use super::process::{HarnessFailure, HarnessProcess, IDLE_TIMEOUT};
-use super::{ContextError, ContextSlot, ContextUse, Contexts, unless_gone};
+use super::{ContextError, ContextSlot, ContextUse, Contexts, accept_ended};
 use crate::session::Session;
 use crate::{SandboxDirError, SessionError};
 
 /// Prefix of the tags of context processes.
 const PROCESS_TAG: &str = "ringfence-context-";
 /// Reason that is reported for a context whose process is not found again.
-const ENDED_ALONE: &str = "its process ended while nobody looked";
+const ENDED_ALONE: &str = "its process ended while no ringfence process watched it";
 
 /// Returns a tag that no other process has.
 pub(super) fn new_tag() -> String {
@@ -55,34 +55,37 @@ impl Contexts<'_> {
             })?;
         let left = notes.all().map_err(failed)?;
         let running = sandbox.session().processes().await?;
-        let is_noted = |process: &ListedProcess| left.iter().any(|note| is_its(process, note));
-        for stray in running.iter().filter(|process| is_ours(process) && !is_noted(process)) {
+        let is_noted =
+            |process: &ListedProcess| left.iter().any(|note| is_noted_process(process, note));
+        for stray in
+            running.iter().filter(|process| is_context_process(process) && !is_noted(process))
+        {
             // A stray process has no note, because its starter ended during the start.
-            unless_gone(sandbox.session().input(stray.pid).kill().await)?;
+            accept_ended(sandbox.session().input(stray.pid).kill().await)?;
         }
         let notes = Arc::new(notes);
         // Nothing fails from here on, because a second call would otherwise find the same contexts
         // again.
         for note in left {
-            let runs = running.iter().any(|process| is_its(process, &note));
-            self.take_up(note, runs, &notes);
+            let runs = running.iter().any(|process| is_noted_process(process, &note));
+            self.adopt_context(note, runs, &notes);
         }
         Ok(notes)
     }
 
     /// Makes a context of an earlier process one of this process. Callers that use the context wait
     /// until its process is found.
-    fn take_up(&self, note: ContextNote, runs: bool, notes: &Arc<ContextNotes>) {
+    fn adopt_context(&self, note: ContextNote, runs: bool, notes: &Arc<ContextNotes>) {
         let session = self.sandbox.session();
         let input = session.input(note.process.pid);
-        let (recipe, room) =
-            match (self.recipe(&note.language, note.directory.as_deref()), self.room()) {
-                (Ok(recipe), Ok(room)) => (recipe, room),
+        let (recipe, permit) =
+            match (self.recipe(&note.language, note.directory.as_deref()), self.acquire_permit()) {
+                (Ok(recipe), Ok(permit)) => (recipe, permit),
                 (Err(error), _) | (_, Err(error)) => {
                     tracing::warn!(
                         id = note.id,
                         error = crate::chain(&error),
-                        "a context cannot go on, and is removed"
+                        "a context cannot continue, and is removed"
                     );
                     let _ = notes.remove(&note.id); // the next process removes the note
                     if runs {
@@ -100,7 +103,7 @@ impl Contexts<'_> {
         let trace = note.process.clone();
         let noted = Some(Arc::new(NotedContext::new(Arc::clone(notes), note)));
         let life = ProcessLife { input, phase, state, why: OnceLock::new() };
-        let slot = self.slot(id, recipe, directory.as_deref(), life, room);
+        let slot = self.slot(id, recipe, directory.as_deref(), life, permit);
         let context = self.add(ContextSlot { used, noted, ..slot });
         if runs {
             // The task ends when `in_time` gives up, at the latest.
@@ -118,8 +121,10 @@ async fn find(
     life: Arc<ProcessLife>,
     mut state: OwnedMutexGuard<LifeState>,
 ) {
-    let found = match trace.is_half_told {
-        true => Err("it was told half of a cell when the process that kept it ended".to_owned()),
+    let found = match trace.is_partly_sent {
+        true => {
+            Err("it had received half of a cell when the process that kept it ended".to_owned())
+        }
         false => {
             match in_time(&life.input, IDLE_TIMEOUT, HarnessProcess::find(&session, harness, trace))
                 .await
@@ -131,10 +136,10 @@ async fn find(
                 }))) => Err(ENDED_ALONE.to_owned()),
                 Ok(Err(HarnessFailure::Ended(how))) => Err(how),
                 Ok(Err(HarnessFailure::Nonsense(why))) => {
-                    Err(format!("what its harness says makes no sense: {why}"))
+                    Err(format!("the output of its harness is invalid: {why}"))
                 }
                 Ok(Err(HarnessFailure::Session(error))) => {
-                    Err(format!("it was lost sight of: {}", crate::chain(&error)))
+                    Err(format!("the connection to it was lost: {}", crate::chain(&error)))
                 }
                 Err(how) => Err(how),
             }
@@ -152,12 +157,12 @@ async fn find(
 }
 
 /// Returns true if a process of a sandbox was started as a context that outlives its starter.
-fn is_ours(process: &ListedProcess) -> bool {
+fn is_context_process(process: &ListedProcess) -> bool {
     process.tag.as_deref().is_some_and(|tag| tag.starts_with(PROCESS_TAG))
 }
 
 /// Returns true if `process` is the process of the noted context. The process id is not enough,
 /// because another process may have it by now.
-fn is_its(process: &ListedProcess, note: &ContextNote) -> bool {
+fn is_noted_process(process: &ListedProcess, note: &ContextNote) -> bool {
     process.pid == note.process.pid && process.tag.as_deref() == Some(note.process.tag.as_str())
 }

@@ -60,18 +60,18 @@ pub(crate) struct KeptContexts {
     contexts: Mutex<Vec<CodeContext>>,
     /// Lock of the task that starts a usual context, so that a language gets only one.
     starting: tokio::sync::Mutex<()>,
-    room: Arc<Semaphore>,
+    semaphore: Arc<Semaphore>,
     /// Notes of the contexts, if these are to outlive this process.
     notes: OnceCell<Arc<ContextNotes>>,
 }
 
 impl Default for KeptContexts {
     fn default() -> KeptContexts {
-        let room = Arc::new(Semaphore::new(MAX_CONTEXTS));
+        let semaphore = Arc::new(Semaphore::new(MAX_CONTEXTS));
         KeptContexts {
             contexts: Mutex::default(),
             starting: Default::default(),
-            room,
+            semaphore,
             notes: OnceCell::new(),
         }
     }
@@ -116,7 +116,7 @@ impl Contexts<'_> {
     ) -> Result<CodeContext, ContextError> {
         let sandbox = self.sandbox;
         let recipe = self.recipe(language, directory)?;
-        let room = self.room()?;
+        let permit = self.acquire_permit()?;
         let id = crate::run::identity();
         let noted = sandbox.kept_contexts().notes.get().map(|notes| {
             let (id, language, directory) =
@@ -133,7 +133,7 @@ impl Contexts<'_> {
             Arc::new(NotedContext::new(Arc::clone(notes), note))
         });
         let life = start(&recipe, sandbox.session(), preload, noted.as_deref()).await?;
-        Ok(self.add(ContextSlot { used, noted, ..self.slot(id, recipe, directory, life, room) }))
+        Ok(self.add(ContextSlot { used, noted, ..self.slot(id, recipe, directory, life, permit) }))
     }
 
     /// Returns the description from which the process of a context is started.
@@ -154,9 +154,9 @@ impl Contexts<'_> {
         Ok(ContextRecipe::new(language, &script.language, harness, directory))
     }
 
-    fn room(&self) -> Result<OwnedSemaphorePermit, ContextError> {
-        let room = Arc::clone(&self.sandbox.kept_contexts().room).try_acquire_owned();
-        room.map_err(|_| ContextError::TooMany { limit: MAX_CONTEXTS })
+    fn acquire_permit(&self) -> Result<OwnedSemaphorePermit, ContextError> {
+        let permit = Arc::clone(&self.sandbox.kept_contexts().semaphore).try_acquire_owned();
+        permit.map_err(|_| ContextError::TooMany { limit: MAX_CONTEXTS })
     }
 
     fn slot(
@@ -165,7 +165,7 @@ impl Contexts<'_> {
         recipe: ContextRecipe,
         directory: Option<&str>,
         life: ProcessLife,
-        room: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
     ) -> ContextSlot {
         let sandbox = self.sandbox;
         let usual = || sandbox.manifest().workspace_inside.to_string_lossy().into_owned();
@@ -177,13 +177,13 @@ impl Contexts<'_> {
             session: sandbox.session().clone(),
             code: sandbox.code().clone(),
             bounds: CellLimits {
-                output: sandbox.most_output(),
+                output: sandbox.max_output_bytes(),
                 time: sandbox.manifest().limits.time.map(|time| time.duration()),
             },
             life: Mutex::new(Arc::new(life)),
             is_removed: Default::default(),
             noted: None,
-            _room: room,
+            _permit: permit,
         }
     }
 
@@ -233,7 +233,7 @@ impl Contexts<'_> {
         };
         let found = kept.all().iter().find(is_it).cloned();
         if let Some(context) = found {
-            match context.revive().await {
+            match context.restart_if_ended().await {
                 Err(ContextError::Absent { .. }) => {} // it was just removed
                 revived => return revived.map(|()| context),
             }
@@ -291,7 +291,7 @@ struct ContextSlot {
     is_removed: tokio::sync::Mutex<bool>,
     /// Note of the context, if the context is to outlive this process.
     noted: Option<Arc<NotedContext>>,
-    _room: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 /// Set of cells that a context runs.
@@ -337,7 +337,11 @@ impl CodeContext {
             .expect("the lint answers in any case");
         if lint.blocks {
             let (name, value) = ("BlockedImports".to_owned(), "the code was not run".to_owned());
-            return Ok(Cell::refused(RaisedError { name, value, traceback: lint.words() }));
+            return Ok(Cell::refused(RaisedError {
+                name,
+                value,
+                traceback: lint.refusal_message(),
+            }));
         }
         let request = |number| slot.recipe.harness.request(number, code, env);
         Ok(Cell::new(
@@ -359,7 +363,7 @@ impl CodeContext {
         if !runs {
             return Ok(());
         }
-        unless_gone(life.input.signal(INTERRUPT_SIGNAL).await)?;
+        accept_ended(life.input.signal(INTERRUPT_SIGNAL).await)?;
         // A shell that is just starting a program can miss the signal, as on a terminal. Therefore
         // send the signal again while the cell runs.
         let reminders = if self.0.recipe.harness == Harness::Bash { MAX_REMINDERS } else { 0 };
@@ -391,7 +395,7 @@ impl CodeContext {
     }
 
     /// Starts another process if the current one has ended.
-    async fn revive(&self) -> Result<(), ContextError> {
+    async fn restart_if_ended(&self) -> Result<(), ContextError> {
         let is_removed = self.0.is_removed.lock().await;
         if self.life().is_over() { self.renew(*is_removed).await } else { Ok(()) }
     }
@@ -423,7 +427,7 @@ async fn start(
     };
     let tag = keep::new_tag();
     let process = recipe.start(session, preload, Some(&tag)).await?;
-    match noted.begins(&process, tag) {
+    match noted.record_process(&process, tag) {
         Ok(()) => Ok(ProcessLife::new(process)),
         Err(error) => {
             process.end();
@@ -438,7 +442,7 @@ impl ProcessLife {
             return Ok(()); // another process may have its id by now
         }
         let _ = self.why.set(why.to_owned()); // the first reason counts
-        unless_gone(self.input.kill().await)?;
+        accept_ended(self.input.kill().await)?;
         // A cell that runs holds the lock, and sees the end of the process by itself.
         if let Ok(mut state) = self.state.try_lock() {
             *state = LifeState::Gone(why.to_owned());
@@ -448,7 +452,7 @@ impl ProcessLife {
 }
 
 /// Treats a process that has ended already as success.
-fn unless_gone(outcome: Result<(), SessionError>) -> Result<(), ContextError> {
+fn accept_ended(outcome: Result<(), SessionError>) -> Result<(), ContextError> {
     match outcome {
         Ok(()) | Err(SessionError::Refused { code: Code::NotFound, .. }) => Ok(()),
         Err(error) => Err(error.into()),
@@ -463,11 +467,12 @@ fn check(code: &str, env: &BTreeMap<String, String>) -> Result<(), ContextError>
             && name.bytes().next().is_some_and(|first| !first.is_ascii_digit())
     };
     if code.contains('\0') || env.values().any(|value| value.contains('\0')) {
-        return Err(ContextError::Unsound { why: "its code or a variable holds a NUL" });
+        return Err(ContextError::Unsound { why: "the code or a variable contains a NUL byte" });
     }
     if !env.keys().all(|name| is_name(name)) {
         return Err(ContextError::Unsound {
-            why: "a variable's name is made of A-Z, a-z, 0-9 and _, and no digit first",
+            why: "the name of a variable consists of A-Z, a-z, 0-9 and _, and does not begin with \
+                  a digit",
         });
     }
     Ok(())

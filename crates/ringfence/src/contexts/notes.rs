@@ -59,14 +59,15 @@ pub(super) struct ProcessTrace {
     /// Number of cells that the process was sent.
     pub(super) cells: u64,
     /// True if the last cell may have been sent only in part.
-    pub(super) is_half_told: bool,
+    #[serde(rename = "is_half_told")]
+    pub(super) is_partly_sent: bool,
 }
 
 impl ContextNotes {
-    /// Locks the notes of the sandbox whose directory is `room`. Returns an error of the
+    /// Locks the notes of the sandbox whose directory is `sandbox_dir`. Returns an error of the
     /// kind `WouldBlock` if another process has them.
-    pub(super) async fn take(room: &Path) -> io::Result<ContextNotes> {
-        let path = room.join(NOTES_DIRECTORY);
+    pub(super) async fn take(sandbox_dir: &Path) -> io::Result<ContextNotes> {
+        let path = sandbox_dir.join(NOTES_DIRECTORY);
         match std::fs::DirBuilder::new().mode(0o700).create(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
@@ -96,8 +97,8 @@ impl ContextNotes {
             match serde_json::from_slice(&text) {
                 Ok(note) => notes.push(note),
                 Err(error) => {
-                    tracing::warn!(path = %entry.path().display(), %error, "a note of a context is \
-                        of no use")
+                    tracing::warn!(path = %entry.path().display(), %error, "the note of a context \
+                                                                            cannot be used")
                 }
             }
         }
@@ -141,21 +142,26 @@ impl NotedContext {
     }
 
     /// Records the process that runs the context from now on.
-    pub(super) fn begins(&self, process: &HarnessProcess, tag: String) -> io::Result<()> {
+    pub(super) fn record_process(&self, process: &HarnessProcess, tag: String) -> io::Result<()> {
         let mut note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
         let (pid, mark) = (process.execution.pid(), process.mark.clone());
-        note.process = ProcessTrace { pid, tag, mark, cells: process.cells, is_half_told: false };
+        note.process = ProcessTrace { pid, tag, mark, cells: process.cells, is_partly_sent: false };
         self.notes.write(&note)
     }
 
     /// Records the number of cells that the process with `mark` was sent, and whether the last may
     /// be sent only in part.
-    pub(super) fn tells(&self, mark: &str, cells: u64, is_half_told: bool) -> io::Result<()> {
+    pub(super) fn record_cells(
+        &self,
+        mark: &str,
+        cells: u64,
+        is_partly_sent: bool,
+    ) -> io::Result<()> {
         let mut note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
         if note.process.mark != mark {
             return Ok(()); // another process has replaced it
         }
-        (note.process.cells, note.process.is_half_told) = (cells, is_half_told);
+        (note.process.cells, note.process.is_partly_sent) = (cells, is_partly_sent);
         self.notes.write(&note)
     }
 
@@ -176,7 +182,7 @@ mod tests {
             tag: "tag".to_owned(),
             mark: "mark".to_owned(),
             cells: 0,
-            is_half_told: false,
+            is_partly_sent: false,
         };
         let started = Timestamp::from_second(second).unwrap();
         let (id, language) = (id.to_owned(), "python".to_owned());
@@ -185,22 +191,22 @@ mod tests {
 
     #[tokio::test]
     async fn notes_are_found_by_the_next_process_and_by_one_at_a_time() {
-        let room = tempfile::tempdir().unwrap();
-        let notes = Arc::new(ContextNotes::take(room.path()).await.unwrap());
+        let sandbox_dir = tempfile::tempdir().unwrap();
+        let notes = Arc::new(ContextNotes::take(sandbox_dir.path()).await.unwrap());
         let (first, second) = (note("b", 1), note("a", 2));
         notes.write(&second).unwrap();
         notes.write(&first).unwrap();
         let noted = NotedContext::new(Arc::clone(&notes), first.clone());
-        noted.tells("mark", 3, true).unwrap();
-        noted.tells("an earlier one's", 9, false).unwrap();
-        fs_err::write(room.path().join("contexts/.c"), "{").unwrap();
-        fs_err::write(room.path().join("contexts/d.json"), "{").unwrap();
-        let held = ContextNotes::take(room.path()).await.unwrap_err();
+        noted.record_cells("mark", 3, true).unwrap();
+        noted.record_cells("an earlier one's", 9, false).unwrap();
+        fs_err::write(sandbox_dir.path().join("contexts/.c"), "{").unwrap();
+        fs_err::write(sandbox_dir.path().join("contexts/d.json"), "{").unwrap();
+        let held = ContextNotes::take(sandbox_dir.path()).await.unwrap_err();
         assert_eq!(held.kind(), io::ErrorKind::WouldBlock);
         drop((noted, notes));
-        let notes = ContextNotes::take(room.path()).await.unwrap();
+        let notes = ContextNotes::take(sandbox_dir.path()).await.unwrap();
         let mut found = notes.all().unwrap();
-        assert_eq!((found[0].process.cells, found[0].process.is_half_told), (3, true));
+        assert_eq!((found[0].process.cells, found[0].process.is_partly_sent), (3, true));
         found[0].process = first.process.clone();
         assert_eq!(found, [first, second]);
         notes.remove("a").unwrap();

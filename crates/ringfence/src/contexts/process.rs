@@ -12,7 +12,7 @@ use super::event::{HarnessMessage, MessageKind};
 use super::harness::Harness;
 use super::notes::ProcessTrace;
 use super::separate::{StreamPart, StreamSeparator};
-use crate::session::{Ended, Exec, Execution, Session};
+use crate::session::{CommandEnd, Exec, Execution, Session};
 use crate::{CodeError, SessionError, Stream};
 
 /// Longest time that an interpreter may take to get ready.
@@ -60,19 +60,19 @@ impl ContextRecipe {
             error => error.into(),
         })?;
         let mut process = HarnessProcess::new(self.harness, execution, crate::run::identity());
-        let ready = timeout(START_TIMEOUT, process.greet(preload)).await;
+        let ready = timeout(START_TIMEOUT, process.begin_harness(preload)).await;
         let refused = |why: String| ContextError::NotReady { language: self.name.clone(), why };
         match ready {
             Ok(Ok(())) => {
                 if tag.is_some() {
-                    process.execution.let_run();
+                    process.execution.disown();
                 }
                 Ok(process)
             }
             Ok(Err(HarnessFailure::Ended(how))) => Err(refused(how)),
             Ok(Err(HarnessFailure::Nonsense(why))) => Err(refused(why)),
             Ok(Err(HarnessFailure::Session(error))) => Err(error.into()),
-            Err(_) => Err(refused(format!("it said nothing for {} s", START_TIMEOUT.as_secs()))),
+            Err(_) => Err(refused(format!("it did not answer for {} s", START_TIMEOUT.as_secs()))),
         }
     }
 }
@@ -134,7 +134,7 @@ impl HarnessProcess {
         let (mut stdout, mut stderr) = (false, false);
         while !(stdout && stderr) {
             tokio::select! {
-                part = process.part() => {
+                part = process.next_part() => {
                     let (stream, part) = part?;
                     // Of a message that began before this process listened, only the last part may
                     // arrive.
@@ -163,9 +163,9 @@ impl HarnessProcess {
         self.execution.own();
     }
 
-    async fn greet(&mut self, preload: &str) -> Result<(), HarnessFailure> {
-        let greeting = self.harness.greeting(&self.mark, preload);
-        let told = self.execution.input().write(greeting.as_bytes()).await;
+    async fn begin_harness(&mut self, preload: &str) -> Result<(), HarnessFailure> {
+        let first_input = self.harness.first_input(&self.mark, preload);
+        let told = self.execution.input().write(first_input.as_bytes()).await;
         let (mut stdout, mut stderr, mut words) = (false, false, Vec::new());
         while !(stdout && stderr) {
             match self.next().await {
@@ -175,7 +175,7 @@ impl HarnessProcess {
                 Ok(HarnessOutput::Message(_, HarnessMessage::Ready, _)) => stdout = true,
                 Ok(HarnessOutput::Message(..) | HarnessOutput::Unreadable) => {
                     return Err(HarnessFailure::Nonsense(
-                        "it begins before it is asked to".to_owned(),
+                        "it begins before it received a request".to_owned(),
                     ));
                 }
                 Ok(HarnessOutput::Text(_, text)) => {
@@ -186,7 +186,7 @@ impl HarnessProcess {
                     let words = crate::host_paths::untrusted::printable(
                         String::from_utf8_lossy(&words).trim(),
                     );
-                    return Err(HarnessFailure::Ended(format!("{how}; its last words: {words}")));
+                    return Err(HarnessFailure::Ended(format!("{how}; its last output: {words}")));
                 }
                 Err(failure) => return Err(failure),
             }
@@ -196,7 +196,7 @@ impl HarnessProcess {
 
     /// Returns the next output or message. Dropping the future loses nothing.
     pub(super) async fn next(&mut self) -> Result<HarnessOutput, HarnessFailure> {
-        Ok(match self.part().await? {
+        Ok(match self.next_part().await? {
             (stream, StreamPart::Text(text)) => HarnessOutput::Text(stream, text),
             (stream, StreamPart::Message(message)) => match serde_json::from_slice(&message) {
                 Ok(parsed) => HarnessOutput::Message(stream, parsed, message.len()),
@@ -208,7 +208,7 @@ impl HarnessProcess {
         })
     }
 
-    async fn part(&mut self) -> Result<(Stream, StreamPart), HarnessFailure> {
+    async fn next_part(&mut self) -> Result<(Stream, StreamPart), HarnessFailure> {
         loop {
             for (stream, separator) in
                 [(Stream::Stdout, &mut self.stdout), (Stream::Stderr, &mut self.stderr)]
@@ -230,7 +230,7 @@ impl HarnessProcess {
                         .execution
                         .ended()
                         .map_or_else(HarnessFailure::Session, |ended| {
-                            HarnessFailure::Ended(how(ended))
+                            HarnessFailure::Ended(describe_end(ended))
                         }));
                 }
             }
@@ -246,7 +246,7 @@ fn unused_number() -> u64 {
     (1 << 32) + u64::from(u32::from_ne_bytes(bytes))
 }
 
-fn how(ended: Ended) -> String {
+fn describe_end(ended: CommandEnd) -> String {
     match (ended.exit_code, ended.signal) {
         (Some(code), _) => format!("its process exited with {code}"),
         (None, Some(signal)) => format!("its process was ended by signal {signal}"),

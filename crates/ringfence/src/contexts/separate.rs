@@ -59,7 +59,7 @@ impl StreamSeparator {
     pub(super) fn next(&mut self) -> Result<Option<StreamPart>, &'static str> {
         loop {
             let length = match self.find() {
-                MarkPosition::At(0) => match self.piece()? {
+                MarkPosition::At(0) => match self.take_piece()? {
                     None => return Ok(None),
                     Some(false) => continue,
                     Some(true) => {
@@ -91,7 +91,7 @@ impl StreamSeparator {
 
     /// Takes the piece that `rest` begins with. Returns whether the piece was the last of its
     /// message, or `None` if the piece is incomplete.
-    fn piece(&mut self) -> Result<Option<bool>, &'static str> {
+    fn take_piece(&mut self) -> Result<Option<bool>, &'static str> {
         let Some(head) = self.rest.get(self.mark.len()..self.mark.len() + PIECE_HEAD_BYTES) else {
             return Ok(None);
         };
@@ -105,7 +105,7 @@ impl StreamSeparator {
             .and_then(|digits| usize::from_str_radix(digits, 16).ok());
         let length = digits
             .filter(|length| *length <= MAX_PIECE_BYTES)
-            .ok_or("a piece of a message has no sound length")?;
+            .ok_or("a piece of a message has an invalid length")?;
         let start = self.mark.len() + PIECE_HEAD_BYTES;
         let Some(piece) = self.rest.get(start..start + length) else { return Ok(None) };
         if self.message.len() + length > MAX_MESSAGE_BYTES {
@@ -216,8 +216,8 @@ mod tests {
                 format!("\x1e{MARK}?0000"),
                 "a piece of a message is neither its last nor followed by one",
             ),
-            (format!("\x1e{MARK}.zzzz"), "a piece of a message has no sound length"),
-            (format!("\x1e{MARK}.ffff"), "a piece of a message has no sound length"),
+            (format!("\x1e{MARK}.zzzz"), "a piece of a message has an invalid length"),
+            (format!("\x1e{MARK}.ffff"), "a piece of a message has an invalid length"),
         ] {
             assert_eq!(parts(&stream, 3), Err(why));
         }

@@ -157,7 +157,7 @@ impl ExecutionLine {
             CellEvent::Ended(left) if left.is_nothing() => ExecutionLine::EndOfExecution,
             CellEvent::Ended(left) => {
                 return vec![
-                    ExecutionLine::Stderr { text: missing(left), timestamp },
+                    ExecutionLine::Stderr { text: describe_omitted(left), timestamp },
                     ExecutionLine::EndOfExecution,
                 ];
             }
@@ -182,7 +182,7 @@ impl ExecutionLine {
     }
 }
 
-fn missing(left: OmittedOutput) -> String {
+fn describe_omitted(left: OmittedOutput) -> String {
     let OmittedOutput { stdout, stderr, results } = left;
     format!(
         "\nringfence: {stdout} bytes of output, {stderr} bytes of errors and {results} results \

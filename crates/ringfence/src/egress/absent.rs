@@ -48,7 +48,10 @@ pub(crate) enum GateSource {
 }
 
 impl Core {
-    pub(crate) fn seal(&self, _plan: &Plan) -> Result<Option<LoadedCredentials>, RunError> {
+    pub(crate) fn load_credentials(
+        &self,
+        _plan: &Plan,
+    ) -> Result<Option<LoadedCredentials>, RunError> {
         Ok(None)
     }
 

@@ -78,7 +78,7 @@ pub enum ChangeError {
         length: usize,
     },
     /// The process that holds the gate does not answer. The old or the new rules may be in force.
-    #[error("cannot reach whoever holds the gate of the sandbox `{name}`")]
+    #[error("cannot reach the process that holds the gate of the sandbox `{name}`")]
     Unreachable {
         /// Name of the sandbox.
         name: Name,
@@ -86,7 +86,7 @@ pub enum ChangeError {
         source: io::Error,
     },
     /// The process that holds the gate could not apply the rules. The old rules are in force.
-    #[error("the rules of the sandbox `{name}` are not changed: {why}")]
+    #[error("cannot change the rules of the sandbox `{name}`: {why}")]
     Refused {
         /// Name of the sandbox.
         name: Name,
@@ -113,17 +113,17 @@ impl ChangeError {
             ChangeError::Directory(error) => vec![error.hint()],
             ChangeError::NoGate { name, .. } => {
                 vec![format!(
-                    "make it anew with a gate: ringfence up {name} --replace --allow HOST"
+                    "replace it by one with a gate: ringfence up {name} --replace --allow HOST"
                 )]
             }
             ChangeError::ProxyContainer { name } => {
                 vec![format!(
-                    "make it anew with other hosts: ringfence up {name} --replace --proxy --allow \
-                     HOST"
+                    "replace it by one with other hosts: ringfence up {name} --replace --proxy \
+                     --allow HOST"
                 )]
             }
             ChangeError::Fixed { name, key } => {
-                vec![format!("make it anew with another {key}: ringfence up {name} --replace")]
+                vec![format!("replace it by one with another {key}: ringfence up {name} --replace")]
             }
             ChangeError::TooLong { .. } => {
                 vec!["write fewer rules: *.example.org stands for many hosts".to_owned()]
@@ -131,11 +131,11 @@ impl ChangeError {
             ChangeError::Unreachable { name, .. } => vec![
                 "ask again".to_owned(),
                 format!(
-                    "or make it anew, if an earlier ringfence started it: ringfence up {name} \
+                    "or replace it, if an earlier ringfence started it: ringfence up {name} \
                      --replace"
                 ),
             ],
-            ChangeError::Refused { .. } => vec!["look at the disk: df -h".to_owned()],
+            ChangeError::Refused { .. } => vec!["check the disk: df -h".to_owned()],
         }
     }
 }
@@ -174,7 +174,7 @@ impl Sandbox {
         if order.len() > MAX_ORDER_BYTES {
             return Err(ChangeError::TooLong { name: name(), length: order.len() });
         }
-        let answered = timeout(ORDER_TIMEOUT, ask(&self.directory(), &order)).await;
+        let answered = timeout(ORDER_TIMEOUT, send_order(&self.directory(), &order)).await;
         let unreachable = |source| ChangeError::Unreachable { name: name(), source };
         let answer = answered
             .map_err(|_| unreachable(io::ErrorKind::TimedOut.into()))?
@@ -184,8 +184,8 @@ impl Sandbox {
 }
 
 /// Sends an order to the process that holds the gate, and waits for the answer.
-async fn ask(room: &Path, order: &[u8]) -> io::Result<Result<(), String>> {
-    let mut stream = UnixConnector::for_socket(room, ORDER_SOCKET)?.open().await?;
+async fn send_order(sandbox_dir: &Path, order: &[u8]) -> io::Result<Result<(), String>> {
+    let mut stream = UnixConnector::for_socket(sandbox_dir, ORDER_SOCKET)?.open().await?;
     stream.write_all(order).await?;
     let mut answer = String::new();
     BufReader::new(stream).take(MAX_ORDER_BYTES as u64).read_line(&mut answer).await?;
@@ -196,19 +196,23 @@ async fn ask(room: &Path, order: &[u8]) -> io::Result<Result<(), String>> {
 #[derive(Debug)]
 pub(super) struct RuleListener {
     listener: OwnedFd,
-    room: PathBuf,
+    sandbox_dir: PathBuf,
     /// Plan that the sandbox was started with.
     plan: Plan,
 }
 
 impl RuleListener {
     /// Listens in the directory of a sandbox that was started with `plan`.
-    pub(super) fn listen(room: PathBuf, plan: Plan) -> io::Result<RuleListener> {
-        Ok(RuleListener { listener: listen_in(&room, ORDER_SOCKET.as_ref())?, room, plan })
+    pub(super) fn listen(sandbox_dir: PathBuf, plan: Plan) -> io::Result<RuleListener> {
+        Ok(RuleListener {
+            listener: listen_in(&sandbox_dir, ORDER_SOCKET.as_ref())?,
+            sandbox_dir,
+            plan,
+        })
     }
 
     /// Carries out orders, one after the other, until the future is dropped.
-    pub(super) async fn obey(self, proxy: &Proxy) -> io::Result<()> {
+    pub(super) async fn carry_out_orders(self, proxy: &Proxy) -> io::Result<()> {
         let listener = UnixListener::from(self.listener.try_clone()?);
         listener.set_nonblocking(true)?;
         let listener = tokio::net::UnixListener::from_std(listener)?;
@@ -216,28 +220,28 @@ impl RuleListener {
             match listener.accept().await {
                 Ok((stream, _)) => {
                     // A client that takes too long, or has gone, is not waited for.
-                    let _ = timeout(ORDER_TIMEOUT, self.answer(stream, proxy)).await;
+                    let _ = timeout(ORDER_TIMEOUT, self.answer_order(stream, proxy)).await;
                 }
                 Err(_) => sleep(ACCEPT_RETRY_DELAY).await,
             }
         }
     }
 
-    async fn answer(&self, stream: UnixStream, proxy: &Proxy) -> io::Result<()> {
+    async fn answer_order(&self, stream: UnixStream, proxy: &Proxy) -> io::Result<()> {
         let mut stream = BufReader::new(stream);
         let mut order = String::new();
         (&mut stream).take(MAX_ORDER_BYTES as u64).read_line(&mut order).await?;
-        let done = self.change(&order, proxy).map_err(|error| crate::chain(&error));
+        let done = self.change_rules(&order, proxy).map_err(|error| crate::chain(&error));
         stream.write_all(&line(&done)).await
     }
 
     /// Writes the new rules to the file, and applies them without a pause in between.
-    fn change(&self, order: &str, proxy: &Proxy) -> io::Result<()> {
+    fn change_rules(&self, order: &str, proxy: &Proxy) -> io::Result<()> {
         let network: Network = serde_json::from_str(order)?;
         let Some(egress) = network.egress() else {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "a gate lets out what is on a list",
+                "a gate needs a list of allowed hosts",
             ));
         };
         let rules = rules(egress);
@@ -245,9 +249,9 @@ impl RuleListener {
         policy.network = Some(network.clone());
         let differs = policy != self.plan.policy;
         let policy_sha256 = if differs { policy.sha256() } else { self.plan.policy_sha256.clone() };
-        ChangedRules { network, policy_sha256, differs }.write(&self.room)?;
+        ChangedRules { network, policy_sha256, differs }.write(&self.sandbox_dir)?;
         proxy.set_rules(rules);
-        tracing::info!("what a sandbox may reach was changed");
+        tracing::info!("the hosts that a sandbox may reach were changed");
         Ok(())
     }
 }
@@ -272,8 +276,8 @@ mod tests {
     use super::super::changed_rules::{TEMPORARY_RULES_FILE, changed};
     use super::*;
 
-    /// Returns a proxy that lets nothing out, and that takes orders in `room`.
-    fn holder(room: &Path) -> (Proxy, Plan) {
+    /// Returns a proxy that lets nothing out, and that takes orders in `sandbox_dir`.
+    fn holder(sandbox_dir: &Path) -> (Proxy, Plan) {
         let policy = Policy::default().network(Network::only([]));
         let (summary, policy_sha256, held) = (String::new(), policy.sha256(), BTreeMap::new());
         let plan = Plan { backend: Backend::Native, summary, policy, policy_sha256, held };
@@ -287,15 +291,15 @@ mod tests {
         };
         let proxy = Proxy::new(Rules::default(), settings, |_| ());
         let (orders, own) =
-            (RuleListener::listen(room.into(), plan.clone()).unwrap(), proxy.clone());
-        tokio::spawn(async move { orders.obey(&own).await });
+            (RuleListener::listen(sandbox_dir.into(), plan.clone()).unwrap(), proxy.clone());
+        tokio::spawn(async move { orders.carry_out_orders(&own).await });
         (proxy, plan)
     }
 
     #[tokio::test]
     async fn an_order_is_obeyed_and_written_down_before_it_is_answered() {
-        let room = tempfile::tempdir().unwrap();
-        let (proxy, plan) = holder(room.path());
+        let sandbox_dir = tempfile::tempdir().unwrap();
+        let (proxy, plan) = holder(sandbox_dir.path());
         let host = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = host.local_addr().unwrap();
         let target = Target::from_address(address.ip(), address.port()).unwrap();
@@ -306,37 +310,46 @@ mod tests {
             )
         };
         assert!(is_denied().await);
-        assert_eq!(changed(room.path()).unwrap(), None);
+        assert_eq!(changed(sandbox_dir.path()).unwrap(), None);
 
         let one = Network::only([address.to_string().parse().unwrap()]);
-        ask(room.path(), &line(&one)).await.unwrap().unwrap();
+        send_order(sandbox_dir.path(), &line(&one)).await.unwrap().unwrap();
         assert!(!is_denied().await);
-        let told = changed(room.path()).unwrap().unwrap();
-        assert_eq!((&told.network, told.differs), (&one, true));
-        assert_ne!(told.policy_sha256, plan.policy_sha256);
+        let changed_rules = changed(sandbox_dir.path()).unwrap().unwrap();
+        assert_eq!((&changed_rules.network, changed_rules.differs), (&one, true));
+        assert_ne!(changed_rules.policy_sha256, plan.policy_sha256);
 
-        ask(room.path(), &line(&Network::only([]))).await.unwrap().unwrap();
+        send_order(sandbox_dir.path(), &line(&Network::only([]))).await.unwrap().unwrap();
         assert!(is_denied().await);
-        let told = changed(room.path()).unwrap().unwrap();
-        assert_eq!((told.policy_sha256, told.differs), (plan.policy_sha256, false));
+        let changed_rules = changed(sandbox_dir.path()).unwrap().unwrap();
+        assert_eq!(
+            (changed_rules.policy_sha256, changed_rules.differs),
+            (plan.policy_sha256, false)
+        );
     }
 
     #[tokio::test]
     async fn an_invalid_order_changes_nothing_and_a_silent_client_times_out() {
-        let room = tempfile::tempdir().unwrap();
-        let (proxy, _) = holder(room.path());
+        let sandbox_dir = tempfile::tempdir().unwrap();
+        let (proxy, _) = holder(sandbox_dir.path());
         for (order, why) in
-            [("{\n", "EOF"), ("{\"mode\": \"open\"}\n", "a gate lets out"), ("\n", "EOF")]
+            [("{\n", "EOF"), ("{\"mode\": \"open\"}\n", "a gate needs a list"), ("\n", "EOF")]
         {
-            let answer = ask(room.path(), order.as_bytes()).await.unwrap();
+            let answer = send_order(sandbox_dir.path(), order.as_bytes()).await.unwrap();
             assert!(answer.as_ref().is_err_and(|error| error.contains(why)), "{order}: {answer:?}");
         }
-        drop(UnixConnector::for_socket(room.path(), ORDER_SOCKET).unwrap().open().await.unwrap());
-        assert_eq!(changed(room.path()).unwrap(), None);
+        drop(
+            UnixConnector::for_socket(sandbox_dir.path(), ORDER_SOCKET)
+                .unwrap()
+                .open()
+                .await
+                .unwrap(),
+        );
+        assert_eq!(changed(sandbox_dir.path()).unwrap(), None);
         // If the rules cannot be written to the sandbox directory, they are not applied.
-        fs_err::create_dir(room.path().join(TEMPORARY_RULES_FILE)).unwrap();
+        fs_err::create_dir(sandbox_dir.path().join(TEMPORARY_RULES_FILE)).unwrap();
         let any = Network::only(["127.0.0.1:9".parse().unwrap()]);
-        assert!(ask(room.path(), &line(&any)).await.unwrap().is_err());
+        assert!(send_order(sandbox_dir.path(), &line(&any)).await.unwrap().is_err());
         let target = Target::from_parts("127.0.0.1", 9).unwrap();
         assert!(matches!(
             proxy.connect(&target, RequestKind::Connect).await,

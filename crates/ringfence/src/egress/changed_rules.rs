@@ -29,27 +29,27 @@ pub(crate) struct ChangedRules {
 
 impl ChangedRules {
     /// Updates a manifest with these rules.
-    pub(crate) fn tell(self, manifest: &mut Manifest) {
+    pub(crate) fn apply_to_manifest(self, manifest: &mut Manifest) {
         manifest.policy.network = Some(self.network);
         manifest.policy_sha256 = self.policy_sha256;
         manifest.is_changed = self.differs;
     }
 
     #[cfg(feature = "egress")]
-    pub(super) fn write(&self, room: &Path) -> io::Result<()> {
-        fs_err::write(room.join(TEMPORARY_RULES_FILE), serde_json::to_vec(self)?)?;
-        fs_err::rename(room.join(TEMPORARY_RULES_FILE), room.join(RULES_FILE))
+    pub(super) fn write(&self, sandbox_dir: &Path) -> io::Result<()> {
+        fs_err::write(sandbox_dir.join(TEMPORARY_RULES_FILE), serde_json::to_vec(self)?)?;
+        fs_err::rename(sandbox_dir.join(TEMPORARY_RULES_FILE), sandbox_dir.join(RULES_FILE))
     }
 }
 
 /// Reads the rules that replaced those of the start, for the sandbox whose directory is
-/// `room`. Returns `None` if nobody changed them.
-pub(crate) fn changed(room: &Path) -> io::Result<Option<ChangedRules>> {
-    let file = match fs_err::File::open(room.join(RULES_FILE)) {
+/// `sandbox_dir`. Returns `None` if nobody changed them.
+pub(crate) fn changed(sandbox_dir: &Path) -> io::Result<Option<ChangedRules>> {
+    let file = match fs_err::File::open(sandbox_dir.join(RULES_FILE)) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let text = untrusted::text(file.into(), 2 * MAX_ORDER_BYTES as u64)?;
+    let text = untrusted::read_text(file.into(), 2 * MAX_ORDER_BYTES as u64)?;
     Ok(Some(serde_json::from_str(&text)?))
 }

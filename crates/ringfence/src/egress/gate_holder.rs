@@ -70,7 +70,7 @@ struct KeptDenials {
 impl KeptDenials {
     fn add(&mut self, denial: ringfence_egress::Denial) {
         if self.first.len() < MAX_LISTED_DENIALS {
-            self.first.push(told(denial));
+            self.first.push(convert_denial(denial));
         } else {
             self.more += 1;
         }
@@ -78,7 +78,7 @@ impl KeptDenials {
 }
 
 /// Returns denials for a result. A last entry stands for `more` denials that are not in the list.
-pub(super) fn counted(mut denials: Vec<Denial>, more: u64) -> Vec<Denial> {
+pub(super) fn add_uncounted(mut denials: Vec<Denial>, more: u64) -> Vec<Denial> {
     if more > 0 {
         let what = format!("{more} more, of which `ringfence egress log` has those that were kept");
         denials.push(Denial { clause: Clause::Egress, what, allow: None });
@@ -97,14 +97,18 @@ impl Core {
             step: "hold the gate of the sandbox's network".to_owned(),
             source,
         };
-        let (_, egress) = let_out(context);
+        let (_, egress) = allowed_network(context);
         let host = &self.settings.host;
-        let credentials =
-            context.sealed.as_ref().map(LoadedCredentials::open).transpose().map_err(failed)?;
+        let credentials = context
+            .credentials
+            .as_ref()
+            .map(LoadedCredentials::open)
+            .transpose()
+            .map_err(failed)?;
         let settings =
             proxy_settings(egress, |name| host.text(name).map(str::to_owned)).map_err(failed)?;
         let (rules, settings) = (rules(egress), ProxySettings { credentials, ..settings });
-        let orders = self.orders(context).map_err(failed)?;
+        let orders = self.listen_for_orders(context).map_err(failed)?;
         // A process that forks for itself is ringfence's own, so its limit may be raised. The
         // sandbox has its own limit by now. Each connection takes two descriptors.
         if matches!(self.launcher, Launcher::Here) {
@@ -114,13 +118,13 @@ impl Core {
             let proxy = Proxy::new(rules, settings, tell);
             let obeyed = async {
                 match orders {
-                    Some(orders) => orders.obey(&proxy).await,
+                    Some(orders) => orders.carry_out_orders(&proxy).await,
                     None => std::future::pending().await,
                 }
             };
             let held = async {
                 tokio::select! {
-                    held = hold(awaited, &proxy) => held,
+                    held = serve_gate(awaited, &proxy) => held,
                     obeyed = obeyed => obeyed,
                 }
             };
@@ -135,11 +139,11 @@ impl Core {
     }
 
     /// Returns the listener on which the rules of a sandbox that stays can be changed.
-    fn orders(&self, context: &RunContext) -> io::Result<Option<RuleListener>> {
+    fn listen_for_orders(&self, context: &RunContext) -> io::Result<Option<RuleListener>> {
         let Some(name) = &context.sandbox else { return Ok(None) };
         let name = Name::new(name).map_err(io::Error::other)?;
-        let rooms = SandboxDirs::of(&self.settings.host).map_err(io::Error::other)?;
-        RuleListener::listen(rooms.path(&name), context.plan.clone()).map(Some)
+        let sandbox_dirs = SandboxDirs::for_host(&self.settings.host).map_err(io::Error::other)?;
+        RuleListener::listen(sandbox_dirs.path(&name), context.plan.clone()).map(Some)
     }
 
     /// Sends the plan of `context` to a proxy that waits for its orders, and records the events of
@@ -150,11 +154,11 @@ impl Core {
         proxy: RemoteProxy,
     ) -> Result<GateHolder, RunError> {
         let failed = |source| RunError::Setup {
-            step: "tell the sandbox's proxy what to let out".to_owned(),
+            step: "send the rules to the sandbox's proxy".to_owned(),
             source,
         };
-        let (network, _) = let_out(context);
-        let connection = proxy.order(network, &self.settings.host).await.map_err(failed)?;
+        let (network, _) = allowed_network(context);
+        let connection = proxy.send_orders(network, &self.settings.host).await.map_err(failed)?;
         let started = GateHolder::start(self.log(context), async |tell, stopped| {
             tokio::select! {
                 followed = remote::follow(connection, tell) => followed,
@@ -165,7 +169,7 @@ impl Core {
     }
 
     fn log(&self, context: &RunContext) -> EgressLog {
-        let (_, egress) = let_out(context);
+        let (_, egress) = allowed_network(context);
         EgressLog::for_sandbox(
             &self.settings.host,
             context.sandbox.clone(),
@@ -176,7 +180,7 @@ impl Core {
 }
 
 /// Returns the network of a plan, and its egress rules.
-fn let_out(context: &RunContext) -> (&Network, &Egress) {
+fn allowed_network(context: &RunContext) -> (&Network, &Egress) {
     let network = context.plan.policy.network.as_ref();
     let both = network.and_then(|network| Some((network, network.egress()?)));
     both.expect("only a policy that lets something out has a gate or a proxy")
@@ -225,7 +229,7 @@ impl GateHolder {
         self.end();
         let kept =
             std::mem::take(&mut *self.denials.lock().unwrap_or_else(PoisonError::into_inner));
-        counted(kept.first, kept.more)
+        add_uncounted(kept.first, kept.more)
     }
 
     fn end(&mut self) {
@@ -262,13 +266,13 @@ pub(super) fn proxy_settings(
 }
 
 /// Converts a denial to the form that results have.
-pub(super) fn told(denial: ringfence_egress::Denial) -> Denial {
+pub(super) fn convert_denial(denial: ringfence_egress::Denial) -> Denial {
     let what = format!("{}: {}", denial.target, denial.reason);
     Denial { clause: Clause::Egress, what, allow: denial.policy }
 }
 
 /// Waits for the gate, and serves the connections that come to it.
-async fn hold(awaited: GateSource, proxy: &Proxy) -> io::Result<()> {
+async fn serve_gate(awaited: GateSource, proxy: &Proxy) -> io::Result<()> {
     let gate = tokio::select! {
         gate = awaited.gate() => gate?,
         () = proxy.wait_until_drained() => None,

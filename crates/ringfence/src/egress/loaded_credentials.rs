@@ -51,7 +51,10 @@ impl fmt::Debug for LoadedCredentials {
 impl Core {
     /// Reads the secrets of the credentials that are for a host that the plan allows. Other secrets
     /// are not read, and a credential does not allow its host.
-    pub(crate) fn seal(&self, plan: &Plan) -> Result<Option<LoadedCredentials>, RunError> {
+    pub(crate) fn load_credentials(
+        &self,
+        plan: &Plan,
+    ) -> Result<Option<LoadedCredentials>, RunError> {
         let allow = plan
             .policy
             .network
@@ -84,11 +87,12 @@ impl Core {
         let authority = CertificateAuthority::new().map_err(io::Error::other);
         let authority =
             authority.map_err(failed("make the sandbox's own certificate authority"))?;
-        let sealed = LoadedCredentials { credentials, authority: Arc::new(authority), trusted };
+        let credentials =
+            LoadedCredentials { credentials, authority: Arc::new(authority), trusted };
         // Open the credentials once, so that errors are reported before the sandbox starts. The
         // opened secrets are overwritten again.
-        sealed.open().map_err(failed("make ready what hosts outside are shown"))?;
-        Ok(Some(sealed))
+        credentials.open().map_err(failed("prepare the credentials for hosts outside"))?;
+        Ok(Some(credentials))
     }
 }
 

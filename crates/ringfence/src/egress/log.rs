@@ -20,7 +20,7 @@ use ringfence_egress::{DenialReason, EgressEvent};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use super::gate_holder::{MAX_LISTED_DENIALS, counted, told};
+use super::gate_holder::{MAX_LISTED_DENIALS, add_uncounted, convert_denial};
 use crate::Host;
 use crate::sandbox::directory::SandboxDirs;
 
@@ -141,7 +141,7 @@ impl EgressLog {
 /// Returns the directory of a sandbox that stays.
 fn directory_of(host: &Host, sandbox: &str) -> Option<PathBuf> {
     let name = crate::sandbox::directory::Name::new(sandbox).ok()?;
-    SandboxDirs::of(host).ok().map(|rooms| rooms.path(&name))
+    SandboxDirs::for_host(host).ok().map(|sandbox_dirs| sandbox_dirs.path(&name))
 }
 
 /// Returns the path of the log of the sandbox with this directory.
@@ -160,7 +160,7 @@ pub(super) fn parts_of_sandbox(host: &Host, sandbox: &str) -> Option<[PathBuf; 3
 }
 
 /// Serialises a line. Returns `None` if the workspace is not valid text or the line stays too long.
-fn spell_line(mut entry: LogEntry) -> Option<Vec<u8>> {
+fn serialize_line(mut entry: LogEntry) -> Option<Vec<u8>> {
     let spell = |entry: &LogEntry| serde_json::to_vec(entry).ok();
     let mut line = spell(&entry)?;
     if line.len() as u64 >= MAX_LINE_BYTES {
@@ -213,7 +213,7 @@ impl OwnLog {
         // An event that cannot be written still takes a number, so that the gap shows that it is
         // missing.
         self.number += 1;
-        let Some(line) = spell_line(LogEntry { number: Some(self.number), ..entry }) else {
+        let Some(line) = serialize_line(LogEntry { number: Some(self.number), ..entry }) else {
             return;
         };
         let written = self.append(&line);
@@ -265,7 +265,7 @@ impl SharedLog {
     }
 
     fn write(&mut self, entry: LogEntry) {
-        match spell_line(entry) {
+        match serialize_line(entry) {
             Some(line) if self.written + line.len() as u64 <= MAX_SHARE_BYTES => self.append(&line),
             _ => self.omit(1),
         }
@@ -277,12 +277,12 @@ impl SharedLog {
     fn omit(&mut self, events: u64) {
         self.omitted += events;
         if self.omitted >= self.told_at {
-            self.tell_omitted();
+            self.report_omitted();
             self.told_at = self.told_at.saturating_mul(2);
         }
     }
 
-    fn tell_omitted(&mut self) {
+    fn report_omitted(&mut self) {
         if let Some(line) = omission(std::mem::take(&mut self.omitted)) {
             self.append(&line);
         }
@@ -308,7 +308,7 @@ impl SharedLog {
             // Another run needs an exclusive lock on this part to begin a new one. So the part
             // keeps its name until this run unlocks it.
             flock(&*file, FlockOperation::LockShared)?;
-            if is_named(file, &self.path)? {
+            if has_path(file, &self.path)? {
                 let written = file.write_all(line);
                 flock(&*file, FlockOperation::Unlock)?;
                 return written;
@@ -319,7 +319,7 @@ impl SharedLog {
 }
 
 /// Tells whether `path` leads to the open file `file`.
-fn is_named(file: &fs_err::File, path: &Path) -> io::Result<bool> {
+fn has_path(file: &fs_err::File, path: &Path) -> io::Result<bool> {
     let own = file.metadata()?;
     match fs_err::metadata(path) {
         Ok(there) => Ok((there.dev(), there.ino()) == (own.dev(), own.ino())),
@@ -330,7 +330,7 @@ fn is_named(file: &fs_err::File, path: &Path) -> io::Result<bool> {
 
 impl Drop for SharedLog {
     fn drop(&mut self) {
-        self.tell_omitted();
+        self.report_omitted();
     }
 }
 
@@ -357,7 +357,7 @@ fn open_shared(path: &Path) -> io::Result<fs_err::File> {
         // One writer at a time, because a second one would rename the part that the first has just
         // begun.
         flock(&file, FlockOperation::LockExclusive)?;
-        if is_named(&file, path)? {
+        if has_path(&file, path)? {
             let old = path.with_file_name(PREVIOUS_FILE);
             let gone = read_part(&old)?;
             fs_err::rename(path, &old)?;
@@ -379,10 +379,10 @@ pub(crate) fn hand_over(directory: &Path, state: &Path) {
             return tracing::warn!(%error, "cannot read the egress log of a sandbox that ends");
         }
     };
-    let lines: Vec<Vec<u8>> = recorded.entries.into_iter().filter_map(spell_line).collect();
+    let lines: Vec<Vec<u8>> = recorded.entries.into_iter().filter_map(serialize_line).collect();
     let mut log = SharedLog::new(state);
-    let first = fitting(lines.iter());
-    let last = fitting(lines[first..].iter().rev());
+    let first = count_fitting(lines.iter());
+    let last = count_fitting(lines[first..].iter().rev());
     for line in &lines[..first] {
         log.append(line);
     }
@@ -394,7 +394,7 @@ pub(crate) fn hand_over(directory: &Path, state: &Path) {
 
 /// Returns the number of lines that fit into half a share, besides the line that reports the
 /// omitted ones.
-fn fitting<'a>(lines: impl Iterator<Item = &'a Vec<u8>>) -> usize {
+fn count_fitting<'a>(lines: impl Iterator<Item = &'a Vec<u8>>) -> usize {
     let most = MAX_SHARE_BYTES / 2 - MAX_LINE_BYTES;
     let lengths = lines.scan(0, |sum, line| {
         *sum += line.len() as u64;
@@ -433,7 +433,7 @@ pub(crate) fn denials_since(log: &Path, start: u64, sandbox: &str) -> Vec<Denial
     let missing = (last - start).saturating_sub(entries.len() as u64);
     let mut omitted = 0;
     let mut denials = entries.into_iter().filter_map(|entry| match entry.event {
-        EgressEvent::Denied(denial) => Some(told(denial)),
+        EgressEvent::Denied(denial) => Some(convert_denial(denial)),
         EgressEvent::Omitted { denials } => {
             omitted += denials;
             None
@@ -442,7 +442,7 @@ pub(crate) fn denials_since(log: &Path, start: u64, sandbox: &str) -> Vec<Denial
     });
     let kept: Vec<Denial> = denials.by_ref().take(MAX_LISTED_DENIALS).collect();
     let more = denials.count() as u64;
-    counted(kept, missing + more + omitted)
+    add_uncounted(kept, missing + more + omitted)
 }
 
 /// Reads the logs of a user and of the user's sandboxes.
@@ -452,9 +452,9 @@ pub fn recorded(host: &Host) -> io::Result<RecordedEvents> {
     for path in [state.join(PREVIOUS_FILE), state.join(CURRENT_FILE)] {
         recorded.add(read_part(&path)?);
     }
-    if let Ok(rooms) = SandboxDirs::of(host) {
-        for name in rooms.names() {
-            recorded.add(read_numbered(&log_in(&rooms.path(&name)))?);
+    if let Ok(sandbox_dirs) = SandboxDirs::for_host(host) {
+        for name in sandbox_dirs.names() {
+            recorded.add(read_numbered(&log_in(&sandbox_dirs.path(&name)))?);
         }
     }
     recorded.entries.sort_by_key(LogEntry::time);

@@ -77,8 +77,10 @@ pub(crate) fn gate(policy: &Policy) -> Option<GateKind> {
 /// Returns the two ends of a connection, if a policy asks for a gate: the end from which the gate
 /// is received, and the end to which it is sent.
 pub(crate) fn await_gate(policy: &Policy) -> Result<Option<(OwnedFd, OwnedFd)>, PrepareError> {
-    let failed =
-        |source| PrepareError::Host { what: "the way of the sandbox's gate".to_owned(), source };
+    let failed = |source| PrepareError::Host {
+        what: "the channel for the sandbox's gate".to_owned(),
+        source,
+    };
     gate(policy).map(|_| control::socket_pair()).transpose().map_err(failed)
 }
 

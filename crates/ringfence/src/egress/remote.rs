@@ -57,7 +57,11 @@ pub(crate) struct RemoteProxy {
 
 impl RemoteProxy {
     /// Sends the proxy its orders, and waits until it listens.
-    pub(super) async fn order(mut self, network: &Network, host: &Host) -> io::Result<UnixStream> {
+    pub(super) async fn send_orders(
+        mut self,
+        network: &Network,
+        host: &Host,
+    ) -> io::Result<UnixStream> {
         let spellings = UpstreamProxies::VARIABLES
             .into_iter()
             .flat_map(|name| [name.to_owned(), name.to_ascii_lowercase()]);
@@ -104,11 +108,11 @@ pub fn serve(owner: &Path) -> io::Result<()> {
     let egress = network.egress().ok_or(io::ErrorKind::InvalidData)?;
     let settings = proxy_settings(egress, |name| variables.get(name).cloned())?;
 
-    let (teller, observes) = (Mutex::new(connection.try_clone()?), egress.observe);
+    let (owner, observes) = (Mutex::new(connection.try_clone()?), egress.observe);
     let proxy = Proxy::new(rules(egress), settings, move |event| {
         if observes || matches!(event, EgressEvent::Denied(_) | EgressEvent::Omitted { .. }) {
-            let teller = teller.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = tell(&teller, &event); // if the owner is gone, this process ends, too
+            let owner = owner.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = send_event(&owner, &event); // if the owner is gone, this process ends, too
         }
     });
     let _ = raise_descriptor_limit(); // if this fails, there can be fewer connections
@@ -125,7 +129,7 @@ pub fn serve(owner: &Path) -> io::Result<()> {
 
 /// Sends an event to the owner, and waits until the owner has recorded it. The client hears of a
 /// denial only then, so that a caller that waits for the client finds the denial.
-fn tell(mut owner: &UnixStream, event: &EgressEvent) -> io::Result<()> {
+fn send_event(mut owner: &UnixStream, event: &EgressEvent) -> io::Result<()> {
     owner.write_all(&line(event))?;
     owner.read_exact(&mut [0])
 }
@@ -138,13 +142,13 @@ fn line(of: &impl Serialize) -> Vec<u8> {
 
 /// Waits until the other end of a connection is closed, without reading from it.
 fn ended(connection: UnixStream) -> oneshot::Receiver<()> {
-    let (told, ended) = oneshot::channel();
+    let (sender, ended) = oneshot::channel();
     std::thread::spawn(move || {
         // poll(2) reports POLLHUP even if no event is asked for.
         while poll(&mut [PollFd::new(&connection, PollFlags::empty())], None)
             == Err(rustix::io::Errno::INTR)
         {}
-        told.send(())
+        sender.send(())
     });
     ended
 }
@@ -167,7 +171,7 @@ mod tests {
         let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let remote = RemoteProxy { connection, address, subnet: None };
         let host = Host::new(BTreeMap::new(), "/".into());
-        let connection = remote.order(&Network::only([]), &host).await.unwrap();
+        let connection = remote.send_orders(&Network::only([]), &host).await.unwrap();
 
         let heard: Arc<Mutex<Vec<EgressEvent>>> = Arc::default();
         let kept = Arc::clone(&heard);

@@ -115,13 +115,13 @@ impl Secret {
             SecretOrigin::Command(words) => command(words, host),
             SecretOrigin::Variable(name) => variable(name, host),
         };
-        let sealed = read.and_then(|secret| match without_line_end(&secret) {
+        let stored = read.and_then(|secret| match without_line_end(&secret) {
             [] => Err(SecretFault::Empty),
             secret if secret.iter().any(u8::is_ascii_control) => Err(SecretFault::Control),
             secret => create_memory_file(secret).map(Secret).map_err(SecretFault::Read),
         });
         let (name, origin) = (&credential.host, &credential.origin);
-        sealed.map_err(|source| SecretError { host: name.clone(), origin: origin.clone(), source })
+        stored.map_err(|source| SecretError { host: name.clone(), origin: origin.clone(), source })
     }
 
     /// Returns the secret itself. The memory is overwritten when the value is dropped.
@@ -146,17 +146,17 @@ fn without_line_end(secret: &[u8]) -> &[u8] {
 
 /// Returns a buffer for a secret and one byte more. The buffer is never reallocated, which would
 /// leave a copy behind.
-fn room() -> Zeroizing<Vec<u8>> {
+fn secret_buffer() -> Zeroizing<Vec<u8>> {
     Zeroizing::new(Vec::with_capacity(MAX_SECRET_BYTES + 1))
 }
 
 fn file(path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretFault> {
     let file = fs_err::File::open(path).map_err(SecretFault::Read)?;
     if file.metadata().is_ok_and(|metadata| metadata.mode() & 0o077 != 0) {
-        tracing::warn!(path = %path.display(), "others than its owner may read the file of a \
-            secret");
+        tracing::warn!(path = %path.display(), "users other than its owner may read the file of a \
+                                                secret");
     }
-    let mut secret = room();
+    let mut secret = secret_buffer();
     file.take(MAX_SECRET_BYTES as u64 + 1).read_to_end(&mut secret).map_err(SecretFault::Read)?;
     if secret.len() > MAX_SECRET_BYTES { Err(SecretFault::Long) } else { Ok(secret) }
 }
@@ -164,7 +164,7 @@ fn file(path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretFault> {
 fn variable(name: &str, host: &Host) -> Result<Zeroizing<Vec<u8>>, SecretFault> {
     let value =
         host.variables.get(OsStr::new(name)).map(OsString::as_os_str).ok_or(SecretFault::Unset)?;
-    let mut secret = room();
+    let mut secret = secret_buffer();
     if value.len() > MAX_SECRET_BYTES {
         return Err(SecretFault::Long);
     }
@@ -216,7 +216,7 @@ fn listen(child: &mut Child) -> io::Result<Option<ProgramOutput>> {
     for stream in [output.as_fd(), errors.as_fd()] {
         rustix::io::ioctl_fionbio(stream, true)?;
     }
-    let (mut secret, mut said) = (room(), Vec::new());
+    let (mut secret, mut said) = (secret_buffer(), Vec::new());
     let (mut is_printing, mut is_talking) = (true, true);
     let deadline = Instant::now() + PROGRAM_TIMEOUT;
     loop {

@@ -12,7 +12,7 @@ use super::LogEntry;
 pub fn suggest(entries: &[LogEntry]) -> Network {
     let mut rules: BTreeMap<String, (HostRule, BTreeSet<u16>)> = BTreeMap::new();
     for entry in entries {
-        let Some(rule) = wanted(&entry.event) else { continue };
+        let Some(rule) = suggested_rule(&entry.event) else { continue };
         let bare = HostRule { port: None, ..rule.clone() };
         let (_, ports) = rules.entry(bare.to_string()).or_insert_with(|| (bare, BTreeSet::new()));
         ports.extend(rule.ports());
@@ -31,7 +31,7 @@ pub fn suggest(entries: &[LogEntry]) -> Network {
 
 /// Returns the rule that would allow the target of an event. A target that was denied because of
 /// its address, or by a rule of its own, must not become allowed this way.
-fn wanted(event: &EgressEvent) -> Option<HostRule> {
+fn suggested_rule(event: &EgressEvent) -> Option<HostRule> {
     let target = match event {
         EgressEvent::Denied(Denial {
             target,

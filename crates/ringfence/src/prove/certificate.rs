@@ -26,7 +26,7 @@ impl Verdict {
     /// Derives a verdict from the observation inside a sandbox and, if the attempt was denied
     /// there, from the `control` observation without one. An `Err` says why an observation could
     /// not be made. Also returns the text of the control observation.
-    pub(super) fn of(
+    pub(super) fn from_observations(
         inside: &Result<Observation, String>,
         control: impl FnOnce() -> Result<Observation, String>,
     ) -> (Verdict, Option<String>) {
@@ -80,7 +80,7 @@ pub struct PromiseProof {
 }
 
 impl PromiseProof {
-    pub(super) fn of(claimed: Support) -> PromiseProof {
+    pub(super) fn new(claimed: Support) -> PromiseProof {
         let verdict = Verdict::NotTested { why: "nothing was tried".to_owned() };
         PromiseProof { claimed, verdict, proofs: Vec::new() }
     }
@@ -136,7 +136,7 @@ mod tests {
 
     #[track_caller]
     fn judge(inside: AttemptOutcome, control: AttemptOutcome) -> Verdict {
-        Verdict::of(&seen(inside), || seen(control)).0
+        Verdict::from_observations(&seen(inside), || seen(control)).0
     }
 
     #[test]
@@ -153,8 +153,10 @@ mod tests {
     fn what_gets_through_is_broken_and_what_says_nothing_is_not_tested() {
         assert_eq!(judge(AttemptOutcome::Succeeded, AttemptOutcome::Denied), Verdict::Broken);
         assert_eq!(judge(AttemptOutcome::Reached, AttemptOutcome::Denied), Verdict::Broken);
-        let silent =
-            Verdict::of(&Err("it said nothing".to_owned()), || seen(AttemptOutcome::Succeeded)).0;
+        let silent = Verdict::from_observations(&Err("it said nothing".to_owned()), || {
+            seen(AttemptOutcome::Succeeded)
+        })
+        .0;
         assert_eq!(silent, Verdict::NotTested { why: "it said nothing".to_owned() });
     }
 
@@ -167,7 +169,7 @@ mod tests {
             observed: String::new(),
             control: None,
         };
-        let mut promise = PromiseProof::of(Support::enforced("namespaces"));
+        let mut promise = PromiseProof::new(Support::enforced("namespaces"));
         for (verdict, sum) in [(Verdict::Held, Verdict::Held), (Verdict::Broken, Verdict::Broken)] {
             promise.add(proof(verdict));
             assert_eq!(promise.verdict, sum);

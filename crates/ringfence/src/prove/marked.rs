@@ -4,42 +4,42 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Time between two looks at the processes.
-const PACE: Duration = Duration::from_millis(5);
+/// Time between two passes over the processes.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Number of consecutive looks that must find no process.
-const LOOKS: u32 = 3;
+/// Number of consecutive passes that must find no process.
+const EMPTY_PASSES: u32 = 3;
 
 /// The processes that have one mark.
 #[derive(Debug)]
-pub(super) struct Marked {
+pub(super) struct MarkedProcesses {
     words: Vec<u8>,
     except: Option<u32>,
 }
 
-impl Marked {
-    pub(super) fn of(mark: &str) -> Marked {
+impl MarkedProcesses {
+    pub(super) fn from_mark(mark: &str) -> MarkedProcesses {
         // proc_pid_cmdline(5) shows each argument with a NUL byte at its end.
-        Marked { words: format!("\0--mark\0{mark}\0").into_bytes(), except: None }
+        MarkedProcesses { words: format!("\0--mark\0{mark}\0").into_bytes(), except: None }
     }
 
     /// Returns a selection of the same processes without `process`.
-    pub(super) fn other_than(&self, process: u32) -> Marked {
-        Marked { words: self.words.clone(), except: Some(process) }
+    pub(super) fn other_than(&self, process: u32) -> MarkedProcesses {
+        MarkedProcesses { words: self.words.clone(), except: Some(process) }
     }
 
     /// Waits until a marked process exists; returns false if none appears within that time.
-    pub(super) fn appear(&self, within: Duration) -> bool {
-        wait(within, || !self.find().is_empty())
+    pub(super) fn wait_for_any(&self, within: Duration) -> bool {
+        wait_until(within, || !self.find().is_empty())
     }
 
     /// Waits until no marked process exists; returns false if one still exists after that time.
-    pub(super) fn vanish(&self, within: Duration) -> bool {
-        // One look is not enough, because a process shows no arguments at all during an exec.
-        wait(within, || {
-            (0..LOOKS).all(|look| {
-                if look > 0 {
-                    std::thread::sleep(PACE);
+    pub(super) fn wait_for_none(&self, within: Duration) -> bool {
+        // One pass is not enough, because a process shows no arguments at all during an exec.
+        wait_until(within, || {
+            (0..EMPTY_PASSES).all(|pass| {
+                if pass > 0 {
+                    std::thread::sleep(POLL_INTERVAL);
                 }
                 self.find().is_empty()
             })
@@ -47,7 +47,7 @@ impl Marked {
     }
 
     /// Kills the marked processes, and returns their number.
-    pub(super) fn end(&self) -> usize {
+    pub(super) fn kill(&self) -> usize {
         let found = self.find();
         for process in &found {
             let _ = kill_process(*process, Signal::KILL); // the process may have ended already
@@ -68,15 +68,15 @@ impl Marked {
     }
 }
 
-fn wait(within: Duration, is_so: impl Fn() -> bool) -> bool {
-    let begun = Instant::now();
+fn wait_until(within: Duration, condition: impl Fn() -> bool) -> bool {
+    let started = Instant::now();
     loop {
-        if is_so() {
+        if condition() {
             return true;
         }
-        if begun.elapsed() >= within {
+        if started.elapsed() >= within {
             return false;
         }
-        std::thread::sleep(PACE);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

@@ -25,8 +25,8 @@ pub use fingerprint::HostFingerprint;
 pub use inside::{AttemptOutcome, Observation};
 
 use crate::{Engine, RunError};
-use scene::Scene;
-use trial::Trials;
+use scene::HostScene;
+use trial::AttemptRunner;
 
 /// One thing that hostile code would try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,12 +42,12 @@ pub struct Attempt {
 /// Returns all attempts that a proof makes.
 pub fn corpus() -> &'static [Attempt] {
     static CORPUS: OnceLock<Vec<Attempt>> = OnceLock::new();
-    let of = |attempt: &inside::Attempt| Attempt {
+    let public = |attempt: &inside::Attempt| Attempt {
         name: attempt.name,
         clause: attempt.clause,
         what: attempt.what,
     };
-    CORPUS.get_or_init(|| inside::all().map(of).collect())
+    CORPUS.get_or_init(|| inside::all().map(public).collect())
 }
 
 /// Reason why an attempt could not be made.
@@ -80,25 +80,25 @@ pub fn attempt(name: &str, context: &str) -> Result<Observation, AttemptError> {
 /// Makes every attempt in real sandboxes of `policy`, each with a prepared workspace, and certifies
 /// which promises held.
 pub fn prove(engine: &Engine, policy: &Policy) -> Result<Certificate, RunError> {
-    let scene = Scene::lay_out(engine, policy).map_err(|source| RunError::Setup {
-        step: "lay out what the attempts are to find".to_owned(),
+    let scene = HostScene::prepare(engine, policy).map_err(|source| RunError::Setup {
+        step: "prepare the host for the attempts".to_owned(),
         source,
     })?;
-    let trials = Trials::new(engine, policy, &scene)?;
+    let runner = AttemptRunner::new(engine, policy, &scene)?;
     let mut promises: BTreeMap<Clause, PromiseProof> = BTreeMap::new();
     for attempt in corpus() {
-        let (claimed, proof) = trials.carry_out(attempt)?;
+        let (claimed, proof) = runner.make_attempt(attempt)?;
         tracing::debug!(attempt = attempt.name, verdict = ?proof.verdict, "tried");
-        promises.entry(attempt.clause).or_insert_with(|| PromiseProof::of(claimed)).add(proof);
+        promises.entry(attempt.clause).or_insert_with(|| PromiseProof::new(claimed)).add(proof);
     }
-    for (clause, support) in &trials.plan().held {
-        promises.entry(*clause).or_insert_with(|| PromiseProof::of(support.clone()));
+    for (clause, support) in &runner.plan().held {
+        promises.entry(*clause).or_insert_with(|| PromiseProof::new(support.clone()));
     }
     Ok(Certificate {
         time: jiff::Timestamp::now().to_string(),
         host: HostFingerprint::take(engine),
-        backend: trials.plan().backend,
-        summary: trials.plan().summary.clone(),
+        backend: runner.plan().backend,
+        summary: runner.plan().summary.clone(),
         policy_sha256: policy.sha256(),
         promises,
     })

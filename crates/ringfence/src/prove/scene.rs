@@ -26,7 +26,7 @@ use crate::backends::PrivateDirectory;
 use crate::{Engine, Host};
 
 /// Programs that have the set-user-id bit on most hosts.
-const SETUID: [&str; 6] = [
+const SETUID_PROGRAMS: [&str; 6] = [
     "/usr/bin/su",
     "/bin/su",
     "/usr/bin/mount",
@@ -35,7 +35,7 @@ const SETUID: [&str; 6] = [
     "/usr/bin/newgrp",
 ];
 /// Names of private files and directories of a home that are never part of a toolchain.
-const PRIVATE: [&str; 9] = [
+const PRIVATE_NAMES: [&str; 9] = [
     ".ssh",
     ".aws",
     ".gnupg",
@@ -47,12 +47,12 @@ const PRIVATE: [&str; 9] = [
     ".cache",
 ];
 /// Variables that a sandbox has under the same name as the caller.
-const KEPT: [&str; 8] =
+const KEPT_VARIABLES: [&str; 8] =
     ["PATH", "HOME", "USER", "LOGNAME", "LANG", "TERM", "COLORTERM", "GIT_CONFIG_NOSYSTEM"];
 
 /// The things that exist on the host while the attempts are made.
 #[derive(Debug)]
-pub(super) struct Scene {
+pub(super) struct HostScene {
     context: AttemptContext,
     directory: PrivateDirectory,
     count: AtomicU32,
@@ -67,8 +67,8 @@ pub(super) struct Scene {
     _terminal: Option<OwnedFd>,
 }
 
-impl Scene {
-    pub(super) fn lay_out(engine: &Engine, policy: &Policy) -> io::Result<Scene> {
+impl HostScene {
+    pub(super) fn prepare(engine: &Engine, policy: &Policy) -> io::Result<HostScene> {
         let host = &engine.settings().host;
         let directory = PrivateDirectory::create(host.user_id)?;
         let name = format!("ringfence-prove-{}", std::process::id());
@@ -108,11 +108,11 @@ impl Scene {
 
         let context = AttemptContext {
             paths: HostPaths {
-                private: private(host),
-                other_home: other_home(host),
-                terminal: terminal.as_ref().and_then(|master| name_of_terminal(master).ok()),
-                disk: disk(),
-                setuid: setuid(),
+                private: find_private_path(host),
+                other_home: find_other_home(host),
+                terminal: terminal.as_ref().and_then(|master| terminal_name(master).ok()),
+                disk: find_disk(),
+                setuid: find_setuid_program(),
                 run: DirectoryIdentity::at(Path::new("/run")).ok(),
                 var: DirectoryIdentity::at(Path::new("/var/lib")).ok(),
                 ..HostPaths::default()
@@ -128,16 +128,16 @@ impl Scene {
                     .map(|address| address.port()),
                 udp: udp.local_addr()?.port(),
                 abstract_name: name.clone(),
-                name_server: name_server(),
+                name_server: find_name_server(),
             },
             segment: segment.as_ref().map(SharedSegment::id),
             queue: queue.as_ref().map(MessageQueue::id),
             name,
             mark: String::new(),
-            variables: unpassed(host, policy),
+            variables: unpassed_variables(host, policy),
             descriptor: Some(inherited.as_raw_fd()),
         };
-        Ok(Scene {
+        Ok(HostScene {
             context,
             directory,
             count: AtomicU32::new(0),
@@ -153,8 +153,8 @@ impl Scene {
     }
 
     /// Creates the files for one attempt, and returns them with the attempt's context.
-    pub(super) fn plant(&self) -> io::Result<(AttemptTree, AttemptContext)> {
-        let tree = AttemptTree::plant(self.directory.path().join(self.next().to_string()))?;
+    pub(super) fn prepare_attempt(&self) -> io::Result<(AttemptTree, AttemptContext)> {
+        let tree = AttemptTree::create(self.directory.path().join(self.next_number().to_string()))?;
         let context = self.context(&tree);
         Ok((tree, context))
     }
@@ -162,14 +162,14 @@ impl Scene {
     /// Returns the context of an attempt that looks for the files of `tree`.
     pub(super) fn context(&self, tree: &AttemptTree) -> AttemptContext {
         let mut context = self.context.clone();
-        context.mark = format!("{}-{}", context.name, self.next());
+        context.mark = format!("{}-{}", context.name, self.next_number());
         context.paths.workspace = tree.workspace();
         context.paths.outside = tree.outside();
         context.paths.readable = tree.readable();
         context
     }
 
-    fn next(&self) -> u32 {
+    fn next_number(&self) -> u32 {
         self.count.fetch_add(1, Ordering::Relaxed)
     }
 
@@ -179,7 +179,7 @@ impl Scene {
     }
 }
 
-impl Drop for Scene {
+impl Drop for HostScene {
     fn drop(&mut self) {
         let _ = self.neighbour.kill(); // an attempt may have ended the process
         let _ = self.neighbour.wait(); // an attempt may have ended the process
@@ -189,10 +189,11 @@ impl Drop for Scene {
 
 /// Returns the names of the caller's variables that a sandbox must not have. Variables whose value
 /// is an absolute path are left out, because those of toolchains are passed.
-fn unpassed(host: &Host, policy: &Policy) -> Vec<String> {
+fn unpassed_variables(host: &Host, policy: &Policy) -> Vec<String> {
     let named = |name: &str| policy.env.pass.iter().flatten().any(|passed| passed == name);
-    let is_kept =
-        |name: &str| KEPT.contains(&name) || named(name) || policy.env.set.contains_key(name);
+    let is_kept = |name: &str| {
+        KEPT_VARIABLES.contains(&name) || named(name) || policy.env.set.contains_key(name)
+    };
     let variables = host.variables.iter().filter(|(_, value)| !Path::new(value).is_absolute());
     variables
         .filter_map(|(name, _)| name.to_str())
@@ -201,12 +202,12 @@ fn unpassed(host: &Host, policy: &Policy) -> Vec<String> {
         .collect()
 }
 
-fn private(host: &Host) -> Option<PathBuf> {
+fn find_private_path(host: &Host) -> Option<PathBuf> {
     let home = host.home.as_ref()?;
-    PRIVATE.iter().map(|name| home.join(name)).find(|path| path.exists())
+    PRIVATE_NAMES.iter().map(|name| home.join(name)).find(|path| path.exists())
 }
 
-fn other_home(host: &Host) -> Option<PathBuf> {
+fn find_other_home(host: &Host) -> Option<PathBuf> {
     let homes = fs::read_dir("/home").ok()?.flatten().map(|entry| entry.path());
     let is_other = |path: &PathBuf| Some(path) != host.home.as_ref();
     let has_entries =
@@ -214,14 +215,14 @@ fn other_home(host: &Host) -> Option<PathBuf> {
     homes.chain([PathBuf::from("/root")]).filter(is_other).find(has_entries)
 }
 
-fn name_of_terminal(master: &OwnedFd) -> io::Result<PathBuf> {
+fn terminal_name(master: &OwnedFd) -> io::Result<PathBuf> {
     rustix::pty::grantpt(master)?;
     rustix::pty::unlockpt(master)?;
     let name = rustix::pty::ptsname(master, Vec::new())?;
     Ok(PathBuf::from(OsString::from_vec(name.into_bytes())))
 }
 
-fn disk() -> Option<PathBuf> {
+fn find_disk() -> Option<PathBuf> {
     let names = fs::read_dir("/sys/block").ok()?.flatten().map(|entry| entry.file_name());
     let is_readable = |path: &PathBuf| {
         let mut byte = [0];
@@ -232,15 +233,15 @@ fn disk() -> Option<PathBuf> {
     names.map(|name| Path::new("/dev").join(name)).find(is_readable)
 }
 
-fn setuid() -> Option<PathBuf> {
+fn find_setuid_program() -> Option<PathBuf> {
     let is_setuid = |path: &PathBuf| {
         fs::metadata(path)
             .is_ok_and(|file| file.uid() == 0 && file.permissions().mode() & 0o4000 != 0)
     };
-    SETUID.iter().map(PathBuf::from).find(is_setuid)
+    SETUID_PROGRAMS.iter().map(PathBuf::from).find(is_setuid)
 }
 
-fn name_server() -> Option<IpAddr> {
+fn find_name_server() -> Option<IpAddr> {
     let text = fs::read_to_string("/etc/resolv.conf").ok()?;
     text.lines()
         .filter_map(|line| line.strip_prefix("nameserver"))

@@ -9,31 +9,31 @@ use crate::{Command, Engine, RunError, Sandbox, StartRequest};
 
 /// A sandbox that stays, with the files that attempts in the sandbox may find.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedSandbox {
     runtime: Runtime,
     sandbox: Sandbox,
     plan: Plan,
     tree: AttemptTree,
 }
 
-impl Shared {
+impl SharedSandbox {
     /// Starts a sandbox with a policy.
     pub(super) fn start(
         engine: &Engine,
         policy: Policy,
         plan: Plan,
         tree: AttemptTree,
-    ) -> Result<Shared, RunError> {
+    ) -> Result<SharedSandbox, RunError> {
         // The runtime has no thread of its own, because the attempts without a sandbox are forked
         // from this process.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|source| RunError::Watch { source })?;
-        let spec = StartRequest {
+        let request = StartRequest {
             container: engine.settings().container.clone(),
             ..StartRequest::new(policy)
         };
-        let sandbox = runtime.block_on(engine.start(spec)).map_err(RunError::from)?;
-        Ok(Shared { runtime, sandbox, plan, tree })
+        let sandbox = runtime.block_on(engine.start(request)).map_err(RunError::from)?;
+        Ok(SharedSandbox { runtime, sandbox, plan, tree })
     }
 
     /// Returns the plan of the sandbox.
@@ -57,7 +57,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedSandbox {
     fn drop(&mut self) {
         if let Err(error) = self.runtime.block_on(self.sandbox.clone().stop()) {
             tracing::warn!(

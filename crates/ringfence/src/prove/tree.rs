@@ -21,10 +21,10 @@ pub(super) struct AttemptTree {
 impl AttemptTree {
     /// Patterns of the hidden files of the workspace. The third pattern leads through a link, and
     /// the last into a directory that its owner has closed.
-    pub(super) const HIDDEN: [&str; 4] =
+    pub(super) const HIDDEN_PATTERNS: [&str; 4] =
         ["hidden.txt", "nested/hidden.txt", "link-to-keys/*.key", "closed/hidden.txt"];
 
-    pub(super) fn plant(root: PathBuf) -> io::Result<AttemptTree> {
+    pub(super) fn create(root: PathBuf) -> io::Result<AttemptTree> {
         let (workspace, outside) = (root.join("workspace"), root.join("outside"));
         for directory in [
             "nested",

@@ -13,9 +13,9 @@ use ringfence_core::{Backend, Clause, ExecutionResult, Plan, Policy, Support};
 use rustix::process::Signal;
 
 use super::certificate::{Proof, Verdict};
-use super::marked::Marked;
-use super::scene::Scene;
-use super::shared::Shared;
+use super::marked::MarkedProcesses;
+use super::scene::HostScene;
+use super::shared::SharedSandbox;
 use super::tree::AttemptTree;
 use super::{Attempt, AttemptOutcome, Observation, unclaimed};
 use crate::backends;
@@ -23,37 +23,37 @@ use crate::{Command, Engine, RunError};
 
 /// Limits for the attempts on limits, here and in the five constants below. They are well below
 /// what the attempts try to use.
-const MEMORY: Size = Size::mebibytes(64);
-const PROCESSES: u32 = 16;
-const CPUS: f64 = 0.2;
-const OUTPUT: Size = Size::from_bytes(64 << 10);
-const TEMPORARY: Size = Size::mebibytes(1);
-const TIME: Duration = Duration::from_millis(400);
+const MEMORY_LIMIT: Size = Size::mebibytes(64);
+const PROCESS_LIMIT: u32 = 16;
+const CPU_LIMIT: f64 = 0.2;
+const OUTPUT_LIMIT: Size = Size::from_bytes(64 << 10);
+const TMP_LIMIT: Size = Size::mebibytes(1);
+const TIME_LIMIT: Duration = Duration::from_millis(400);
 /// Longest time that ringfence may take to start a container on a busy host.
-const PATIENCE: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest time that the kernel may take to end the processes that a run leaves, on a busy host.
-const GRACE: Duration = Duration::from_secs(10);
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Name of the attempt during which ringfence itself is killed.
-const KILLED: &str = "outlive-supervisor";
+const KILLED_ATTEMPT: &str = "outlive-supervisor";
 /// Name of the attempt that runs until the deadline.
-const ENDED: &str = "outlive-deadline";
+const DEADLINE_ATTEMPT: &str = "outlive-deadline";
 /// Name of the attempt whose control run is given the descriptor that the attempt looks for.
-const DESCRIPTOR: &str = "use-descriptor";
+const DESCRIPTOR_ATTEMPT: &str = "use-descriptor";
 
 /// The attempts of a proof, which are made one after the other.
-pub(super) struct Trials<'a> {
+pub(super) struct AttemptRunner<'a> {
     engine: &'a Engine,
     policy: &'a Policy,
-    scene: &'a Scene,
+    scene: &'a HostScene,
     program: PathBuf,
     plan: Plan,
     /// The container for attempts that need no container of their own.
-    shared: RefCell<Option<Shared>>,
+    shared: RefCell<Option<SharedSandbox>>,
 }
 
 /// An attempt that is ready to be made.
-struct Trial {
+struct PreparedAttempt {
     tree: AttemptTree,
     context: AttemptContext,
     policy: Policy,
@@ -61,17 +61,17 @@ struct Trial {
 }
 
 /// An observation, or the reason why there is none.
-type Seen = Result<Observation, String>;
+type ObservedAttempt = Result<Observation, String>;
 
-impl<'a> Trials<'a> {
+impl<'a> AttemptRunner<'a> {
     pub(super) fn new(
         engine: &'a Engine,
         policy: &'a Policy,
-        scene: &'a Scene,
-    ) -> Result<Trials<'a>, RunError> {
+        scene: &'a HostScene,
+    ) -> Result<AttemptRunner<'a>, RunError> {
         let program = program(engine).map_err(failed)?;
         let plan = engine.plan(policy, &Command::new("sh"))?.plan;
-        Ok(Trials { engine, policy, scene, program, plan, shared: RefCell::default() })
+        Ok(AttemptRunner { engine, policy, scene, program, plan, shared: RefCell::default() })
     }
 
     /// Returns the plan for the policy itself.
@@ -81,30 +81,31 @@ impl<'a> Trials<'a> {
 
     /// Makes an attempt inside a sandbox. If the attempt is denied there, makes it without a
     /// sandbox, too.
-    pub(super) fn carry_out(&self, attempt: &Attempt) -> Result<(Support, Proof), RunError> {
-        let together = if self.is_shared(attempt) { self.in_shared(attempt)? } else { None };
-        let (claimed, seen) = match together {
-            Some(seen) => seen,
-            None => self.on_its_own(attempt)?,
+    pub(super) fn make_attempt(&self, attempt: &Attempt) -> Result<(Support, Proof), RunError> {
+        let in_shared = if self.is_shared(attempt) { self.make_in_shared(attempt)? } else { None };
+        let (claimed, observed) = match in_shared {
+            Some(observed) => observed,
+            None => self.make_alone(attempt)?,
         };
-        let (verdict, control) = Verdict::of(&seen, || self.without_sandbox(attempt));
-        let observed = seen.map_or_else(|why| why, |observation| observation.observed);
+        let (verdict, control) =
+            Verdict::from_observations(&observed, || self.without_sandbox(attempt));
+        let observed = observed.map_or_else(|why| why, |observation| observation.observed);
         let name = attempt.name.to_owned();
         Ok((claimed, Proof { attempt: name, clause: attempt.clause, verdict, observed, control }))
     }
 
     /// Makes an attempt in a sandbox that is started for this attempt alone.
-    fn on_its_own(&self, attempt: &Attempt) -> Result<(Support, Seen), RunError> {
+    fn make_alone(&self, attempt: &Attempt) -> Result<(Support, ObservedAttempt), RunError> {
         let trial = self.inside(attempt)?;
         let plan = self.engine.plan(&trial.policy, &trial.command)?.plan;
-        let seen = if attempt.name == KILLED {
+        let observed = if attempt.name == KILLED_ATTEMPT {
             self.kill_supervisor(&trial)
         } else {
             let result =
                 self.engine.run_captured(&trial.policy, &trial.command, Vec::new(), None)?;
-            judge(attempt.clause, &result, &trial.context.mark)
+            observe_result(attempt.clause, &result, &trial.context.mark)
         };
-        Ok((claimed(&plan, attempt.clause), seen))
+        Ok((claimed(&plan, attempt.clause), observed))
     }
 
     /// Tells whether an attempt is made in the shared sandbox. A backend that starts a sandbox for
@@ -118,32 +119,35 @@ impl<'a> Trials<'a> {
 
     /// Makes an attempt in the shared sandbox. Returns `None` if the attempt's command could not be
     /// run to its end because the sandbox is broken.
-    fn in_shared(&self, attempt: &Attempt) -> Result<Option<(Support, Seen)>, RunError> {
+    fn make_in_shared(
+        &self,
+        attempt: &Attempt,
+    ) -> Result<Option<(Support, ObservedAttempt)>, RunError> {
         let shared = match self.shared.take() {
             Some(shared) => shared,
             None => {
-                let (tree, _) = self.scene.plant().map_err(failed)?;
+                let (tree, _) = self.scene.prepare_attempt().map_err(failed)?;
                 let policy = self.policy_for(&tree);
                 let plan = self.engine.plan(&policy, &Command::new("sh"))?.plan;
-                Shared::start(self.engine, policy, plan, tree)?
+                SharedSandbox::start(self.engine, policy, plan, tree)?
             }
         };
         let context = self.scene.context(shared.tree());
         let command = self.command(attempt, &context, shared.tree())?;
         let Ok(result) = shared.capture(self.engine, &command) else { return Ok(None) };
-        let seen = judge(attempt.clause, &result, &context.mark);
+        let observed = observe_result(attempt.clause, &result, &context.mark);
         let claimed = claimed(shared.plan(), attempt.clause);
-        if matches!(seen, Ok(Observation { outcome: AttemptOutcome::Denied, .. })) {
+        if matches!(observed, Ok(Observation { outcome: AttemptOutcome::Denied, .. })) {
             self.shared.replace(Some(shared));
         }
-        Ok(Some((claimed, seen)))
+        Ok(Some((claimed, observed)))
     }
 
-    fn inside(&self, attempt: &Attempt) -> Result<Trial, RunError> {
-        let (tree, context) = self.scene.plant().map_err(failed)?;
-        let policy = limited(self.policy_for(&tree), attempt);
+    fn inside(&self, attempt: &Attempt) -> Result<PreparedAttempt, RunError> {
+        let (tree, context) = self.scene.prepare_attempt().map_err(failed)?;
+        let policy = with_limit(self.policy_for(&tree), attempt);
         let command = self.command(attempt, &context, &tree)?;
-        Ok(Trial { tree, context, policy, command })
+        Ok(PreparedAttempt { tree, context, policy, command })
     }
 
     /// Returns the policy for the files of a tree, which have the same paths inside as outside.
@@ -152,8 +156,9 @@ impl<'a> Trials<'a> {
         let (source, destination) = (tree.workspace(), Some(tree.workspace()));
         policy.filesystem.workspace = Some(Workspace { source, destination });
         policy = policy.read(tree.readable()).read(&self.program);
-        let hidden =
-            AttemptTree::HIDDEN.into_iter().map(|text| text.parse().expect("each is a pattern"));
+        let hidden = AttemptTree::HIDDEN_PATTERNS
+            .into_iter()
+            .map(|text| text.parse().expect("each is a pattern"));
         policy = hidden.fold(policy, Policy::hide);
         let guards = Policy::DEFAULT_PROTECTED.map(PathGlob::literal);
         policy.filesystem.protect.get_or_insert_default().extend(guards);
@@ -172,10 +177,11 @@ impl<'a> Trials<'a> {
     }
 
     /// Makes the attempt without a sandbox, where nothing prevents it.
-    fn without_sandbox(&self, attempt: &Attempt) -> Seen {
-        let cannot =
-            |error: &dyn std::error::Error| format!("it cannot be tried: {}", crate::chain(error));
-        let (tree, context) = self.scene.plant().map_err(|error| cannot(&error))?;
+    fn without_sandbox(&self, attempt: &Attempt) -> ObservedAttempt {
+        let cannot = |error: &dyn std::error::Error| {
+            format!("the attempt cannot be made: {}", crate::chain(error))
+        };
+        let (tree, context) = self.scene.prepare_attempt().map_err(|error| cannot(&error))?;
         let command = self.command(attempt, &context, &tree).map_err(|error| cannot(&error))?;
         if attempt.clause == Clause::Cleanup {
             return self
@@ -188,14 +194,14 @@ impl<'a> Trials<'a> {
             .engine
             .run_captured(&policy, &command, passed, None)
             .map_err(|error| cannot(&error))?;
-        judge(attempt.clause, &result, &context.mark)
+        observe_result(attempt.clause, &result, &context.mark)
     }
 
     /// Returns the descriptors that an attempt without a sandbox gets. The `local` backend cleans
     /// up and closes descriptors as the other backends do. So an attempt on cleanup gets through
     /// only without ringfence, and a descriptor is available only if it is passed explicitly.
     fn passed(&self, attempt: &Attempt) -> io::Result<Vec<(i32, OwnedFd)>> {
-        if attempt.name != DESCRIPTOR {
+        if attempt.name != DESCRIPTOR_ATTEMPT {
             return Ok(Vec::new());
         }
         let inherited = self.scene.inherited();
@@ -208,10 +214,10 @@ impl<'a> Trials<'a> {
         command: &Command,
         mark: &str,
     ) -> io::Result<Observation> {
-        if attempt.name == KILLED {
+        if attempt.name == KILLED_ATTEMPT {
             let mut child = self.lingering(mark).spawn()?;
             // The shell's own arguments contain the mark, too, so wait for another process.
-            Marked::of(mark).other_than(child.id()).appear(GRACE);
+            MarkedProcesses::from_mark(mark).other_than(child.id()).wait_for_any(END_TIMEOUT);
             child.kill()?;
             child.wait()?;
         } else {
@@ -223,26 +229,28 @@ impl<'a> Trials<'a> {
                 .stderr(Stdio::null());
             plain.status()?;
         }
-        let marked = Marked::of(mark);
-        marked.appear(GRACE);
-        Ok(left_behind(&marked, Duration::ZERO))
+        let marked = MarkedProcesses::from_mark(mark);
+        marked.wait_for_any(END_TIMEOUT);
+        Ok(observe_leftovers(&marked, Duration::ZERO))
     }
 
     /// Returns a command for a shell that waits for a lingering process in the background.
     fn lingering(&self, mark: &str) -> std::process::Command {
         let mut command = std::process::Command::new("sh");
-        command
-            .args(["-c", "\"$@\" & wait", "sh"])
-            .arg(&self.program)
-            .args(["attempt", KILLED, "--mark", mark]);
+        command.args(["-c", "\"$@\" & wait", "sh"]).arg(&self.program).args([
+            "attempt",
+            KILLED_ATTEMPT,
+            "--mark",
+            mark,
+        ]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
 
     /// Starts another ringfence process, kills it while the attempt runs, and looks for processes
     /// that are left.
-    fn kill_supervisor(&self, trial: &Trial) -> Seen {
-        let cannot = |error: io::Error| format!("it cannot be tried: {error}");
+    fn kill_supervisor(&self, trial: &PreparedAttempt) -> ObservedAttempt {
+        let cannot = |error: io::Error| format!("the attempt cannot be made: {error}");
         let policy = trial.tree.policy();
         let text = serde_json::to_string(&trial.policy).map_err(|error| cannot(error.into()))?;
         fs_err::write(&policy, text).map_err(cannot)?;
@@ -253,18 +261,18 @@ impl<'a> Trials<'a> {
         }
         command.arg("--").arg(&self.program);
         command
-            .args(["attempt", KILLED, "--mark", &trial.context.mark])
+            .args(["attempt", KILLED_ATTEMPT, "--mark", &trial.context.mark])
             .current_dir(&trial.context.paths.workspace);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let marked = Marked::of(&trial.context.mark);
+        let marked = MarkedProcesses::from_mark(&trial.context.mark);
         let mut child = command.spawn().map_err(cannot)?;
         // The arguments of ringfence itself contain the mark, too. The command that ringfence runs
         // is another process.
-        let is_under_way = marked.other_than(child.id()).appear(PATIENCE);
+        let has_started = marked.other_than(child.id()).wait_for_any(START_TIMEOUT);
         child.kill().map_err(cannot)?;
         child.wait().map_err(cannot)?;
-        if is_under_way {
-            Ok(left_behind(&marked, GRACE))
+        if has_started {
+            Ok(observe_leftovers(&marked, END_TIMEOUT))
         } else {
             Err("it did not start".to_owned())
         }
@@ -294,23 +302,25 @@ fn claimed(plan: &Plan, clause: Clause) -> Support {
 }
 
 /// Adds to a policy the limit that the attempt tries to exceed.
-fn limited(mut policy: Policy, attempt: &Attempt) -> Policy {
+fn with_limit(mut policy: Policy, attempt: &Attempt) -> Policy {
     let limits = &mut policy.limits;
     match attempt.clause {
-        Clause::Memory => limits.memory = Some(MEMORY),
-        Clause::ProcessCount => limits.processes = Some(PROCESSES),
-        Clause::Cpus => limits.cpus = Some(CPUS),
-        Clause::Output => limits.output = Some(OUTPUT),
-        Clause::Tmp => limits.tmp = Some(TEMPORARY),
-        Clause::Time => limits.time = Some(TIME.into()),
-        Clause::Cleanup => limits.time = (attempt.name == ENDED).then(|| TIME.into()),
+        Clause::Memory => limits.memory = Some(MEMORY_LIMIT),
+        Clause::ProcessCount => limits.processes = Some(PROCESS_LIMIT),
+        Clause::Cpus => limits.cpus = Some(CPU_LIMIT),
+        Clause::Output => limits.output = Some(OUTPUT_LIMIT),
+        Clause::Tmp => limits.tmp = Some(TMP_LIMIT),
+        Clause::Time => limits.time = Some(TIME_LIMIT.into()),
+        Clause::Cleanup => {
+            limits.time = (attempt.name == DEADLINE_ATTEMPT).then(|| TIME_LIMIT.into())
+        }
         _ => return policy,
     }
     policy.allow_weaker(attempt.clause)
 }
 
 /// Derives the observation of an attempt from the result of its run.
-fn judge(clause: Clause, result: &ExecutionResult, mark: &str) -> Seen {
+fn observe_result(clause: Clause, result: &ExecutionResult, mark: &str) -> ObservedAttempt {
     let denied = |observed: String| {
         Ok(Observation { outcome: AttemptOutcome::Denied, errno: None, observed })
     };
@@ -330,7 +340,7 @@ fn judge(clause: Clause, result: &ExecutionResult, mark: &str) -> Seen {
             result.stdout.len(),
             result.dropped.stdout
         )),
-        Clause::Cleanup => Ok(left_behind(&Marked::of(mark), GRACE)),
+        Clause::Cleanup => Ok(observe_leftovers(&MarkedProcesses::from_mark(mark), END_TIMEOUT)),
         _ => {
             let last = result.stdout.lines().last().unwrap_or_default();
             serde_json::from_str(last).map_err(|_| {
@@ -345,12 +355,12 @@ fn judge(clause: Clause, result: &ExecutionResult, mark: &str) -> Seen {
 }
 
 /// Looks for processes that an attempt left, and kills them.
-fn left_behind(marked: &Marked, grace: Duration) -> Observation {
-    if marked.vanish(grace) {
+fn observe_leftovers(marked: &MarkedProcesses, timeout: Duration) -> Observation {
+    if marked.wait_for_none(timeout) {
         let observed = "nothing was left behind".to_owned();
         return Observation { outcome: AttemptOutcome::Denied, errno: None, observed };
     }
-    let count = marked.end();
+    let count = marked.kill();
     let observed = format!("{count} processes were left behind");
     Observation { outcome: AttemptOutcome::Succeeded, errno: None, observed }
 }

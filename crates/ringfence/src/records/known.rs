@@ -176,7 +176,7 @@ impl KnownFile {
         let KnownRecords { count: known, .. } = known;
         let verb = if count == 1 { "is" } else { "are" };
         let finding =
-            if count < known { "" } else { ", and others than those were put in their place" };
+            if count < known { "" } else { ", and other records were put in their place" };
         (!is_whole).then(|| {
             format!(
                 "{known} records are known to have been written here; {count} {verb} \

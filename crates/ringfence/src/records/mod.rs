@@ -63,7 +63,7 @@ impl RecordError {
              leads"
                 .to_owned()
         } else {
-            "look at the owner and the permissions of that directory, or set audit.dir to another"
+            "check the owner and the permissions of that directory, or set audit.dir to another one"
                 .to_owned()
         }
     }
@@ -285,7 +285,7 @@ fn lock(directory: &OwnedFd) -> io::Result<()> {
             locked => return Ok(locked?),
         }
     }
-    Err(io::Error::other("somebody else has held the lock for two seconds"))
+    Err(io::Error::other("another process has held the lock for two seconds"))
 }
 
 /// Returns the names of all files that should be records, oldest first.
@@ -349,7 +349,7 @@ fn read_in(directory: &OwnedFd, name: &str, limit: u64) -> io::Result<Option<Str
         Err(Errno::NOENT) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    untrusted::text(file, limit).map(Some)
+    untrusted::read_text(file, limit).map(Some)
 }
 
 /// Writes a file completely or not at all.

@@ -129,9 +129,9 @@ fn the_removal_of_every_record_shows() {
         forged.append(&Command::new("true"), result(""), &[]).unwrap();
     }
     check(&forged, &[]);
-    check(&records, &["3 are there, and others than those were put in their place"]);
+    check(&records, &["3 are there, and other records were put in their place"]);
     append();
-    check(&records, &["4 are there, and others than those were put in their place"]);
+    check(&records, &["4 are there, and other records were put in their place"]);
 
     // A user who removed the records says so by deleting the count.
     fs_err::remove_dir_all(root.join("state")).unwrap();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ringfence_core::ExecutionResult;
 use tokio::io::Interest;
 
-use crate::caller::attached::{Streams, attached};
+use crate::caller::attached::{AttachedStreams, exec_attached};
 use crate::engine::Core;
 use crate::run::prepare::RunContext;
 use crate::run::readiness;
@@ -29,11 +29,11 @@ pub(crate) fn run_attached(
 ) -> Result<Attached, RunError> {
     refuse(passed)?;
     let result = block_on(scoped(core, context, async |sandbox: &Sandbox| {
-        let streams = Streams::of_this_process();
+        let streams = AttachedStreams::for_this_process();
         let mut exec = exec(core, sandbox, command)?;
         exec.terminal = streams.terminal();
         let before = sandbox.observe();
-        let ended = attached(sandbox, exec, streams).await?;
+        let ended = exec_attached(sandbox, exec, streams).await?;
         Ok(before.result(ended))
     }))?;
     Ok(Attached { status: status(&result), result })

@@ -161,7 +161,8 @@ impl Core {
         let path = private.as_ref().map(|private| private.path().to_path_buf());
         let launch =
             Launch { exec, confinement, terminal, time, survivors: Survivors::End, private: path };
-        let forget = || ProbeCache::of(&self.settings.host, ProbeSubject::Namespaces).forget();
+        let forget =
+            || ProbeCache::for_subject(&self.settings.host, ProbeSubject::Namespaces).forget();
         let started =
             self.launcher.start(&launch, files, group.as_ref()).inspect_err(|_| forget())?;
         // Start the thread of the gate only after the fork, because a process that is forked must

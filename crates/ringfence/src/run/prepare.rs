@@ -20,7 +20,7 @@ use crate::backends::{self, Freshness, LaunchInputs, Preparation, ProbeRequest, 
 use crate::caller::streams::{CallerStreams, UnnamedTerminal};
 use crate::egress::LoadedCredentials;
 use crate::engine::Core;
-use crate::host_paths::granted::{Grants, Locations};
+use crate::host_paths::granted::{Grants, MountTable};
 use crate::host_paths::workspace::{self, ResolvedWorkspace};
 use crate::records::known_directories;
 use crate::view::{self, Guarded};
@@ -63,7 +63,7 @@ pub(crate) struct RunContext {
     /// Name of the sandbox, if the sandbox is one that stays.
     pub(crate) sandbox: Option<String>,
     /// The credentials that the proxy of the sandbox shows to hosts outside.
-    pub(crate) sealed: Option<LoadedCredentials>,
+    pub(crate) credentials: Option<LoadedCredentials>,
     /// The standard streams of this process that the command does not get unchanged.
     pub(crate) streams: CallerStreams,
 }
@@ -150,7 +150,7 @@ impl Core {
             grants,
             guarded,
             sandbox: None,
-            sealed: None,
+            credentials: None,
             streams: CallerStreams::default(),
         })
     }
@@ -163,7 +163,7 @@ impl Core {
         &self,
         policy: &Policy,
         workspace: &ResolvedWorkspace,
-        locations: &Locations,
+        locations: &MountTable,
     ) -> Result<Guarded, RunError> {
         let host = &self.settings.host;
         let granted = workspace.granted.iter().map(|granted| granted.source.as_path());
@@ -187,18 +187,18 @@ impl Core {
             return Ok(RunRoute::Sandbox(context.into()));
         };
         if purpose != Purpose::Describe {
-            context.sealed = self.seal(&context.plan)?;
+            context.credentials = self.load_credentials(&context.plan)?;
         }
         let holds_files =
             context.plan.held.get(&Clause::Filesystem).is_some_and(Support::is_enforced);
         if purpose == Purpose::RunAttached && holds_files {
-            let site = self.site(&context, &[]);
-            let may_write = |path: &Path| view::may_write(&site, path);
-            let streams = CallerStreams::of_this_process(&may_write, &context.guarded);
+            let inputs = self.launch_inputs(&context, &[]);
+            let may_write = |path: &Path| view::may_write(&inputs, path);
+            let streams = CallerStreams::for_this_process(&may_write, &context.guarded);
             context.streams = streams
                 .map_err(|UnnamedTerminal { number }| RunError::UnnamedTerminal { number })?;
         }
-        let preparation = backend.prepare(&self.site(&context, &[]), command)?;
+        let preparation = backend.prepare(&self.launch_inputs(&context, &[]), command)?;
         Ok(RunRoute::Launch(Box::new(PreparedRun { context, preparation })))
     }
 
@@ -209,15 +209,25 @@ impl Core {
     }
 
     /// Collects what a backend needs to know to make a sandbox of `context`.
-    pub(crate) fn site<'a>(
+    pub(crate) fn launch_inputs<'a>(
         &'a self,
         context: &'a RunContext,
         shown: &'a [PathBuf],
     ) -> LaunchInputs<'a> {
         let RunContext { plan, workspace, grants, guarded, streams, .. } = context;
-        let (host, launcher, sealed) =
-            (&self.settings.host, &self.launcher, context.sealed.as_ref());
-        LaunchInputs { plan, host, launcher, workspace, grants, guarded, shown, sealed, streams }
+        let (host, launcher, credentials) =
+            (&self.settings.host, &self.launcher, context.credentials.as_ref());
+        LaunchInputs {
+            plan,
+            host,
+            launcher,
+            workspace,
+            grants,
+            guarded,
+            shown,
+            credentials,
+            streams,
+        }
     }
 
     /// Chooses a backend that can enforce the whole policy.

@@ -32,7 +32,7 @@ pub enum StartError {
     #[error(transparent)]
     Attach(#[from] AttachError),
     /// The guest did not answer in time.
-    #[error("the guest of the sandbox `{name}` did not come up{}", said(log))]
+    #[error("the guest of the sandbox `{name}` did not start{}", log_suffix(log))]
     Guest {
         /// Name of the sandbox.
         name: Name,
@@ -63,8 +63,8 @@ pub enum AttachError {
     Stop(#[from] StopError),
 }
 
-fn said(log: &str) -> String {
-    if log.is_empty() { String::new() } else { format!("; its last words: {log}") }
+fn log_suffix(log: &str) -> String {
+    if log.is_empty() { String::new() } else { format!("; the last lines of its log: {log}") }
 }
 
 impl StartError {
@@ -87,12 +87,12 @@ impl StartError {
             StartError::Container(error) => error.hints.clone(),
             StartError::Directory(error) => vec![error.hint()],
             StartError::Different { name, .. } => vec![
-                format!("make it anew: ringfence up {name} --replace"),
+                format!("replace it: ringfence up {name} --replace"),
                 "or give the new one another name: ringfence up NAME".to_owned(),
             ],
             StartError::Attach(error) => error.hints(),
             StartError::Guest { .. } => {
-                vec!["`ringfence doctor` shows what works here, tried afresh".to_owned()]
+                vec!["`ringfence doctor` tries again what works on this host".to_owned()]
             }
         }
     }
@@ -113,7 +113,7 @@ impl AttachError {
         match self {
             AttachError::Directory(error) => vec![error.hint()],
             AttachError::Guest { name, .. } => {
-                vec![format!("make it anew: ringfence up {name} --replace")]
+                vec![format!("replace it: ringfence up {name} --replace")]
             }
             AttachError::Stop(error) => vec![error.hint.clone()],
         }

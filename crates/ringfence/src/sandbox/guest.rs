@@ -14,18 +14,18 @@ use rustix::process::{Pid, test_kill_process};
 use crate::sandbox::directory::is_at;
 
 /// The guest, built and compressed by this crate's build script.
-static COMPRESSED: &[u8] = include_bytes!(env!("RINGFENCE_GUEST"));
+static COMPRESSED_GUEST: &[u8] = include_bytes!(env!("RINGFENCE_GUEST"));
 /// Length of the decompressed guest, in bytes.
-pub(crate) const LENGTH: u64 = match u64::from_str_radix(env!("RINGFENCE_GUEST_LENGTH"), 10) {
+pub(crate) const GUEST_BYTES: u64 = match u64::from_str_radix(env!("RINGFENCE_GUEST_LENGTH"), 10) {
     Ok(length) => length,
     Err(_) => panic!("the build script writes a number"),
 };
 /// Start of the guest's hash, which distinguishes versions.
-const VERSION: &str = env!("RINGFENCE_GUEST_VERSION");
+const GUEST_VERSION: &str = env!("RINGFENCE_GUEST_VERSION");
 
 /// The guest on disk. No process removes it as long as this value exists.
 #[derive(Debug)]
-pub(crate) struct Installed {
+pub(crate) struct InstalledGuest {
     /// Path of the guest's program.
     pub(crate) path: PathBuf,
     /// Shared lock on the directory of the program, held by every process that uses the program.
@@ -34,9 +34,9 @@ pub(crate) struct Installed {
 
 /// Writes the guest below `state` if it is not there, and removes other versions that no process
 /// uses.
-pub(crate) fn install(state: &Path) -> io::Result<Installed> {
+pub(crate) fn install(state: &Path) -> io::Result<InstalledGuest> {
     let versions = state.join("guest");
-    let directory = versions.join(VERSION);
+    let directory = versions.join(GUEST_VERSION);
     let used = loop {
         fs_err::create_dir_all(&directory)?;
         if let Some(used) = lock(&directory, FlockOperation::LockShared)? {
@@ -45,10 +45,10 @@ pub(crate) fn install(state: &Path) -> io::Result<Installed> {
     };
     sweep_versions(&versions);
     let path = directory.join("ringfence-guest");
-    if !is_whole(&path) {
-        write(&directory, &path)?;
+    if !is_complete(&path) {
+        write_guest(&directory, &path)?;
     }
-    Ok(Installed { path, _used: used })
+    Ok(InstalledGuest { path, _used: used })
 }
 
 /// Locks a directory; returns `None` if the directory was removed meanwhile.
@@ -74,11 +74,11 @@ fn sweep_versions(versions: &Path) {
 }
 
 /// Writes the guest completely or not at all, because another process may start it at any time.
-fn write(directory: &Path, path: &Path) -> io::Result<()> {
-    sweep(directory);
+fn write_guest(directory: &Path, path: &Path) -> io::Result<()> {
+    sweep_partial_files(directory);
     let temporary = directory.join(format!(".{}", std::process::id()));
     let written = fs_err::File::create(&temporary)
-        .and_then(|mut file| io::copy(&mut DeflateDecoder::new(COMPRESSED), &mut file))
+        .and_then(|mut file| io::copy(&mut DeflateDecoder::new(COMPRESSED_GUEST), &mut file))
         .and_then(|_| fs_err::set_permissions(&temporary, std::fs::Permissions::from_mode(0o755)))
         .and_then(|()| fs_err::rename(&temporary, path));
     if written.is_err() {
@@ -88,7 +88,7 @@ fn write(directory: &Path, path: &Path) -> io::Result<()> {
 }
 
 /// Removes partial files whose writer was killed.
-fn sweep(directory: &Path) {
+fn sweep_partial_files(directory: &Path) {
     for entry in fs_err::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let writer = name
@@ -103,8 +103,9 @@ fn sweep(directory: &Path) {
 
 /// Tells whether a file is the complete guest, judged by its length and mode. That is enough,
 /// because only the user can write to the directory.
-fn is_whole(path: &Path) -> bool {
-    fs_err::metadata(path).is_ok_and(|found| found.len() == LENGTH && found.mode() & 0o111 == 0o111)
+fn is_complete(path: &Path) -> bool {
+    fs_err::metadata(path)
+        .is_ok_and(|found| found.len() == GUEST_BYTES && found.mode() & 0o111 == 0o111)
 }
 
 #[cfg(test)]
@@ -119,13 +120,13 @@ mod tests {
     fn the_guest_is_put_on_disk_whole_and_once() {
         let state = tempfile::tempdir().unwrap();
         let path = install(state.path()).unwrap().path;
-        assert_eq!(version_of(&path), VERSION);
+        assert_eq!(version_of(&path), GUEST_VERSION);
         let first = fs_err::metadata(&path).unwrap().ino();
         assert_eq!(install(state.path()).unwrap().path, path);
         assert_eq!(fs_err::metadata(&path).unwrap().ino(), first);
         fs_err::write(&path, "half").unwrap();
         install(state.path()).unwrap();
-        assert_eq!(version_of(&path), VERSION);
+        assert_eq!(version_of(&path), GUEST_VERSION);
     }
 
     /// Returns the start of a file's hash.
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_small() {
+    fn the_guest_is_small() {
         let state = tempfile::tempdir().unwrap();
         let length = fs_err::metadata(install(state.path()).unwrap().path).unwrap().len();
         assert!(length < 4_000_000, "{length} bytes");

@@ -12,12 +12,12 @@ use ringfence_linux::pause::ProcessTree;
 use serde::{Deserialize, Serialize};
 
 use crate::backends::HostView;
-use crate::session::Ended;
+use crate::session::CommandEnd;
 use crate::view::WatchedPaths;
 use crate::{Manifest, egress};
 
 /// Name of the file of the observer in the directory of its sandbox.
-const FILE: &str = "witness.json";
+const OBSERVER_FILE: &str = "witness.json";
 
 /// The places at which the host observes a sandbox. They are stored in the sandbox's directory,
 /// because commands may be run by other processes than the one that keeps the sandbox.
@@ -61,7 +61,7 @@ impl HostObserver {
     /// Reads the observer in the directory of a sandbox. Returns `None` if there is none: the host
     /// cannot observe the sandbox, or an older ringfence started it.
     pub(crate) fn read(directory: &Path) -> io::Result<Option<HostObserver>> {
-        match fs_err::read(directory.join(FILE)) {
+        match fs_err::read(directory.join(OBSERVER_FILE)) {
             Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -70,7 +70,7 @@ impl HostObserver {
 
     /// Writes the observer into the directory of its sandbox.
     pub(crate) fn write(&self, directory: &Path) -> io::Result<()> {
-        fs_err::write(directory.join(FILE), serde_json::to_vec(self)?)
+        fs_err::write(directory.join(OBSERVER_FILE), serde_json::to_vec(self)?)
     }
 
     /// Returns the denials of the sandbox after the event number `logged`.
@@ -121,7 +121,7 @@ impl Observation {
 
     /// Makes the result of the command. If several commands run at the same time, each result
     /// contains what happened to the sandbox while its command ran.
-    pub fn result(&self, ended: Ended) -> ExecutionResult {
+    pub fn result(&self, ended: CommandEnd) -> ExecutionResult {
         let Observation { manifest, before } = self;
         let mut meta = RunMetadata {
             usage: ended.usage,

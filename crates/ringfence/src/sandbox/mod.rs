@@ -4,10 +4,10 @@ pub(crate) mod directory;
 mod error;
 pub(crate) mod guest;
 pub(crate) mod host_observer;
-mod kept;
 pub(crate) mod lease;
 pub mod monitor;
 mod own_port;
+mod owned;
 pub(crate) mod pause;
 pub(crate) mod start;
 pub(crate) mod start_request;
@@ -37,27 +37,27 @@ use crate::contexts::KeptContexts;
 use crate::run::prepare::RunContext;
 use crate::sandbox::directory::{Manifest, Name, SandboxDir, SandboxDirError, SandboxDirs};
 use crate::sandbox::host_observer::Observation;
-use crate::session::{Captured, Exec, PortStream, Session, SessionError};
+use crate::session::{CapturedCommand, Exec, PortStream, Session, SessionError};
 use crate::{Engine, Existing, Host, Interruption, StartRequest, Stream};
 pub use error::{AttachError, StartError};
-use kept::OwnedSandbox;
+use owned::OwnedSandbox;
 
 /// Longest time that a command may take if neither the caller nor the policy says otherwise.
 pub const DEFAULT_TIME: Duration = Duration::from_secs(30);
 /// Number of bytes of each output stream that are kept if the policy does not say otherwise.
-const DEFAULT_OUTPUT: u64 = 10 << 20;
+const DEFAULT_OUTPUT_BYTES: u64 = 10 << 20;
 /// Longest time that a guest may take to answer for the first time.
-const GUEST_PATIENCE: Duration = Duration::from_secs(20);
+const GUEST_START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest time that another process may take to start a sandbox that this process wants to use.
-const START_PATIENCE: Duration = Duration::from_secs(60);
+const SANDBOX_START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time between two checks of a sandbox that another process starts or ends.
-const MOMENT: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Time between two checks when the owner cannot be watched by a descriptor.
-const PAUSE: Duration = Duration::from_millis(500);
+const OWNER_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Longest wait for the end of a sandbox that does not answer.
-const ENDING_PATIENCE: Duration = Duration::from_secs(3);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest time that a monitor may take to end its sandbox before the monitor is killed.
-const MONITOR_PATIENCE: Duration = Duration::from_secs(15);
+const MONITOR_STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A sandbox that stays. Many tasks can use it at the same time, and it can be cloned. In the
 /// process that started the sandbox, dropping the last clone ends it. [`Sandbox::stop`] also waits
@@ -67,11 +67,11 @@ pub struct Sandbox {
     session: Session,
     manifest: Arc<Manifest>,
     facets: SandboxFacets,
-    rooms: SandboxDirs,
+    sandbox_dirs: SandboxDirs,
     /// File of the manifest, set when the file is known to describe this sandbox.
-    found: Arc<OnceLock<fs_err::File>>,
+    manifest_file: Arc<OnceLock<fs_err::File>>,
     /// The resources that keep the sandbox alive, in the process that started it.
-    kept: Option<Arc<OwnedSandbox>>,
+    owned: Option<Arc<OwnedSandbox>>,
     /// Settings for code that runs in the sandbox.
     code: Arc<CodeSettings>,
     #[cfg(feature = "code")]
@@ -91,28 +91,31 @@ impl Engine {
     ///
     /// The sandbox ends when [`Sandbox::stop`] is called, when its last clone is dropped, when its
     /// lease ends, or when this process ends.
-    pub async fn start(&self, spec: StartRequest) -> Result<Sandbox, StartError> {
-        let spec = self.with_default_image(spec);
-        let rooms = SandboxDirs::of(&self.core.settings.host)?;
-        let name = spec
+    pub async fn start(&self, request: StartRequest) -> Result<Sandbox, StartError> {
+        let request = self.with_default_image(request);
+        let sandbox_dirs = SandboxDirs::for_host(&self.core.settings.host)?;
+        let name = request
             .name
             .as_deref()
             .map_or_else(|| Ok(Name::unique()), Name::new)
             .map_err(SandboxDirError::Name)?;
-        let spec_hash = crate::sandbox::start::hash(&self.core, &spec);
-        let room = match rooms.claim(name.clone()) {
+        let request_hash = crate::sandbox::start::hash(&self.core, &request);
+        let sandbox_dir = match sandbox_dirs.claim(name.clone()) {
             Err(SandboxDirError::Taken { .. }) => {
-                match self.handle_taken_name(&rooms, name, &spec_hash, spec.existing).await? {
-                    TakenName::Freed(room) => room,
+                match self
+                    .handle_taken_name(&sandbox_dirs, name, &request_hash, request.existing)
+                    .await?
+                {
+                    TakenName::Freed(sandbox_dir) => sandbox_dir,
                     TakenName::Reused(sandbox) => return Ok(*sandbox),
                 }
             }
             claimed => claimed?,
         };
-        match crate::sandbox::start::plan(&self.core, &spec).await {
-            Ok(context) => self.start_in(room, &spec, spec_hash, context).await,
+        match crate::sandbox::start::plan(&self.core, &request).await {
+            Ok(context) => self.start_in(sandbox_dir, &request, request_hash, context).await,
             Err(error) => {
-                room.leave();
+                sandbox_dir.remove();
                 Err(error.into())
             }
         }
@@ -122,53 +125,60 @@ impl Engine {
     /// stops it in any case. Also returns the paths that the sandbox planted up to its end.
     pub(crate) async fn scoped_for_run<T>(
         &self,
-        spec: StartRequest,
+        request: StartRequest,
         mut context: RunContext,
         used: impl AsyncFnOnce(&Sandbox) -> T,
     ) -> Result<(T, Stopped), StartError> {
-        let spec = self.with_default_image(spec);
-        context.sealed = self.core.seal(&context.plan)?;
-        let spec_hash = crate::sandbox::start::hash(&self.core, &spec);
-        let room = SandboxDirs::of(&self.core.settings.host)?.claim(Name::unique())?;
-        let sandbox = self.start_in(room, &spec, spec_hash, context).await?;
+        let request = self.with_default_image(request);
+        context.credentials = self.core.load_credentials(&context.plan)?;
+        let request_hash = crate::sandbox::start::hash(&self.core, &request);
+        let sandbox_dir = SandboxDirs::for_host(&self.core.settings.host)?.claim(Name::unique())?;
+        let sandbox = self.start_in(sandbox_dir, &request, request_hash, context).await?;
         Ok(use_and_stop(sandbox, used).await)
     }
 
-    fn with_default_image(&self, mut spec: StartRequest) -> StartRequest {
-        let image = &mut spec.container.image;
+    fn with_default_image(&self, mut request: StartRequest) -> StartRequest {
+        let image = &mut request.container.image;
         *image = image.take().or_else(|| self.core.settings.image.clone());
-        spec
+        request
     }
 
     /// Decides what happens if another process keeps a sandbox of the wanted name.
     async fn handle_taken_name(
         &self,
-        rooms: &SandboxDirs,
+        sandbox_dirs: &SandboxDirs,
         name: Name,
-        spec_hash: &str,
+        request_hash: &str,
         existing: Existing,
     ) -> Result<TakenName, StartError> {
         match existing {
             Existing::Refuse => Err(SandboxDirError::Taken { name }.into()),
-            Existing::Reuse => match Sandbox::reuse(rooms.clone(), &name, spec_hash).await {
-                // The existing sandbox was just ending, so its name is free in a moment.
-                Err(StartError::Directory(_) | StartError::Attach(_))
-                    if tokio::time::timeout(ENDING_PATIENCE, left(rooms, &name)).await.is_ok() =>
-                {
-                    Ok(TakenName::Freed(rooms.claim(name)?))
+            Existing::Reuse => {
+                match Sandbox::reuse(sandbox_dirs.clone(), &name, request_hash).await {
+                    // The existing sandbox was just ending, so its name is free in a moment.
+                    Err(StartError::Directory(_) | StartError::Attach(_))
+                        if tokio::time::timeout(
+                            RELEASE_TIMEOUT,
+                            wait_until_released(sandbox_dirs, &name),
+                        )
+                        .await
+                        .is_ok() =>
+                    {
+                        Ok(TakenName::Freed(sandbox_dirs.claim(name)?))
+                    }
+                    reused => {
+                        let sandbox = reused?.with_code(self.core.settings.code.clone());
+                        Ok(TakenName::Reused(Box::new(sandbox)))
+                    }
                 }
-                reused => {
-                    let sandbox = reused?.with_code(self.core.settings.code.clone());
-                    Ok(TakenName::Reused(Box::new(sandbox)))
-                }
-            },
+            }
             Existing::Replace => {
-                match made(rooms, &name).await {
-                    Ok(manifest) => stop_kept(rooms, &manifest).await?,
+                match wait_for_manifest(sandbox_dirs, &name).await {
+                    Ok(manifest) => stop_by_owner(sandbox_dirs, &manifest).await?,
                     Err(SandboxDirError::Absent { .. }) => {} // the sandbox has just ended
                     Err(error) => return Err(error.into()),
                 }
-                Ok(TakenName::Freed(rooms.claim(name)?))
+                Ok(TakenName::Freed(sandbox_dirs.claim(name)?))
             }
         }
     }
@@ -176,42 +186,43 @@ impl Engine {
     /// Starts a planned sandbox in a sandbox directory that this process has claimed.
     async fn start_in(
         &self,
-        room: SandboxDir,
-        spec: &StartRequest,
-        spec_hash: String,
+        sandbox_dir: SandboxDir,
+        request: &StartRequest,
+        request_hash: String,
         context: RunContext,
     ) -> Result<Sandbox, StartError> {
-        let rooms = SandboxDirs::of(&self.core.settings.host)?;
+        let sandbox_dirs = SandboxDirs::for_host(&self.core.settings.host)?;
         let started =
-            crate::sandbox::start::start(&self.core, spec, &room, spec_hash, context).await;
+            crate::sandbox::start::start(&self.core, request, &sandbox_dir, request_hash, context)
+                .await;
         let (StartedSandbox { instance, egress, variables }, manifest) = match started {
             Ok(started) => started,
             Err(error) => {
-                room.leave();
+                sandbox_dir.remove();
                 return Err(error);
             }
         };
-        let kept = Arc::new(OwnedSandbox::new(instance, room, egress));
-        let sandbox = Sandbox::connect(rooms, manifest, Some(Arc::clone(&kept)))
+        let owned = Arc::new(OwnedSandbox::new(instance, sandbox_dir, egress));
+        let sandbox = Sandbox::connect(sandbox_dirs, manifest, Some(Arc::clone(&owned)))
             .map_err(AttachError::from)?;
         let sandbox = sandbox.with_code(self.core.settings.code.clone());
-        if let Err(source) = sandbox.session.greet(GUEST_PATIENCE, variables).await {
-            let log = last_words(&sandbox.rooms, &sandbox.manifest.name);
+        if let Err(source) = sandbox.session.initialize(GUEST_START_TIMEOUT, variables).await {
+            let log = log_tail(&sandbox.sandbox_dirs, &sandbox.manifest.name);
             let name = sandbox.manifest.name.clone();
             let _ = sandbox.stop().await; // the first error is more informative
             return Err(StartError::Guest { name, log, source });
         }
-        kept.watch(spec.lease);
+        owned.watch(request.lease);
         Ok(sandbox)
     }
 
     /// Starts a sandbox, calls `used` with it, and stops it in any case.
     pub async fn scoped<T>(
         &self,
-        spec: StartRequest,
+        request: StartRequest,
         used: impl AsyncFnOnce(&Sandbox) -> T,
     ) -> Result<T, StartError> {
-        let sandbox = self.start(spec).await?;
+        let sandbox = self.start(request).await?;
         Ok(use_and_stop(sandbox, used).await.0)
     }
 }
@@ -240,11 +251,11 @@ async fn use_and_stop<T>(sandbox: Sandbox, used: impl AsyncFnOnce(&Sandbox) -> T
 
 impl Sandbox {
     fn connect(
-        rooms: SandboxDirs,
+        sandbox_dirs: SandboxDirs,
         manifest: Manifest,
-        kept: Option<Arc<OwnedSandbox>>,
+        owned: Option<Arc<OwnedSandbox>>,
     ) -> Result<Sandbox, SandboxDirError> {
-        let directory = rooms.path(&manifest.name);
+        let directory = sandbox_dirs.path(&manifest.name);
         let attached = backends::get(manifest.backend)
             .map_err(|Unavailable { why, .. }| io::Error::other(why))
             .and_then(|backend| {
@@ -257,16 +268,16 @@ impl Sandbox {
         })?;
         let session = Session::new(Arc::clone(&facets.connector));
         let session = match &facets.workspace {
-            WorkspaceSource::HostDir(workspace) => session.sharing(workspace),
+            WorkspaceSource::HostDir(workspace) => session.with_shared_workspace(workspace),
             WorkspaceSource::Copy => session,
         };
         Ok(Sandbox {
             session,
             manifest: Arc::new(manifest),
             facets,
-            rooms,
-            found: Arc::default(),
-            kept,
+            sandbox_dirs,
+            manifest_file: Arc::default(),
+            owned,
             code: Arc::default(),
             #[cfg(feature = "code")]
             contexts: Arc::default(),
@@ -294,26 +305,30 @@ impl Sandbox {
     /// Connects to a sandbox that this or another process keeps.
     pub async fn attach(host: &Host, name: &str) -> Result<Sandbox, AttachError> {
         let name = Name::new(name).map_err(SandboxDirError::Name)?;
-        let rooms = SandboxDirs::of(host)?;
-        let manifest = rooms.manifest(&name)?;
-        Ok(Sandbox::connect(rooms, manifest, None)?)
+        let sandbox_dirs = SandboxDirs::for_host(host)?;
+        let manifest = sandbox_dirs.manifest(&name)?;
+        Ok(Sandbox::connect(sandbox_dirs, manifest, None)?)
     }
 
     /// Connects to a sandbox like [`Sandbox::attach`], and waits if the sandbox is still starting.
     pub async fn attach_when_made(host: &Host, name: &str) -> Result<Sandbox, AttachError> {
         let name = Name::new(name).map_err(SandboxDirError::Name)?;
-        let rooms = SandboxDirs::of(host)?;
-        let manifest = made(&rooms, &name).await?;
-        Ok(Sandbox::connect(rooms, manifest, None)?)
+        let sandbox_dirs = SandboxDirs::for_host(host)?;
+        let manifest = wait_for_manifest(&sandbox_dirs, &name).await?;
+        Ok(Sandbox::connect(sandbox_dirs, manifest, None)?)
     }
 
     /// Finds the sandbox of that name, and fails if it differs from what is asked for.
-    async fn reuse(rooms: SandboxDirs, name: &Name, asked: &str) -> Result<Sandbox, StartError> {
+    async fn reuse(
+        sandbox_dirs: SandboxDirs,
+        name: &Name,
+        request_hash: &str,
+    ) -> Result<Sandbox, StartError> {
         loop {
-            let manifest = made(&rooms, name).await?;
-            let difference = match manifest.spec == asked {
+            let manifest = wait_for_manifest(&sandbox_dirs, name).await?;
+            let difference = match manifest.request_hash == request_hash {
                 true if manifest.is_changed => {
-                    Some("what it may reach was changed since it was started".to_owned())
+                    Some("the hosts that it may reach were changed since its start".to_owned())
                 }
                 true => None,
                 false => Some(format!(
@@ -324,7 +339,7 @@ impl Sandbox {
             if let Some(difference) = difference {
                 return Err(StartError::Different { name: name.clone(), difference });
             }
-            let sandbox = Sandbox::connect(rooms.clone(), manifest, None)?;
+            let sandbox = Sandbox::connect(sandbox_dirs.clone(), manifest, None)?;
             match sandbox.session.health().await {
                 Ok(()) => return Ok(sandbox),
                 Err(_) if !sandbox.is_up() => {} // the sandbox ended; another may be starting
@@ -335,13 +350,17 @@ impl Sandbox {
 
     /// Returns the manifests of all sandboxes that a process keeps.
     pub fn list(host: &Host) -> Result<Vec<Manifest>, SandboxDirError> {
-        let rooms = SandboxDirs::of(host)?;
-        Ok(rooms.names().iter().filter_map(|name| rooms.manifest(name).ok()).collect())
+        let sandbox_dirs = SandboxDirs::for_host(host)?;
+        Ok(sandbox_dirs
+            .names()
+            .iter()
+            .filter_map(|name| sandbox_dirs.manifest(name).ok())
+            .collect())
     }
 
     /// Removes the files of sandboxes whose owner was killed.
     pub fn sweep(host: &Host) -> Result<(), SandboxDirError> {
-        SandboxDirs::of(host)?.sweep();
+        SandboxDirs::for_host(host)?.sweep();
         Ok(())
     }
 
@@ -364,7 +383,7 @@ impl Sandbox {
             return Ok(Arc::clone(&self.manifest));
         };
         let mut manifest = Manifest::clone(&self.manifest);
-        changed.tell(&mut manifest);
+        changed.apply_to_manifest(&mut manifest);
         Ok(Arc::new(manifest))
     }
 
@@ -390,7 +409,7 @@ impl Sandbox {
     /// Fails if no process keeps the sandbox.
     pub(crate) fn require_kept(&self) -> Result<(), SandboxDirError> {
         let name = &self.manifest.name;
-        if self.rooms.is_kept(name) {
+        if self.sandbox_dirs.is_kept(name) {
             Ok(())
         } else {
             Err(SandboxDirError::Absent { name: name.clone() })
@@ -399,7 +418,7 @@ impl Sandbox {
 
     /// Returns the directory of the sandbox's own files on the host.
     pub(crate) fn directory(&self) -> PathBuf {
-        self.rooms.path(&self.manifest.name)
+        self.sandbox_dirs.path(&self.manifest.name)
     }
 
     /// Connects to a process of the sandbox that listens on a port, and to no other process. If the
@@ -414,7 +433,7 @@ impl Sandbox {
 
     /// Returns the path of the sandbox's log.
     pub fn log(&self) -> PathBuf {
-        self.rooms.log(&self.manifest.name)
+        self.sandbox_dirs.log(&self.manifest.name)
     }
 
     /// Runs a line of shell and returns its result. The command may take 30 seconds, unless
@@ -451,7 +470,7 @@ impl Sandbox {
         cancelled: impl Future<Output = ()>,
         on_output: impl FnMut(Stream, &[u8]),
     ) -> Result<ExecutionResult, SessionError> {
-        let limit = self.most_output();
+        let limit = self.max_output_bytes();
         let before = self.observe();
         let execution = self.session.exec(&exec).await?;
         let input = execution.input();
@@ -464,13 +483,13 @@ impl Sandbox {
             captured = execution.capture_with(limit, on_output) => captured?,
             never = killed => never,
         };
-        let Captured { ended, stdout, stderr, dropped } = captured;
+        let CapturedCommand { ended, stdout, stderr, dropped } = captured;
         Ok(ExecutionResult { stdout, stderr, dropped, ..before.result(ended) })
     }
 
     /// Returns the number of bytes of each output stream that are kept.
-    pub(crate) fn most_output(&self) -> u64 {
-        self.manifest.limits.output.map_or(DEFAULT_OUTPUT, |size| size.bytes())
+    pub(crate) fn max_output_bytes(&self) -> u64 {
+        self.manifest.limits.output.map_or(DEFAULT_OUTPUT_BYTES, |size| size.bytes())
     }
 
     /// Observes the sandbox before a command whose output is not captured, so that the result of
@@ -498,18 +517,22 @@ impl Sandbox {
         let name = &self.manifest.name;
         // The manifest is read only once as long as its file has a name, because the end of the
         // sandbox, or another sandbox in its directory, removes that name.
-        if self.found.get().is_some_and(|file| fstat(file).is_ok_and(|found| found.st_nlink > 0)) {
-            return self.rooms.is_kept(name);
+        if self
+            .manifest_file
+            .get()
+            .is_some_and(|file| fstat(file).is_ok_and(|stat| stat.st_nlink > 0))
+        {
+            return self.sandbox_dirs.is_kept(name);
         }
-        let (manifest, file) = match self.rooms.open_manifest(name) {
-            Ok(found) => found,
+        let (manifest, file) = match self.sandbox_dirs.open_manifest(name) {
+            Ok(opened) => opened,
             Err(SandboxDirError::Absent { .. }) => return false,
             Err(_) => return true, // the owner is alive, but there may be no descriptor left
         };
         let is_this =
             manifest.owner == self.manifest.owner && manifest.started == self.manifest.started;
         if is_this {
-            let _ = self.found.set(file); // another thread may have set the file, too
+            let _ = self.manifest_file.set(file); // another thread may have set the file, too
         }
         is_this
     }
@@ -517,17 +540,18 @@ impl Sandbox {
     /// Waits until the sandbox has ended: because it was stopped, by itself, or at the end of its
     /// lease.
     pub async fn ended(&self) {
-        match &self.kept {
-            Some(kept) => {
-                let _ = kept.ended.subscribe().wait_for(|ended| *ended).await; // we hold the sender
+        match &self.owned {
+            Some(owned) => {
+                // The wait cannot fail, because `owned` holds the sender.
+                let _ = owned.ended.subscribe().wait_for(|ended| *ended).await;
             }
             None => loop {
                 match self.manifest.owner.open() {
-                    Ok(Some(owner)) => return ended(&owner).await,
+                    Ok(Some(owner)) => return wait_for_end(&owner).await,
                     Ok(None) if !self.is_up() => return,
                     // The owner is a process that is not visible from here, or there is no
                     // descriptor left.
-                    Ok(None) | Err(_) => tokio::time::sleep(PAUSE).await,
+                    Ok(None) | Err(_) => tokio::time::sleep(OWNER_POLL_INTERVAL).await,
                 }
             },
         }
@@ -536,10 +560,10 @@ impl Sandbox {
     /// Ends every process of the sandbox, removes the resources that were made for it, and waits
     /// for that.
     pub async fn stop(self) -> Result<Stopped, AttachError> {
-        match &self.kept {
-            Some(kept) => Ok(kept.end().await?),
+        match &self.owned {
+            Some(owned) => Ok(owned.end().await?),
             None => {
-                stop_kept(&self.rooms, &self.manifest).await?;
+                stop_by_owner(&self.sandbox_dirs, &self.manifest).await?;
                 Ok(Stopped { planted: self.planted() })
             }
         }
@@ -558,13 +582,16 @@ pub struct Stopped {
 
 /// Returns the manifest of a sandbox that another process keeps. Waits if the sandbox is still
 /// starting.
-async fn made(rooms: &SandboxDirs, name: &Name) -> Result<Manifest, SandboxDirError> {
-    let deadline = Instant::now() + START_PATIENCE;
+async fn wait_for_manifest(
+    sandbox_dirs: &SandboxDirs,
+    name: &Name,
+) -> Result<Manifest, SandboxDirError> {
+    let deadline = Instant::now() + SANDBOX_START_TIMEOUT;
     loop {
-        match rooms.manifest(name) {
-            Err(SandboxDirError::Absent { .. }) if rooms.is_kept(name) => {
+        match sandbox_dirs.manifest(name) {
+            Err(SandboxDirError::Absent { .. }) if sandbox_dirs.is_kept(name) => {
                 match Instant::now() < deadline {
-                    true => tokio::time::sleep(MOMENT).await,
+                    true => tokio::time::sleep(POLL_INTERVAL).await,
                     false => return Err(SandboxDirError::Pending { name: name.clone() }),
                 }
             }
@@ -575,14 +602,14 @@ async fn made(rooms: &SandboxDirs, name: &Name) -> Result<Manifest, SandboxDirEr
 
 /// Waits until no process keeps a sandbox. Uses no other thread, because the caller may be about to
 /// fork.
-async fn left(rooms: &SandboxDirs, name: &Name) {
-    while rooms.is_kept(name) {
-        tokio::time::sleep(MOMENT).await;
+async fn wait_until_released(sandbox_dirs: &SandboxDirs, name: &Name) {
+    while sandbox_dirs.is_kept(name) {
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
 /// Waits until a process has ended. Never returns if the process cannot be watched.
-async fn ended(process: &OwnedFd) {
+async fn wait_for_end(process: &OwnedFd) {
     match crate::run::readiness::watch(process.as_fd(), Interest::READABLE) {
         Ok(process) => drop(process.readable().await), // the reactor lives as long as we wait
         Err(_) => std::future::pending().await,
@@ -590,7 +617,7 @@ async fn ended(process: &OwnedFd) {
 }
 
 /// Tells the process that keeps a sandbox to end it, and waits for that.
-async fn stop_kept(rooms: &SandboxDirs, manifest: &Manifest) -> Result<(), AttachError> {
+async fn stop_by_owner(sandbox_dirs: &SandboxDirs, manifest: &Manifest) -> Result<(), AttachError> {
     let (name, pid) = (&manifest.name, manifest.owner.pid);
     let refuse = |why: String, hint: String| {
         AttachError::Stop(StopError { name: name.to_string(), why, hint })
@@ -601,8 +628,8 @@ async fn stop_kept(rooms: &SandboxDirs, manifest: &Manifest) -> Result<(), Attac
     }
     let owner = match manifest.owner.open() {
         Ok(Some(owner)) => owner,
-        Ok(None) if rooms.manifest(name).is_ok_and(|now| now.owner == manifest.owner) => {
-            let why = format!("its monitor, process {pid}, is not seen from here");
+        Ok(None) if sandbox_dirs.manifest(name).is_ok_and(|now| now.owner == manifest.owner) => {
+            let why = format!("its monitor, process {pid}, is not visible from here");
             return Err(refuse(
                 why,
                 "stop it where it was started: in another container, perhaps".to_owned(),
@@ -610,29 +637,29 @@ async fn stop_kept(rooms: &SandboxDirs, manifest: &Manifest) -> Result<(), Attac
         }
         Ok(None) => return Ok(()), // the owner has ended
         Err(error) => {
-            let why = format!("its monitor, process {pid}, cannot be looked at: {error}");
-            return Err(refuse(why, "look at the limits of this process: ulimit -n".to_owned()));
+            let why = format!("its monitor, process {pid}, cannot be examined: {error}");
+            return Err(refuse(why, "check the limits of this process: ulimit -n".to_owned()));
         }
     };
     for signal in [Signal::TERM, Signal::KILL] {
         let _ = pidfd_send_signal(&owner, signal); // the owner may have ended already
-        if tokio::time::timeout(MONITOR_PATIENCE, ended(&owner)).await.is_ok() {
+        if tokio::time::timeout(MONITOR_STOP_TIMEOUT, wait_for_end(&owner)).await.is_ok() {
             return Ok(());
         }
     }
     Err(refuse(
         format!("its monitor, process {pid}, does not end"),
-        format!("look at it: ps -fp {pid}"),
+        format!("examine it: ps -fp {pid}"),
     ))
 }
 
 /// Returns the end of a sandbox's log, in one line.
-fn last_words(rooms: &SandboxDirs, name: &Name) -> String {
-    const MOST: usize = 400;
-    let text = fs_err::read_to_string(rooms.log(name)).unwrap_or_default();
+fn log_tail(sandbox_dirs: &SandboxDirs, name: &Name) -> String {
+    const MAX_CHARS: usize = 400;
+    let text = fs_err::read_to_string(sandbox_dirs.log(name)).unwrap_or_default();
     let lines: Vec<&str> = text.lines().rev().take(3).collect();
     let words: String = lines.into_iter().rev().collect::<Vec<_>>().join("; ");
-    crate::host_paths::untrusted::printable(&words).chars().take(MOST).collect()
+    crate::host_paths::untrusted::printable(&words).chars().take(MAX_CHARS).collect()
 }
 
 #[cfg(test)]

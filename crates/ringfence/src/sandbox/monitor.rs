@@ -21,16 +21,16 @@ use crate::sandbox::directory::Manifest;
 use crate::{Host, Settings, StartRequest};
 
 /// Maximum length of an answer from a monitor, in bytes.
-const LONGEST_ANSWER: u64 = 4 << 20;
+const MAX_ANSWER_BYTES: u64 = 4 << 20;
 
 /// Limit on open descriptors that this process had before it raised the limit.
-static DESCRIPTORS: OnceLock<Rlimit> = OnceLock::new();
+static ORIGINAL_DESCRIPTOR_LIMIT: OnceLock<Rlimit> = OnceLock::new();
 
 /// Raises the limit on open descriptors of this process to its maximum. The monitors that this
 /// process starts, and so all sandboxes, keep the previous limit, because programs that use
 /// select(2) fail with a higher limit.
 pub fn raise_descriptor_limit() {
-    let before = DESCRIPTORS.get_or_init(|| getrlimit(Resource::Nofile));
+    let before = ORIGINAL_DESCRIPTOR_LIMIT.get_or_init(|| getrlimit(Resource::Nofile));
     let raised = Rlimit { current: before.maximum, maximum: before.maximum };
     let _ = setrlimit(Resource::Nofile, raised); // with the lower limit, fewer sandboxes fit
 }
@@ -175,7 +175,7 @@ impl MonitorHandle {
         command.arg0("ringfence").args(["up", "--monitor"]).current_dir(directory);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().map_err(|error| failed("start", error))?;
-        if let Some(limit) = DESCRIPTORS.get() {
+        if let Some(limit) = ORIGINAL_DESCRIPTOR_LIMIT.get() {
             // The process may have ended already.
             let _ = prlimit(Some(Pid::from_child(&process)), Resource::Nofile, *limit);
         }
@@ -184,25 +184,28 @@ impl MonitorHandle {
         let mut input = process.stdin.take().expect("it was asked for");
         let sent = serde_json::to_vec(request).map_err(io::Error::from);
         let sent = sent.and_then(|bytes| input.write_all(&bytes));
-        sent.map_err(|error| failed("tell", error))?;
+        sent.map_err(|error| failed("send the request to", error))?;
         drop(input); // the end of the input is the end of the request
         let answers = OwnedFd::from(process.stdout.take().expect("it was asked for"));
-        let answers =
-            pipe::Receiver::from_owned_fd(answers).map_err(|error| failed("hear of", error))?;
-        Ok(MonitorHandle { process, answers: BufReader::new(answers.take(LONGEST_ANSWER)) })
+        let answers = pipe::Receiver::from_owned_fd(answers)
+            .map_err(|error| failed("read the answer of", error))?;
+        Ok(MonitorHandle { process, answers: BufReader::new(answers.take(MAX_ANSWER_BYTES)) })
     }
 
     /// Waits for the answer of the monitor.
     pub async fn answer(&mut self) -> Result<MonitorAnswer, MonitorError> {
         let mut line = String::new();
-        self.answers.read_line(&mut line).await.map_err(|error| failed("hear of", error))?;
+        self.answers
+            .read_line(&mut line)
+            .await
+            .map_err(|error| failed("read the answer of", error))?;
         if let Ok(answer) = serde_json::from_str(&line) {
             return Ok(answer);
         }
         let status = self.process.wait().map_err(|error| failed("wait for", error))?;
         Err(MonitorError::from_host(
-            format!("the process that keeps the sandbox ended before it was up: {status}"),
-            "`ringfence -vv up` tells more; `ringfence doctor` shows what works here",
+            format!("the process that keeps the sandbox ended before the sandbox was up: {status}"),
+            "`ringfence -vv up` shows details; `ringfence doctor` shows what works on this host",
         ))
     }
 
@@ -227,7 +230,7 @@ fn failed(what: &str, error: io::Error) -> MonitorError {
 }
 
 /// Sends an answer to the caller of this monitor.
-pub fn tell(answer: &MonitorAnswer) -> io::Result<()> {
+pub fn send_answer(answer: &MonitorAnswer) -> io::Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer(&mut out, answer)?;
     out.write_all(b"\n")?;

@@ -21,13 +21,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connects to a process of a tree that listens on a port.
 pub(super) async fn connect(tree: ProcessTree, port: u16) -> Result<PortStream, SessionError> {
     let closed = || SessionError::PortClosed { port };
-    let unseen = |error: io::Error| {
-        tracing::warn!(port, %error, "whose port it is cannot be told");
+    let unknown = |error: io::Error| {
+        tracing::warn!(port, %error, "cannot determine the owner of the port");
         closed()
     };
-    let addresses = look(move || listening::own_addresses(&tree, port)).await;
-    for address in addresses.map_err(unseen)? {
-        if let Some(stream) = connect_to(tree, address).await.map_err(unseen)? {
+    let addresses = run_blocking(move || listening::own_addresses(&tree, port)).await;
+    for address in addresses.map_err(unknown)? {
+        if let Some(stream) = connect_to(tree, address).await.map_err(unknown)? {
             return Ok(PortStream::from_socket(stream));
         }
     }
@@ -41,8 +41,8 @@ async fn connect_to(tree: ProcessTree, address: SocketAddr) -> io::Result<Option
     };
     let ours = stream.local_addr()?;
     // A connection in another network namespace is not found among those of the tree, either.
-    let is_its = look(move || listening::leads_to(&tree, ours, address)).await?;
-    if !is_its {
+    let is_of_tree = run_blocking(move || listening::leads_to(&tree, ours, address)).await?;
+    if !is_of_tree {
         tracing::warn!(
             %address,
             "a port of the sandbox led to another program, and nothing was sent there"
@@ -54,8 +54,8 @@ async fn connect_to(tree: ProcessTree, address: SocketAddr) -> io::Result<Option
 }
 
 /// Runs a function that reads files of processes on another thread.
-async fn look<T: Send + 'static>(
-    look: impl FnOnce() -> io::Result<T> + Send + 'static,
+async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    tokio::task::spawn_blocking(look).await.expect("a look does not panic")
+    tokio::task::spawn_blocking(work).await.expect("a look does not panic")
 }

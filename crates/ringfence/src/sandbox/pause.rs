@@ -13,9 +13,9 @@ use crate::{ContainerError, Sandbox};
 
 /// File of a sandbox directory that exists while the sandbox is paused. It lists the processes that
 /// were stopped before the pause.
-const FILE: &str = "paused";
+const PAUSED_FILE: &str = "paused";
 /// Name of the file while it is written, before it is renamed.
-const TEMPORARY: &str = ".paused";
+const TEMPORARY_FILE: &str = ".paused";
 
 /// Reason why a sandbox could not be paused or resumed.
 #[derive(Debug, thiserror::Error)]
@@ -26,19 +26,19 @@ pub enum PauseError {
     Directory(#[from] SandboxDirError),
     /// The observer of the sandbox has no process tree, because an older ringfence wrote it, or the
     /// processes are not visible from here, for example in another pid namespace.
-    #[error("cannot pause the sandbox `{name}`: its processes are not seen from here")]
+    #[error("cannot pause the sandbox `{name}`: its processes are not visible from here")]
     Unseen {
         /// Name of the sandbox.
         name: Name,
     },
     /// The backend cannot pause its sandboxes.
-    #[error("cannot pause the sandbox `{name}`: its backend has no means for that")]
+    #[error("cannot pause the sandbox `{name}`: its backend cannot pause sandboxes")]
     Unsupported {
         /// Name of the sandbox.
         name: Name,
     },
     /// Some processes of the sandbox still ran after the time limit.
-    #[error("cannot pause the sandbox `{name}`: its processes do not come to rest")]
+    #[error("cannot pause the sandbox `{name}`: its processes do not stop in time")]
     Restless {
         /// Name of the sandbox.
         name: Name,
@@ -46,7 +46,7 @@ pub enum PauseError {
         source: io::Error,
     },
     /// The processes of the sandbox cannot be examined.
-    #[error("cannot look at the processes of the sandbox `{name}`")]
+    #[error("cannot examine the processes of the sandbox `{name}`")]
     Unread {
         /// Name of the sandbox.
         name: Name,
@@ -79,13 +79,13 @@ impl PauseError {
                 vec![format!("stop it instead: ringfence stop {name}")]
             }
             PauseError::Unseen { name } => {
-                vec![format!("make it anew: ringfence up {name} --replace")]
+                vec![format!("replace it: ringfence up {name} --replace")]
             }
             PauseError::Restless { name, .. } => {
-                vec![format!("look at what it does: ringfence exec {name} -- ps aux")]
+                vec![format!("list its processes: ringfence exec {name} -- ps aux")]
             }
             PauseError::Unread { .. } => {
-                vec!["look at the limits of this process: ulimit -n".to_owned()]
+                vec!["check the limits of this process: ulimit -n".to_owned()]
             }
             PauseError::Container(error) => error.hints.clone(),
         }
@@ -105,8 +105,8 @@ impl Sandbox {
         let control = self.pause_control()?;
         // Write the mark before any process is stopped. Then it shows that the sandbox has to be
         // resumed, even if this process dies.
-        self.mark(&control.stopped_processes().await?)?;
-        control.pause().await.inspect_err(|_| self.unmark())
+        self.write_paused_file(&control.stopped_processes().await?)?;
+        control.pause().await.inspect_err(|_| self.remove_paused_file())
     }
 
     /// Lets the processes of the sandbox continue. Resuming a sandbox that is not paused changes
@@ -115,15 +115,15 @@ impl Sandbox {
         self.require_kept()?;
         let name = &self.manifest().name;
         let failed = |source| SandboxDirError::File {
-            what: "read of the pause",
+            what: "read the pause file",
             name: name.clone(),
             source,
         };
-        let Some(before) = stopped_before(&self.directory()).map_err(failed)? else {
+        let Some(before) = read_paused_file(&self.directory()).map_err(failed)? else {
             return Ok(());
         };
         self.pause_control()?.resume(before).await?;
-        self.unmark();
+        self.remove_paused_file();
         Ok(())
     }
 
@@ -134,7 +134,7 @@ impl Sandbox {
 
     /// Tells whether the sandbox is paused.
     pub fn is_paused(&self) -> bool {
-        self.directory().join(FILE).exists()
+        self.directory().join(PAUSED_FILE).exists()
     }
 
     /// Returns the current resource usage of each sandbox, or `None` if its processes are not
@@ -147,34 +147,35 @@ impl Sandbox {
         Footprint::measure_all(&trees)
     }
 
-    fn mark(&self, stopped: &[i32]) -> Result<(), SandboxDirError> {
-        let (room, name) = (self.directory(), self.manifest().name.clone());
-        mark(&room, stopped).map_err(|source| SandboxDirError::File {
-            what: "write down the pause",
+    fn write_paused_file(&self, stopped: &[i32]) -> Result<(), SandboxDirError> {
+        let (sandbox_dir, name) = (self.directory(), self.manifest().name.clone());
+        write_paused_file(&sandbox_dir, stopped).map_err(|source| SandboxDirError::File {
+            what: "write the pause file",
             name,
             source,
         })
     }
 
-    fn unmark(&self) {
-        let _ = fs_err::remove_file(self.directory().join(FILE)); // the sandbox may have ended
+    fn remove_paused_file(&self) {
+        // The sandbox may have ended.
+        let _ = fs_err::remove_file(self.directory().join(PAUSED_FILE));
     }
 }
 
-fn mark(room: &Path, stopped: &[i32]) -> io::Result<()> {
-    match fs_err::write(room.join(TEMPORARY), serde_json::to_vec(stopped)?) {
+fn write_paused_file(sandbox_dir: &Path, stopped: &[i32]) -> io::Result<()> {
+    match fs_err::write(sandbox_dir.join(TEMPORARY_FILE), serde_json::to_vec(stopped)?) {
         // On a full disk the file is empty, but its existence is what matters. A full disk must not
         // be a reason to end a sandbox, which would lose its memory.
         Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
         written => written?,
     }
-    fs_err::rename(room.join(TEMPORARY), room.join(FILE))
+    fs_err::rename(sandbox_dir.join(TEMPORARY_FILE), sandbox_dir.join(PAUSED_FILE))
 }
 
 /// Returns the processes that were stopped before their sandbox was paused, or `None` if the
 /// sandbox is not paused.
-fn stopped_before(room: &Path) -> io::Result<Option<Vec<i32>>> {
-    match fs_err::read(room.join(FILE)) {
+fn read_paused_file(sandbox_dir: &Path) -> io::Result<Option<Vec<i32>>> {
+    match fs_err::read(sandbox_dir.join(PAUSED_FILE)) {
         // Without a valid list, all processes continue on resume.
         Ok(text) => Ok(Some(serde_json::from_slice(&text).unwrap_or_default())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -18,49 +18,51 @@ use crate::{ContainerSpec, RunError, StartError, StartRequest};
 
 /// Returns the hash of everything that was asked for. Two sandboxes with the same hash are
 /// interchangeable.
-pub(crate) fn hash(core: &Core, spec: &StartRequest) -> String {
+pub(crate) fn hash(core: &Core, request: &StartRequest) -> String {
     // The time at which an image is fetched does not affect the sandbox.
-    let container = ContainerSpec { pull: None, ..spec.container.clone() };
+    let container = ContainerSpec { pull: None, ..request.container.clone() };
     let host = &core.settings.host;
     // Hash the values of passed variables, not only their names. The path of a directory need not
     // be UTF-8.
     let passed: Vec<_> =
-        spec.policy.env.pass.iter().flatten().map(|name| (name, host.text(name))).collect();
+        request.policy.env.pass.iter().flatten().map(|name| (name, host.text(name))).collect();
     let directory = host.directory.as_os_str().as_encoded_bytes();
-    let asked = (
-        spec.policy.sha256(),
+    let hashed = (
+        request.policy.sha256(),
         container,
-        spec.lease,
+        request.lease,
         passed,
         directory,
         &core.settings.credentials,
     );
-    let bytes = serde_json::to_vec(&asked).expect("names and settings are text");
+    let bytes = serde_json::to_vec(&hashed).expect("names and settings are text");
     ringfence_core::to_hex(&Sha256::digest(bytes))
 }
 
 /// Starts a planned sandbox in a sandbox directory, and writes its manifest.
 pub(crate) async fn start(
     core: &Core,
-    spec: &StartRequest,
-    room: &SandboxDir,
-    spec_hash: String,
+    request: &StartRequest,
+    sandbox_dir: &SandboxDir,
+    request_hash: String,
     mut context: RunContext,
 ) -> Result<(StartedSandbox, Manifest), StartError> {
-    context.sandbox = Some(room.name.to_string());
+    context.sandbox = Some(sandbox_dir.name.to_string());
     context.workspace.require_text().map_err(RunError::from)?;
     let watched = context.guarded.watched().clone();
-    let log = egress::gate(&context.plan.policy).map(|_| egress::log_in(&room.directory));
-    let mut manifest = describe(core, spec, &context, room, spec_hash);
+    let log = egress::gate(&context.plan.policy).map(|_| egress::log_in(&sandbox_dir.path));
+    let mut manifest = describe(core, request, &context, sandbox_dir, request_hash);
     let backend = Core::backend(&context.plan)?;
-    backend.sweep(&core.settings.host, &SandboxDirs::of(&core.settings.host)?.directory()).await;
-    let request = BackendStart { core, context, container: &spec.container, room };
-    let started = backend.start(request).await?;
+    backend
+        .sweep(&core.settings.host, &SandboxDirs::for_host(&core.settings.host)?.base_directory())
+        .await;
+    let backend_start = BackendStart { core, context, container: &request.container, sandbox_dir };
+    let started = backend.start(backend_start).await?;
     started.instance.complete_manifest(&mut manifest);
     let observer = started.instance.host_view().map(|view| HostObserver::new(view, watched, log));
-    if let Err(source) = room.write(&manifest, observer.as_ref()) {
+    if let Err(source) = sandbox_dir.write(&manifest, observer.as_ref()) {
         let _ = started.instance.stop().await; // the first error is more informative
-        let name = room.name.clone();
+        let name = sandbox_dir.name.clone();
         return Err(
             crate::SandboxDirError::File { what: "write the manifest", name, source }.into()
         );
@@ -70,11 +72,12 @@ pub(crate) async fn start(
 
 /// Makes a plan, which may take a while. If the caller has a launcher process, this runs on another
 /// thread, because the caller may have other tasks, too.
-pub(crate) async fn plan(core: &Arc<Core>, spec: &StartRequest) -> Result<RunContext, RunError> {
+pub(crate) async fn plan(core: &Arc<Core>, request: &StartRequest) -> Result<RunContext, RunError> {
     if matches!(core.launcher, ringfence_linux::Launcher::Here) {
-        return plan_with_secrets(core, &spec.policy, &spec.container);
+        return plan_with_secrets(core, &request.policy, &request.container);
     }
-    let (core, policy, container) = (Arc::clone(core), spec.policy.clone(), spec.container.clone());
+    let (core, policy, container) =
+        (Arc::clone(core), request.policy.clone(), request.container.clone());
     let settled =
         tokio::task::spawn_blocking(move || plan_with_secrets(&core, &policy, &container)).await;
     settled.expect("agreeing on a plan does not panic")
@@ -86,25 +89,28 @@ fn plan_with_secrets(
     container: &ContainerSpec,
 ) -> Result<RunContext, RunError> {
     let mut context = core.settle(policy, container)?;
-    context.sealed = core.seal(&context.plan)?;
+    context.credentials = core.load_credentials(&context.plan)?;
     Ok(context)
 }
 
 fn describe(
     core: &Core,
-    spec: &StartRequest,
+    request: &StartRequest,
     context: &RunContext,
-    room: &SandboxDir,
-    spec_hash: String,
+    sandbox_dir: &SandboxDir,
+    request_hash: String,
 ) -> Manifest {
     let now = Timestamp::now();
     let plan = &context.plan;
     Manifest {
-        name: room.name.clone(),
+        name: sandbox_dir.name.clone(),
         backend: plan.backend,
         chosen_because: context.because.clone(),
         started: now.to_string(),
-        ends: spec.lease.and_then(|lease| now.checked_add(lease).ok()).map(|end| end.to_string()),
+        ends: request
+            .lease
+            .and_then(|lease| now.checked_add(lease).ok())
+            .map(|end| end.to_string()),
         workspace: context.workspace.source.clone(),
         workspace_inside: context.workspace.destination.clone(),
         held: plan.held.clone(),
@@ -116,7 +122,7 @@ fn describe(
             Some(Network::Allow(_)) => NetworkReach::Allowed { network: None },
             Some(Network::Closed) | None => NetworkReach::Closed,
         },
-        spec: spec_hash,
+        request_hash,
         limits: plan.policy.limits.clone(),
         policy: plan.policy.clone().without_values(),
         policy_sha256: plan.policy_sha256.clone(),

@@ -11,8 +11,8 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{
-    Backend, Engine, EventType, Exec, Host, Input, PauseError, Policy, PtySize, Reach, Sandbox,
-    SessionError, Settings, StartRequest,
+    Backend, CommandInput, Engine, EventType, Exec, Host, PauseError, Policy, PtySize, Sandbox,
+    SessionError, Settings, StartRequest, WatchDepth,
 };
 
 /// Backends of the tests: three whose sandboxes are processes of this host, and one whose sandboxes
@@ -139,7 +139,7 @@ fn directories_are_listed_renamed_watched_and_removed() {
         let made = inside.to_str().unwrap();
         let files = sandbox.files();
         files.make_directory(made).await.unwrap();
-        let mut watch = files.watch(made, Reach::Directory).await.unwrap();
+        let mut watch = files.watch(made, WatchDepth::Directory).await.unwrap();
         files.write(&format!("{made}/one"), b"1".to_vec()).await.unwrap();
         let event = watch.next().await.unwrap().unwrap();
         assert_eq!((event.name.as_str(), event.kind), ("one", EventType::Create));
@@ -179,7 +179,7 @@ fn a_command_reads_its_input_and_has_its_own_variables_and_directory() {
     require!(user_namespaces, bwrap, binary);
     on_each(async |_, sandbox| {
         let exec = Exec::shell("pwd; echo $ASKED; cat").directory("/tmp").variable("ASKED", "yes");
-        let execution = sandbox.exec(&exec.input(Input::Piped)).await.unwrap();
+        let execution = sandbox.exec(&exec.input(CommandInput::Piped)).await.unwrap();
         let input = execution.input();
         input.write(b"typed").await.unwrap();
         input.close().await.unwrap();

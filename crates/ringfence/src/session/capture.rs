@@ -6,16 +6,16 @@ use std::time::Duration;
 use ringfence_core::result::DroppedBytes;
 use tokio::time::timeout;
 
-use super::{Ended, Execution, SessionError};
+use super::{CommandEnd, Execution, SessionError};
 use crate::Stream;
 use crate::run::output::KeptOutput;
 
 /// End of a command, and its output.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub struct Captured {
+pub struct CapturedCommand {
     /// Status with which the command ended.
-    pub ended: Ended,
+    pub ended: CommandEnd,
     /// Output of the command on its standard output, or on its terminal: head and tail.
     pub stdout: String,
     /// Output of the command on its standard error: head and tail.
@@ -27,7 +27,7 @@ pub struct Captured {
 impl Execution {
     /// Waits for the command's end, and keeps up to `limit` bytes of each stream that are still to
     /// be read.
-    pub async fn capture(self, limit: u64) -> Result<Captured, SessionError> {
+    pub async fn capture(self, limit: u64) -> Result<CapturedCommand, SessionError> {
         self.capture_with(limit, |_, _| ()).await
     }
 
@@ -37,9 +37,9 @@ impl Execution {
         self,
         limit: u64,
         time: Duration,
-    ) -> Result<Captured, SessionError> {
+    ) -> Result<CapturedCommand, SessionError> {
         let (input, grace) = (self.input(), self.grace());
-        let late = self.silent(time + grace);
+        let late = self.no_answer(time + grace);
         let mut capturing = pin!(self.capture(limit));
         if let Ok(captured) = timeout(time, &mut capturing).await {
             return captured;
@@ -59,7 +59,7 @@ impl Execution {
         mut self,
         limit: u64,
         mut on_output: impl FnMut(Stream, &[u8]),
-    ) -> Result<Captured, SessionError> {
+    ) -> Result<CapturedCommand, SessionError> {
         let (mut stdout, mut stderr) = (KeptOutput::new(limit), KeptOutput::new(limit));
         while let Some(chunk) = self.next().await {
             let chunk = chunk?;
@@ -75,6 +75,6 @@ impl Execution {
         };
         let ((stdout, from_stdout), (stderr, from_stderr)) = (text(stdout), text(stderr));
         let dropped = DroppedBytes { stdout: from_stdout, stderr: from_stderr };
-        Ok(Captured { ended, stdout, stderr, dropped })
+        Ok(CapturedCommand { ended, stdout, stderr, dropped })
     }
 }

@@ -14,9 +14,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 
 /// Name of a guest's socket in its channel directory.
-pub(crate) const SOCKET: &str = "guest.sock";
+pub(crate) const GUEST_SOCKET: &str = "guest.sock";
 /// Pause before the next attempt to connect to a guest whose queue is full.
-const PAUSE: Duration = Duration::from_millis(1);
+const RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// Stream of bytes to and from a guest.
 pub(crate) trait GuestStream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -51,7 +51,7 @@ impl UnixConnector {
     /// Returns the connector to the guest's socket in the directory at `path`, which must not be a
     /// link.
     pub(crate) fn for_guest_in(path: &Path) -> io::Result<UnixConnector> {
-        UnixConnector::for_socket(path, SOCKET)
+        UnixConnector::for_socket(path, GUEST_SOCKET)
     }
 
     /// Returns the connector to the socket `socket` in the directory at `path`, which must not be a
@@ -83,7 +83,7 @@ impl UnixConnector {
                 // connect(2): on a non-blocking Unix socket, connect fails with EAGAIN if the
                 // listener's queue is full.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    tokio::time::sleep(PAUSE).await
+                    tokio::time::sleep(RETRY_DELAY).await
                 }
                 connected => return connected,
             }
@@ -127,10 +127,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_connector_opens_a_socket_but_no_link_to_one() {
-        let place = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let elsewhere = tempfile::tempdir().unwrap();
-        let connector = UnixConnector::for_guest_in(place.path()).unwrap();
-        let socket = place.path().join(SOCKET);
+        let connector = UnixConnector::for_guest_in(directory.path()).unwrap();
+        let socket = directory.path().join(GUEST_SOCKET);
         assert_eq!(refusal(&connector).await.kind(), io::ErrorKind::NotFound);
 
         let listener = UnixListener::bind(&socket).unwrap();
@@ -138,8 +138,8 @@ mod tests {
         drop(listener);
         fs_err::remove_file(&socket).unwrap();
 
-        let _other = UnixListener::bind(elsewhere.path().join(SOCKET)).unwrap();
-        symlink(elsewhere.path().join(SOCKET), &socket).unwrap();
+        let _other = UnixListener::bind(elsewhere.path().join(GUEST_SOCKET)).unwrap();
+        symlink(elsewhere.path().join(GUEST_SOCKET), &socket).unwrap();
         assert_eq!(refusal(&connector).await.to_string(), "`guest.sock` is not a socket");
         fs_err::remove_file(&socket).unwrap();
 
@@ -153,22 +153,22 @@ mod tests {
 
     #[test]
     fn a_link_to_a_directory_has_no_connector() {
-        let place = tempfile::tempdir().unwrap();
-        let link = place.path().join("link");
-        symlink(place.path(), &link).unwrap();
-        UnixConnector::for_guest_in(place.path()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join("link");
+        symlink(directory.path(), &link).unwrap();
+        UnixConnector::for_guest_in(directory.path()).unwrap();
         assert!(UnixConnector::for_guest_in(&link).is_err());
     }
 
     #[tokio::test]
     async fn a_connector_opens_a_path_longer_than_an_address() {
-        let place = tempfile::tempdir().unwrap();
-        let deep = place.path().join("d".repeat(120));
+        let directory = tempfile::tempdir().unwrap();
+        let deep = directory.path().join("d".repeat(120));
         fs_err::create_dir(&deep).unwrap();
         let connector = UnixConnector::for_guest_in(&deep).unwrap();
-        let short = place.path().join("short.sock");
+        let short = directory.path().join("short.sock");
         let _listener = UnixListener::bind(&short).unwrap();
-        fs_err::rename(&short, deep.join(SOCKET)).unwrap();
+        fs_err::rename(&short, deep.join(GUEST_SOCKET)).unwrap();
         connector.connect().await.unwrap();
     }
 }

@@ -11,7 +11,7 @@ use ringfence_proto::frame::FrameError;
 use rustix::io::Errno;
 
 /// Longest excerpt of a guest's text that is shown, in characters.
-const LONGEST_WORDS: usize = 1024;
+const MAX_EXCERPT_CHARS: usize = 1024;
 
 /// Reason why a call to the guest of a sandbox failed.
 #[derive(Debug, thiserror::Error)]
@@ -33,18 +33,18 @@ pub enum SessionError {
     },
     /// The guest sent nothing for too long.
     #[error(
-        "cannot {what}: the guest said nothing for {seconds} s",
-        seconds = patience.as_secs_f64()
+        "cannot {what}: the guest did not answer for {seconds} s",
+        seconds = timeout.as_secs_f64()
     )]
-    Silent {
+    NoAnswer {
         /// Operation that was tried.
         what: String,
         /// Time that the host waited.
-        patience: Duration,
+        timeout: Duration,
     },
     /// The guest's answer is invalid.
-    #[error("cannot {what}: the guest's answer makes no sense: {why}")]
-    Nonsense {
+    #[error("cannot {what}: the guest's answer is invalid: {why}")]
+    InvalidAnswer {
         /// Operation that was tried.
         what: String,
         /// Description of what is wrong with the answer.
@@ -95,18 +95,18 @@ pub enum SessionError {
         number: i32,
     },
     /// A file on the host could not be read or written.
-    #[error("cannot {doing} `{path}`", path = path.display())]
-    Here {
+    #[error("cannot {operation} `{path}`", path = path.display())]
+    HostFile {
         /// Operation that was tried on the file.
-        doing: &'static str,
+        operation: &'static str,
         /// Path on the host.
         path: PathBuf,
         /// Error of the failed file operation.
         source: io::Error,
     },
     /// A stream on the host, which bytes come from or go to, failed.
-    #[error("cannot {what}: the stream on this side failed")]
-    Local {
+    #[error("cannot {what}: the stream on the host failed")]
+    HostStream {
         /// Operation that was tried.
         what: String,
         /// Error of the stream.
@@ -139,11 +139,11 @@ impl SessionError {
                 Code::ResourceExhausted => Fault::Host,
                 _ => Fault::User,
             },
-            SessionError::Here { .. } | SessionError::Local { .. } => Fault::Host,
+            SessionError::HostFile { .. } | SessionError::HostStream { .. } => Fault::Host,
             SessionError::Unreachable { .. }
             | SessionError::Lost { .. }
-            | SessionError::Silent { .. } => Fault::Backend,
-            SessionError::Nonsense { .. } | SessionError::Tree { .. } => Fault::Backend,
+            | SessionError::NoAnswer { .. } => Fault::Backend,
+            SessionError::InvalidAnswer { .. } | SessionError::Tree { .. } => Fault::Backend,
         }
     }
 
@@ -171,13 +171,16 @@ impl SessionError {
     pub fn hints(&self) -> Vec<String> {
         let hint = match self {
             SessionError::Unreachable { .. } | SessionError::Lost { .. } => {
-                "`ringfence ps` shows whether it is still up, `ringfence logs NAME` what it said"
+                "`ringfence ps` shows whether the sandbox is up, and `ringfence logs NAME` shows \
+                 its log"
             }
-            SessionError::Silent { .. } => {
-                "`ringfence logs NAME` may tell what it waits for; `ringfence stop NAME`"
+            SessionError::NoAnswer { .. } => {
+                "`ringfence logs NAME` may show what the guest waits for; `ringfence stop NAME` \
+                 ends the sandbox"
             }
-            SessionError::Nonsense { .. } | SessionError::Tree { .. } => {
-                "something inside may be posing as the guest; `ringfence stop NAME` ends it"
+            SessionError::InvalidAnswer { .. } | SessionError::Tree { .. } => {
+                "a process in the sandbox may pose as the guest; `ringfence stop NAME` ends the \
+                 sandbox"
             }
             SessionError::TooLong { .. } => "copy it to a file instead: `ringfence cp NAME:PATH .`",
             SessionError::NotFound { .. } => {
@@ -187,23 +190,23 @@ impl SessionError {
                 return vec![format!("ringfence exec NAME -- chmod +x '{program}'")];
             }
             SessionError::PortClosed { .. } => {
-                "start what listens there first: `ringfence exec NAME -- CMD`"
+                "start the server first: `ringfence exec NAME -- CMD`"
             }
             SessionError::NoSuchSignal { .. } => {
                 "send another one from inside: `ringfence exec NAME -- kill -N PID`"
             }
             SessionError::Refused { code: Code::ResourceExhausted, .. } => {
-                "make room: `ringfence exec NAME -- df -h` shows where it is missing"
+                "free some space: `ringfence exec NAME -- df -h` shows which file system is full"
             }
             // The host opens files so that no link is followed, and open(2) then fails with ELOOP.
-            SessionError::Here { source, .. }
+            SessionError::HostFile { source, .. }
                 if Errno::from_io_error(source) == Some(Errno::LOOP) =>
             {
-                "it is a symbolic link, and is not followed; name what it leads to: `realpath PATH`"
+                "a symbolic link is not followed; give the path of its target: `realpath PATH`"
             }
             SessionError::Refused { .. }
-            | SessionError::Here { .. }
-            | SessionError::Local { .. } => return Vec::new(),
+            | SessionError::HostFile { .. }
+            | SessionError::HostStream { .. } => return Vec::new(),
         };
         vec![hint.to_owned()]
     }
@@ -211,21 +214,21 @@ impl SessionError {
 
 /// Operation of a call, for its errors: a verb and its object.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct What<'a> {
+pub(super) struct Operation<'a> {
     pub(super) verb: &'static str,
-    pub(super) of: &'a str,
+    pub(super) object: &'a str,
 }
 
-impl Display for What<'_> {
+impl Display for Operation<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.of {
+        match self.object {
             "" => formatter.write_str(self.verb),
-            of => write!(formatter, "{} `{of}`", self.verb),
+            object => write!(formatter, "{} `{object}`", self.verb),
         }
     }
 }
 
-impl What<'_> {
+impl Operation<'_> {
     pub(super) fn lost(
         self,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -233,16 +236,16 @@ impl What<'_> {
         SessionError::Lost { what: self.to_string(), source: io::Error::other(source) }
     }
 
-    pub(super) fn nonsense(self, why: impl Display) -> SessionError {
-        SessionError::Nonsense { what: self.to_string(), why: clean(&why.to_string()) }
+    pub(super) fn invalid_answer(self, why: impl Display) -> SessionError {
+        SessionError::InvalidAnswer { what: self.to_string(), why: clean(&why.to_string()) }
     }
 
-    pub(super) fn silent(self, patience: Duration) -> SessionError {
-        SessionError::Silent { what: self.to_string(), patience }
+    pub(super) fn no_answer(self, timeout: Duration) -> SessionError {
+        SessionError::NoAnswer { what: self.to_string(), timeout }
     }
 
     pub(super) fn local(self, source: io::Error) -> SessionError {
-        SessionError::Local { what: self.to_string(), source }
+        SessionError::HostStream { what: self.to_string(), source }
     }
 
     pub(super) fn refused(self, code: Code, message: &str) -> SessionError {
@@ -250,7 +253,7 @@ impl What<'_> {
     }
 
     pub(super) fn frame(self, error: FrameError) -> SessionError {
-        self.nonsense(error)
+        self.invalid_answer(error)
     }
 }
 
@@ -269,8 +272,8 @@ pub(super) fn clean(text: &str) -> String {
             character
         }
     };
-    let mut words: String = text.chars().take(LONGEST_WORDS).map(shown).collect();
-    if text.chars().nth(LONGEST_WORDS).is_some() {
+    let mut words: String = text.chars().take(MAX_EXCERPT_CHARS).map(shown).collect();
+    if text.chars().nth(MAX_EXCERPT_CHARS).is_some() {
         words.push('…');
     }
     words
@@ -287,16 +290,22 @@ mod tests {
             clean("\x1b]0;owned\x07\r\n\u{9b}2J\u{202e}x"),
             "\u{fffd}]0;owned\u{fffd}\u{fffd}\u{fffd}\u{fffd}2J\u{fffd}x"
         );
-        assert_eq!(clean(&"é".repeat(5000)).chars().count(), LONGEST_WORDS + 1);
+        assert_eq!(clean(&"é".repeat(5000)).chars().count(), MAX_EXCERPT_CHARS + 1);
     }
 
     #[test]
     fn an_error_says_what_was_tried_and_whose_move_it_is() {
-        let error = What { verb: "stat", of: "/a" }.refused(Code::NotFound, "no such file\x1b[31m");
+        let error = Operation { verb: "stat", object: "/a" }
+            .refused(Code::NotFound, "no such file\x1b[31m");
         assert_eq!(error.to_string(), "cannot stat `/a`: no such file\u{fffd}[31m");
         assert_eq!(error.fault(), Fault::User);
-        let error = What { verb: "list the commands", of: "" }.silent(Duration::from_secs(60));
-        assert_eq!(error.to_string(), "cannot list the commands: the guest said nothing for 60 s");
+        let error =
+            Operation { verb: "list the commands", object: "" }.no_answer(Duration::from_secs(60));
+        assert_eq!(
+            error.to_string(),
+            "cannot list the commands: the guest did not answer for 60 \
+                                       s"
+        );
         assert_eq!(error.fault(), Fault::Backend);
         assert!(!error.hints().is_empty());
         let error = SessionError::NotFound { program: "x".to_owned() };

@@ -8,7 +8,7 @@ use ringfence_proto::process::{ProcessConfig, Pty, PtySize, StartRequest};
 /// Standard input of a command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Input {
+pub enum CommandInput {
     /// An input that is empty: `/dev/null`.
     #[default]
     Nothing,
@@ -56,7 +56,7 @@ pub struct Exec {
     /// absent.
     pub directory: Option<String>,
     /// Standard input of the command.
-    pub input: Input,
+    pub input: CommandInput,
     /// Size of a terminal of its own, which replaces all three streams.
     pub terminal: Option<PtySize>,
     /// Time after which the command and every process that it started are ended.
@@ -118,7 +118,7 @@ impl Exec {
 
     /// Sets the standard input.
     #[must_use]
-    pub fn input(mut self, input: Input) -> Exec {
+    pub fn input(mut self, input: CommandInput) -> Exec {
         self.input = input;
         self
     }
@@ -162,7 +162,7 @@ impl Exec {
             pty: self.terminal.map(|size| Pty { size: Some(size) }),
             tag: self.tag.clone(),
             // A terminal is an input already.
-            stdin: Some(self.input == Input::Piped && self.terminal.is_none()),
+            stdin: Some(self.input == CommandInput::Piped && self.terminal.is_none()),
             end_survivors: self.leftovers == Leftovers::End,
         }
     }

@@ -14,15 +14,15 @@ use ringfence_proto::process::{
 use tokio::runtime::Handle;
 use tokio::time::{timeout, timeout_at};
 
-use super::error::What;
-use super::messages::Messages;
+use super::error::Operation;
+use super::messages::MessageStream;
 use super::{Exec, ExecutionInput, Session, SessionError, signal};
 use crate::{Chunk, Stream};
 
 /// End of a command.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
-pub struct Ended {
+pub struct CommandEnd {
     /// Exit code of the command; absent when a signal ended it.
     pub exit_code: Option<i32>,
     /// Number of the signal that ended the command.
@@ -35,27 +35,27 @@ pub struct Ended {
     pub usage: RunUsage,
 }
 
-impl Ended {
+impl CommandEnd {
     /// Converts a guest's report of the end of a command that took `duration`.
-    pub fn of(end: &EndEvent, timed_out: bool, duration: Duration) -> Ended {
+    pub fn from_event(end: &EndEvent, timed_out: bool, duration: Duration) -> CommandEnd {
         let signal = match end.status.strip_prefix("signal: ") {
-            Some(words) => signal::named(words),
-            None if timed_out => Some(signal::KILL),
+            Some(words) => signal::number_from_name(words),
+            None if timed_out => Some(signal::SIGKILL_NUMBER),
             None => None,
         };
-        Ended {
+        CommandEnd {
             exit_code: end.exited.then_some(end.exit_code),
             signal: if end.exited { None } else { signal },
             timed_out,
             duration,
-            usage: end.usage.map(used).unwrap_or_default(),
+            usage: end.usage.map(convert_usage).unwrap_or_default(),
         }
     }
 
     /// Returns the end of a command that was never started.
-    pub(crate) fn never_begun() -> Ended {
+    pub(crate) fn not_started() -> CommandEnd {
         let (duration, usage) = (Duration::ZERO, RunUsage::default());
-        Ended { exit_code: None, signal: None, timed_out: false, duration, usage }
+        CommandEnd { exit_code: None, signal: None, timed_out: false, duration, usage }
     }
 
     /// Returns true if the command exited with 0 in time.
@@ -74,9 +74,9 @@ impl Ended {
 pub struct Execution {
     input: ExecutionInput,
     program: String,
-    messages: Messages,
-    state: State,
-    begun: Instant,
+    messages: MessageStream,
+    state: ExecutionState,
+    started_at: Instant,
     /// Time by which the guest must have reported the end.
     deadline: Option<Instant>,
     owned: bool,
@@ -84,11 +84,11 @@ pub struct Execution {
 }
 
 #[derive(Debug)]
-enum State {
+enum ExecutionState {
     Runs,
-    Ended(Ended),
+    Ended(CommandEnd),
     /// The stream failed, and its reader was given the error.
-    LostSight,
+    Failed,
 }
 
 impl Execution {
@@ -97,54 +97,70 @@ impl Execution {
         let (request, time) = (exec.request(), exec.time);
         let (program, terminal) = (exec.program.clone(), exec.terminal.is_some());
         let starting = Box::pin(async move {
-            let begun = Instant::now();
-            let what = What { verb: "start", of: &program };
+            let started_at = Instant::now();
+            let operation = Operation { verb: "start", object: &program };
             let transport = session.transport.clone();
-            let deadline =
-                time.and_then(|time| begun.checked_add(time)?.checked_add(transport.grace));
+            let deadline = time
+                .and_then(|time| started_at.checked_add(time)?.checked_add(transport.grace_period));
             let opening = async {
-                let messages =
-                    Messages::open(transport, what, "/process.Process/Start", &request, time)
-                        .await?;
-                Execution::of(session, messages, what, OnceLock::from(terminal), begun, time).await
+                let messages = MessageStream::open(
+                    transport,
+                    operation,
+                    "/process.Process/Start",
+                    &request,
+                    time,
+                )
+                .await?;
+                Execution::from_messages(
+                    session,
+                    messages,
+                    operation,
+                    OnceLock::from(terminal),
+                    started_at,
+                    time,
+                )
+                .await
             };
             // A guest that only sends keepalives must not outlast the command's own time.
-            let execution =
-                until(deadline, opening).await.unwrap_or_else(|| Err(what.silent(begun.elapsed())));
-            let mut execution = execution.map_err(|error| why_not_started(error, &program))?;
+            let execution = await_until(deadline, opening)
+                .await
+                .unwrap_or_else(|| Err(operation.no_answer(started_at.elapsed())));
+            let mut execution = execution.map_err(|error| map_start_error(error, &program))?;
             execution.owned = true;
             execution.deadline = deadline;
             Ok(execution)
         });
-        Starting { future: Some(starting), runtime: Handle::current() }.await
+        StartingExecution { future: Some(starting), runtime: Handle::current() }.await
     }
 
     /// Attaches to a command that runs already.
     pub(super) async fn find(session: Session, pid: u32) -> Result<Execution, SessionError> {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let name = pid.to_string();
-        let what = What { verb: "reconnect to the command", of: &name };
-        let question = ProcessRequest { process: ProcessSelector::Pid(pid) };
+        let operation = Operation { verb: "reconnect to the command", object: &name };
+        let request = ProcessRequest { process: ProcessSelector::Pid(pid) };
         let transport = session.transport.clone();
         let messages =
-            Messages::open(transport, what, "/process.Process/Connect", &question, None).await?;
-        Execution::of(session, messages, what, OnceLock::new(), begun, None).await
+            MessageStream::open(transport, operation, "/process.Process/Connect", &request, None)
+                .await?;
+        Execution::from_messages(session, messages, operation, OnceLock::new(), started_at, None)
+            .await
     }
 
-    async fn of(
+    async fn from_messages(
         session: Session,
-        mut messages: Messages,
-        what: What<'_>,
+        mut messages: MessageStream,
+        operation: Operation<'_>,
         terminal: OnceLock<bool>,
-        begun: Instant,
+        started_at: Instant,
         time: Option<Duration>,
     ) -> Result<Execution, SessionError> {
-        let begins = async {
+        let starting = async {
             loop {
-                let message = match messages.next(what).await {
+                let message = match messages.next(operation).await {
                     // The guest may report a deadline that is not the command's own.
                     Err(SessionError::Refused { code: Code::DeadlineExceeded, .. })
-                        if time.is_some_and(|time| begun.elapsed() >= time) =>
+                        if time.is_some_and(|time| started_at.elapsed() >= time) =>
                     {
                         return Ok(None);
                     }
@@ -155,25 +171,32 @@ impl Execution {
                     // The timeout below bounds the number of keepalives.
                     Some(ProcessEvent::Keepalive(_)) => {}
                     Some(ProcessEvent::Data(_) | ProcessEvent::End(_)) | None => {
-                        return Err(what.nonsense("it does not begin with the command's start"));
+                        return Err(
+                            operation.invalid_answer("it does not begin with the command's start")
+                        );
                     }
                 }
             }
         };
-        let patience = session.transport.patience;
-        let begun_as =
-            timeout(patience, begins).await.unwrap_or_else(|_| Err(what.silent(patience)))?;
-        let state = match begun_as {
-            Some(_) => State::Runs,
-            None => State::Ended(Ended::of(&EndEvent::default(), true, begun.elapsed())),
+        let answer_timeout = session.transport.answer_timeout;
+        let started_pid = timeout(answer_timeout, starting)
+            .await
+            .unwrap_or_else(|_| Err(operation.no_answer(answer_timeout)))?;
+        let state = match started_pid {
+            Some(_) => ExecutionState::Runs,
+            None => ExecutionState::Ended(CommandEnd::from_event(
+                &EndEvent::default(),
+                true,
+                started_at.elapsed(),
+            )),
         };
-        let pid = begun_as.unwrap_or_default();
+        let pid = started_pid.unwrap_or_default();
         Ok(Execution {
             input: ExecutionInput { session, pid, terminal: Arc::new(terminal) },
-            program: what.of.to_owned(),
+            program: operation.object.to_owned(),
             messages,
             state,
-            begun,
+            started_at,
             deadline: None,
             owned: false,
             runtime: Handle::current(),
@@ -198,7 +221,7 @@ impl Execution {
     }
 
     /// Lets the command outlive this execution.
-    pub(crate) fn let_run(&mut self) {
+    pub(crate) fn disown(&mut self) {
         self.owned = false;
     }
 
@@ -211,12 +234,12 @@ impl Execution {
     /// Dropping the future loses no output. A command whose output is not read blocks when the
     /// buffers between it and the caller are full.
     pub async fn next(&mut self) -> Option<Result<Chunk, SessionError>> {
-        while let State::Runs = self.state {
+        while let ExecutionState::Runs = self.state {
             match self.event().await {
                 Ok(Some(chunk)) => return Some(Ok(chunk)),
                 Ok(None) => {}
                 Err(error) => {
-                    self.state = State::LostSight;
+                    self.state = ExecutionState::Failed;
                     return Some(Err(error));
                 }
             }
@@ -225,7 +248,7 @@ impl Execution {
     }
 
     /// Waits for the command's end. Unread output is discarded.
-    pub async fn wait(mut self) -> Result<Ended, SessionError> {
+    pub async fn wait(mut self) -> Result<CommandEnd, SessionError> {
         while let Some(chunk) = self.next().await {
             chunk?;
         }
@@ -234,24 +257,26 @@ impl Execution {
 
     /// Returns the time after a command's deadline within which the guest must report its end.
     pub(super) fn grace(&self) -> Duration {
-        self.input.session.transport.grace
+        self.input.session.transport.grace_period
     }
 
     /// Returns the error for a guest that does not report the end within `time`.
-    pub(super) fn silent(&self, time: Duration) -> SessionError {
-        self.what().silent(time)
+    pub(super) fn no_answer(&self, time: Duration) -> SessionError {
+        self.operation().no_answer(time)
     }
 
     /// Returns the end of the command, after its output has ended.
-    pub(crate) fn ended(&self) -> Result<Ended, SessionError> {
+    pub(crate) fn ended(&self) -> Result<CommandEnd, SessionError> {
         match self.state {
-            State::Ended(ended) => Ok(ended),
-            State::Runs | State::LostSight => Err(self.what().lost("its stream has failed before")),
+            ExecutionState::Ended(ended) => Ok(ended),
+            ExecutionState::Runs | ExecutionState::Failed => {
+                Err(self.operation().lost("its stream has failed before"))
+            }
         }
     }
 
-    fn what(&self) -> What<'_> {
-        What { verb: "watch the command", of: &self.program }
+    fn operation(&self) -> Operation<'_> {
+        Operation { verb: "watch the command", object: &self.program }
     }
 
     /// Takes one event. Returns output, or `None` for an event that at most changes the state.
@@ -261,16 +286,17 @@ impl Execution {
                 self.end(&EndEvent::default(), true);
                 return Ok(None);
             }
-            event => {
-                event?.ok_or_else(|| self.what().lost("the stream ended before the command"))?
-            }
+            event => event?
+                .ok_or_else(|| self.operation().lost("the stream ended before the command"))?,
         };
         let (stream, bytes) = match event {
             ProcessEvent::Data(DataEvent::Stdout(bytes)) => (Stream::Stdout, bytes),
             ProcessEvent::Data(DataEvent::Stderr(bytes)) => (Stream::Stderr, bytes),
             ProcessEvent::Data(DataEvent::Pty(bytes)) => (Stream::Terminal, bytes),
             ProcessEvent::Keepalive(_) => return Ok(None),
-            ProcessEvent::Start(_) => return Err(self.what().nonsense("it starts a second time")),
+            ProcessEvent::Start(_) => {
+                return Err(self.operation().invalid_answer("it starts a second time"));
+            }
             ProcessEvent::End(end) => {
                 // The end of the stream itself says whether the deadline ended the command. Without
                 // a deadline, there is nothing to find out.
@@ -287,21 +313,25 @@ impl Execution {
     }
 
     async fn message(&mut self) -> Result<Option<ProcessEvent>, SessionError> {
-        let what = What { verb: "watch the command", of: &self.program };
-        let next = until(self.deadline, self.messages.next(what)).await;
+        let operation = Operation { verb: "watch the command", object: &self.program };
+        let next = await_until(self.deadline, self.messages.next(operation)).await;
         let message: Option<EventMessage> =
-            next.unwrap_or_else(|| Err(what.silent(self.begun.elapsed())))?;
+            next.unwrap_or_else(|| Err(operation.no_answer(self.started_at.elapsed())))?;
         Ok(message.map(|message| message.event))
     }
 
     fn end(&mut self, end: &EndEvent, timed_out: bool) {
-        self.state = State::Ended(Ended::of(end, timed_out, self.begun.elapsed()));
+        self.state = ExecutionState::Ended(CommandEnd::from_event(
+            end,
+            timed_out,
+            self.started_at.elapsed(),
+        ));
     }
 }
 
 impl Drop for Execution {
     fn drop(&mut self) {
-        if self.owned && !matches!(self.state, State::Ended(_)) {
+        if self.owned && !matches!(self.state, ExecutionState::Ended(_)) {
             let input = self.input();
             // An error means that the command has ended meanwhile, so nothing is left to do.
             self.runtime.spawn(async move { input.kill().await });
@@ -310,7 +340,7 @@ impl Drop for Execution {
 }
 
 /// Awaits a future up to a deadline, if there is one. Returns `None` at the deadline.
-async fn until<T>(deadline: Option<Instant>, awaited: impl Future<Output = T>) -> Option<T> {
+async fn await_until<T>(deadline: Option<Instant>, awaited: impl Future<Output = T>) -> Option<T> {
     match deadline {
         Some(deadline) => timeout_at(deadline.into(), awaited).await.ok(),
         None => Some(awaited.await),
@@ -319,12 +349,12 @@ async fn until<T>(deadline: Option<Instant>, awaited: impl Future<Output = T>) -
 
 /// A command that is being started. If this future is dropped, a background task waits for the
 /// start and then ends the command.
-struct Starting {
+struct StartingExecution {
     future: Option<BoxFuture<'static, Result<Execution, SessionError>>>,
     runtime: Handle,
 }
 
-impl Future for Starting {
+impl Future for StartingExecution {
     type Output = Result<Execution, SessionError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -337,7 +367,7 @@ impl Future for Starting {
     }
 }
 
-impl Drop for Starting {
+impl Drop for StartingExecution {
     fn drop(&mut self) {
         if let Some(future) = self.future.take() {
             // The future has its own deadlines. The command that it starts is dropped, and so
@@ -348,7 +378,7 @@ impl Drop for Starting {
 }
 
 /// Converts a guest's refusal to start a command into a specific error.
-fn why_not_started(error: SessionError, program: &str) -> SessionError {
+fn map_start_error(error: SessionError, program: &str) -> SessionError {
     let program = program.to_owned();
     match error {
         SessionError::Refused { code: Code::NotFound, .. } => SessionError::NotFound { program },
@@ -359,7 +389,7 @@ fn why_not_started(error: SessionError, program: &str) -> SessionError {
     }
 }
 
-fn used(report: UsageReport) -> RunUsage {
+fn convert_usage(report: UsageReport) -> RunUsage {
     RunUsage {
         cpu_seconds: Duration::from_micros(u64::try_from(report.cpu_micros).unwrap_or(0))
             .as_secs_f64(),

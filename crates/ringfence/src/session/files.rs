@@ -13,44 +13,44 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::error::What;
-use super::messages::Messages;
-use super::transport::{Exchange, Outgoing, Transport};
+use super::error::Operation;
+use super::messages::MessageStream;
+use super::transport::{HttpExchange, RequestBody, Transport};
 use super::{Session, SessionError};
 
 /// Highest number of bytes of a file that are sent at once.
-const PIECE: usize = 256 << 10;
+const MAX_PIECE_BYTES: usize = 256 << 10;
 /// Number of pieces that wait for the guest.
-pub(super) const WAITING_PIECES: usize = 2;
+pub(super) const MAX_QUEUED_PIECES: usize = 2;
 
 /// The files of a sandbox. Paths are the sandbox's own: absolute, or relative to its user's home.
 #[derive(Debug, Clone, Copy)]
-pub struct Files<'a> {
+pub struct SandboxFiles<'a> {
     pub(super) session: &'a Session,
 }
 
 /// Depth of a watch below its directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
+pub enum WatchDepth {
     /// Only the entries of the directory.
     Directory,
     /// All entries below the directory.
     Tree,
 }
 
-impl Files<'_> {
+impl SandboxFiles<'_> {
     /// Reads a file that is no longer than `limit` bytes.
     pub async fn read(&self, path: &str, limit: u64) -> Result<Vec<u8>, SessionError> {
-        let what = What { verb: "read", of: path };
-        let mut exchange = self.get(what, "/files", path).await?;
+        let operation = Operation { verb: "read", object: path };
+        let mut exchange = self.get(operation, "/files", path).await?;
         let mut whole = Vec::new();
-        while let Some(piece) = self.piece(what, &mut exchange).await? {
+        while let Some(piece) = self.piece(operation, &mut exchange).await? {
             if (whole.len() + piece.len()) as u64 > limit {
-                return Err(SessionError::TooLong { what: what.to_string(), limit });
+                return Err(SessionError::TooLong { what: operation.to_string(), limit });
             }
             whole.extend_from_slice(&piece);
         }
-        self.transport().keep(exchange);
+        self.transport().return_to_pool(exchange);
         Ok(whole)
     }
 
@@ -60,15 +60,15 @@ impl Files<'_> {
         path: &str,
         to: &mut (impl AsyncWrite + Unpin + ?Sized),
     ) -> Result<u64, SessionError> {
-        let what = What { verb: "read", of: path };
-        let mut exchange = self.get(what, "/files", path).await?;
+        let operation = Operation { verb: "read", object: path };
+        let mut exchange = self.get(operation, "/files", path).await?;
         let mut length = 0;
-        while let Some(piece) = self.piece(what, &mut exchange).await? {
-            to.write_all(&piece).await.map_err(|error| what.local(error))?;
+        while let Some(piece) = self.piece(operation, &mut exchange).await? {
+            to.write_all(&piece).await.map_err(|error| operation.local(error))?;
             length += piece.len() as u64;
         }
-        to.flush().await.map_err(|error| what.local(error))?;
-        self.transport().keep(exchange);
+        to.flush().await.map_err(|error| operation.local(error))?;
+        self.transport().return_to_pool(exchange);
         Ok(length)
     }
 
@@ -88,85 +88,94 @@ impl Files<'_> {
         path: &str,
         from: &mut (impl AsyncRead + Unpin + ?Sized),
     ) -> Result<u64, SessionError> {
-        let what = What { verb: "write", of: path };
-        let (pieces, body) = mpsc::channel(WAITING_PIECES);
+        let operation = Operation { verb: "write", object: path };
+        let (pieces, body) = mpsc::channel(MAX_QUEUED_PIECES);
         let reading = async move {
             let mut length = 0;
             loop {
-                let mut piece = BytesMut::with_capacity(PIECE);
-                while piece.len() < PIECE
-                    && from.read_buf(&mut piece).await.map_err(|error| what.local(error))? > 0
+                let mut piece = BytesMut::with_capacity(MAX_PIECE_BYTES);
+                while piece.len() < MAX_PIECE_BYTES
+                    && from.read_buf(&mut piece).await.map_err(|error| operation.local(error))? > 0
                 {
                 }
                 if piece.is_empty() {
                     return Ok(length);
                 }
                 length += piece.len() as u64;
-                self.pass_on(what, &pieces, piece.freeze()).await?;
+                self.queue_piece(operation, &pieces, piece.freeze()).await?;
             }
         };
-        self.post(what, "/files", path, body, reading).await
+        self.send_bytes(operation, "/files", path, body, reading).await
     }
 
     /// Returns information about the entry at a path.
     pub async fn stat(&self, path: &str) -> Result<EntryInfo, SessionError> {
-        let question = PathRequest { path: path.to_owned() };
+        let message = PathRequest { path: path.to_owned() };
         let answer: EntryResponse =
-            self.ask("stat", path, "/filesystem.Filesystem/Stat", &question).await?;
+            self.call("stat", path, "/filesystem.Filesystem/Stat", &message).await?;
         Ok(answer.entry)
     }
 
     /// Lists a directory, `depth` levels deep.
     pub async fn list(&self, path: &str, depth: u32) -> Result<Vec<EntryInfo>, SessionError> {
-        let question = ListDirRequest { path: path.to_owned(), depth };
+        let message = ListDirRequest { path: path.to_owned(), depth };
         let answer: EntriesResponse =
-            self.ask("list", path, "/filesystem.Filesystem/ListDir", &question).await?;
+            self.call("list", path, "/filesystem.Filesystem/ListDir", &message).await?;
         Ok(answer.entries)
     }
 
     /// Makes a directory, and missing directories on the way to it. A directory that exists already
     /// is an error.
     pub async fn make_directory(&self, path: &str) -> Result<EntryInfo, SessionError> {
-        let question = PathRequest { path: path.to_owned() };
+        let message = PathRequest { path: path.to_owned() };
         let answer: EntryResponse = self
-            .ask("make the directory", path, "/filesystem.Filesystem/MakeDir", &question)
+            .call("make the directory", path, "/filesystem.Filesystem/MakeDir", &message)
             .await?;
         Ok(answer.entry)
     }
 
     /// Removes a file, or a directory with all its contents.
     pub async fn remove(&self, path: &str) -> Result<(), SessionError> {
-        let question = PathRequest { path: path.to_owned() };
+        let message = PathRequest { path: path.to_owned() };
         let EmptyMessage {} =
-            self.ask("remove", path, "/filesystem.Filesystem/Remove", &question).await?;
+            self.call("remove", path, "/filesystem.Filesystem/Remove", &message).await?;
         Ok(())
     }
 
     /// Moves a file or a directory.
     pub async fn rename(&self, from: &str, to: &str) -> Result<EntryInfo, SessionError> {
-        let question = MoveRequest { source: from.to_owned(), destination: to.to_owned() };
+        let message = MoveRequest { source: from.to_owned(), destination: to.to_owned() };
         let answer: EntryResponse =
-            self.ask("move", from, "/filesystem.Filesystem/Move", &question).await?;
+            self.call("move", from, "/filesystem.Filesystem/Move", &message).await?;
         Ok(answer.entry)
     }
 
     /// Watches a directory. Every change after this function returns is reported.
-    pub async fn watch(&self, path: &str, reach: Reach) -> Result<Watch, SessionError> {
-        let question = WatchRequest {
+    pub async fn watch(
+        &self,
+        path: &str,
+        depth: WatchDepth,
+    ) -> Result<DirectoryWatch, SessionError> {
+        let message = WatchRequest {
             path: path.to_owned(),
-            recursive: reach == Reach::Tree,
+            recursive: depth == WatchDepth::Tree,
             ..Default::default()
         };
-        let what = What { verb: "watch", of: path };
+        let operation = Operation { verb: "watch", object: path };
         let transport = Arc::clone(self.transport());
-        let mut messages =
-            Messages::open(transport, what, "/filesystem.Filesystem/WatchDir", &question, None)
-                .await?;
-        match messages.next(what).await? {
+        let mut messages = MessageStream::open(
+            transport,
+            operation,
+            "/filesystem.Filesystem/WatchDir",
+            &message,
+            None,
+        )
+        .await?;
+        match messages.next(operation).await? {
             Some(WatchMessage::Start(_)) => {
-                Ok(Watch { path: path.to_owned(), messages, over: false })
+                Ok(DirectoryWatch { path: path.to_owned(), messages, over: false })
             }
-            _ => Err(what.nonsense("it does not begin with a start")),
+            _ => Err(operation.invalid_answer("it does not begin with a start")),
         }
     }
 
@@ -174,66 +183,66 @@ impl Files<'_> {
         &self.session.transport
     }
 
-    async fn ask<Answer: serde::de::DeserializeOwned>(
+    async fn call<Answer: serde::de::DeserializeOwned>(
         &self,
         verb: &'static str,
         path: &str,
         target: &str,
-        question: &impl serde::Serialize,
+        message: &impl serde::Serialize,
     ) -> Result<Answer, SessionError> {
-        self.transport().unary(What { verb, of: path }, target, question).await
+        self.transport().unary(Operation { verb, object: path }, target, message).await
     }
 
     /// Requests the bytes at a path.
     pub(super) async fn get(
         &self,
-        what: What<'_>,
+        operation: Operation<'_>,
         service: &str,
         path: &str,
-    ) -> Result<Exchange, SessionError> {
+    ) -> Result<HttpExchange, SessionError> {
         let request = self
             .transport()
             .request(Method::GET, &target(service, path))
-            .body(Outgoing::Whole(bytes::Bytes::new()))
-            .map_err(|error| what.local(std::io::Error::other(error)))?;
-        Ok(self.transport().send(what, request).await?.into_body())
+            .body(RequestBody::Whole(bytes::Bytes::new()))
+            .map_err(|error| operation.local(std::io::Error::other(error)))?;
+        Ok(self.transport().send(operation, request).await?.into_body())
     }
 
     pub(super) async fn piece(
         &self,
-        what: What<'_>,
-        exchange: &mut Exchange,
+        operation: Operation<'_>,
+        exchange: &mut HttpExchange,
     ) -> Result<Option<bytes::Bytes>, SessionError> {
-        let patience = self.transport().patience;
-        match timeout(patience, exchange.piece()).await {
-            Ok(piece) => piece.map_err(|error| what.lost(error)),
-            Err(_) => Err(what.silent(patience)),
+        let answer_timeout = self.transport().answer_timeout;
+        match timeout(answer_timeout, exchange.piece()).await {
+            Ok(piece) => piece.map_err(|error| operation.lost(error)),
+            Err(_) => Err(operation.no_answer(answer_timeout)),
         }
     }
 
     /// Hands a piece to the connection. The guest must take it in time.
-    pub(super) async fn pass_on(
+    pub(super) async fn queue_piece(
         &self,
-        what: What<'_>,
+        operation: Operation<'_>,
         pieces: &mpsc::Sender<bytes::Bytes>,
         piece: bytes::Bytes,
     ) -> Result<(), SessionError> {
-        let patience = self.transport().patience;
-        match timeout(patience, pieces.send(piece)).await {
+        let answer_timeout = self.transport().answer_timeout;
+        match timeout(answer_timeout, pieces.send(piece)).await {
             Ok(Ok(())) => Ok(()),
             // The connection is gone. The result of the request says why, so this future must never
             // complete.
             Ok(Err(_)) => std::future::pending().await,
-            Err(_) => Err(what.silent(patience)),
+            Err(_) => Err(operation.no_answer(answer_timeout)),
         }
     }
 
     /// Sends bytes to a path. `feeding` owns the sender of `body` and drops it only when all bytes
     /// are sent. If `feeding` fails, the body is never ended, so that the guest does not take it
     /// for complete.
-    pub(super) async fn post<T>(
+    pub(super) async fn send_bytes<T>(
         &self,
-        what: What<'_>,
+        operation: Operation<'_>,
         service: &str,
         path: &str,
         body: mpsc::Receiver<bytes::Bytes>,
@@ -243,9 +252,9 @@ impl Files<'_> {
             .transport()
             .request(Method::POST, &target(service, path))
             .header(header::CONTENT_TYPE, ringfence_proto::content::OCTETS)
-            .body(Outgoing::Pieces(body))
-            .map_err(|error| what.local(std::io::Error::other(error)))?;
-        self.transport().pour(what, request, feeding).await
+            .body(RequestBody::Pieces(body))
+            .map_err(|error| operation.local(std::io::Error::other(error)))?;
+        self.transport().send_with_body(operation, request, feeding).await
     }
 }
 
@@ -265,22 +274,24 @@ fn target(service: &str, path: &str) -> String {
 
 /// A watched directory.
 #[derive(Debug)]
-pub struct Watch {
+pub struct DirectoryWatch {
     path: String,
-    messages: Messages,
+    messages: MessageStream,
     over: bool,
 }
 
-impl Watch {
+impl DirectoryWatch {
     /// Returns the next event, or `None` after an error or when the guest no longer watches.
     /// Dropping the future loses no event.
     pub async fn next(&mut self) -> Option<Result<FilesystemEvent, SessionError>> {
-        let what = What { verb: "watch", of: &self.path };
+        let operation = Operation { verb: "watch", object: &self.path };
         while !self.over {
-            let failure = match self.messages.next(what).await {
+            let failure = match self.messages.next(operation).await {
                 Ok(Some(WatchMessage::Filesystem(event))) => return Some(Ok(event)),
                 Ok(Some(WatchMessage::Keepalive(_))) => continue,
-                Ok(Some(WatchMessage::Start(_))) => Some(what.nonsense("it starts a second time")),
+                Ok(Some(WatchMessage::Start(_))) => {
+                    Some(operation.invalid_answer("it starts a second time"))
+                }
                 Ok(None) => None,
                 Err(error) => Some(error),
             };

@@ -12,11 +12,11 @@ use ringfence_proto::process::{
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::error::What;
+use super::error::Operation;
 use super::{Session, SessionError, signal};
 
 /// Highest number of input bytes in one message.
-const PIECE: usize = 1 << 20;
+const MAX_INPUT_BYTES: usize = 1 << 20;
 /// Byte that a terminal takes as the end of input, termios(3).
 const END_OF_INPUT: &[u8] = b"\x04";
 
@@ -34,7 +34,7 @@ impl ExecutionInput {
     /// Writes to the command's input. Returns when the guest has taken the bytes. This function
     /// waits as long as the command takes to read earlier input, unless the guest stops answering.
     pub async fn write(&self, bytes: &[u8]) -> Result<(), SessionError> {
-        for piece in bytes.chunks(PIECE) {
+        for piece in bytes.chunks(MAX_INPUT_BYTES) {
             let piece = Base64Bytes(piece.to_vec());
             if self.has_terminal().await? {
                 self.send(ProcessInput::Pty(piece)).await?;
@@ -51,7 +51,7 @@ impl ExecutionInput {
             return self.send(ProcessInput::Pty(Base64Bytes(END_OF_INPUT.to_vec()))).await;
         }
         let request = ProcessRequest { process: self.process() };
-        self.tell("end the input of the command", "/process.Process/CloseStdin", &request).await
+        self.call("end the input of the command", "/process.Process/CloseStdin", &request).await
     }
 
     /// Returns true if the command has a terminal. If that is unknown, asks the guest by writing no
@@ -74,11 +74,15 @@ impl ExecutionInput {
     async fn send(&self, input: ProcessInput) -> Result<(), SessionError> {
         let request = SendInputRequest { process: self.process(), input };
         let name = self.pid.to_string();
-        let what = What { verb: "write to the command", of: &name };
+        let operation = Operation { verb: "write to the command", object: &name };
         let transport = &self.session.transport;
-        let mut sent = pin!(transport.patient_unary(what, "/process.Process/SendInput", &request));
+        let mut sent = pin!(transport.unary_without_deadline(
+            operation,
+            "/process.Process/SendInput",
+            &request
+        ));
         let EmptyMessage {} = loop {
-            match timeout(transport.patience, sent.as_mut()).await {
+            match timeout(transport.answer_timeout, sent.as_mut()).await {
                 Ok(answer) => break answer?,
                 // The command does not read its input. That is allowed, as long as the guest still
                 // answers.
@@ -92,15 +96,16 @@ impl ExecutionInput {
     pub async fn resize(&self, size: PtySize) -> Result<(), SessionError> {
         let request =
             UpdateRequest { process: self.process(), pty: Some(Pty { size: Some(size) }) };
-        self.tell("resize the terminal of the command", "/process.Process/Update", &request).await
+        self.call("resize the terminal of the command", "/process.Process/Update", &request).await
     }
 
     /// Sends a signal, by its number, to the command's process group. SIGKILL ends every process
     /// that the command started.
     pub async fn signal(&self, number: i32) -> Result<(), SessionError> {
-        let signal = signal::numbered(number).ok_or(SessionError::NoSuchSignal { number })?;
+        let signal =
+            signal::signal_from_number(number).ok_or(SessionError::NoSuchSignal { number })?;
         let request = SendSignalRequest { process: self.process(), signal };
-        self.tell("signal the command", "/process.Process/SendSignal", &request).await
+        self.call("signal the command", "/process.Process/SendSignal", &request).await
     }
 
     /// Ends the command and every process that it started.
@@ -117,15 +122,18 @@ impl ExecutionInput {
         ProcessSelector::Pid(self.pid)
     }
 
-    async fn tell(
+    async fn call(
         &self,
         verb: &'static str,
         target: &str,
         request: &impl Serialize,
     ) -> Result<(), SessionError> {
         let name = self.pid.to_string();
-        let EmptyMessage {} =
-            self.session.transport.unary(What { verb, of: &name }, target, request).await?;
+        let EmptyMessage {} = self
+            .session
+            .transport
+            .unary(Operation { verb, object: &name }, target, request)
+            .await?;
         Ok(())
     }
 }

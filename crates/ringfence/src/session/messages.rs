@@ -11,55 +11,55 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::SessionError;
-use super::error::What;
-use super::transport::{Exchange, Outgoing, Transport};
+use super::error::Operation;
+use super::transport::{HttpExchange, RequestBody, Transport};
 
 /// Interval, in seconds, at which a guest without other messages sends a keepalive.
-const HEARTBEAT: &str = "20";
+const KEEPALIVE_SECONDS: &str = "20";
 /// Longest time that the protocol can express, in milliseconds: ten digits.
-const LONGEST_TIME: u128 = 9_999_999_999;
+const MAX_TIMEOUT_MILLIS: u128 = 9_999_999_999;
 
 /// Messages of a guest, up to its message that ends the stream.
 #[derive(Debug)]
-pub(super) struct Messages {
+pub(super) struct MessageStream {
     transport: Arc<Transport>,
     /// Connection of the stream; `None` once the stream is over.
-    exchange: Option<Exchange>,
+    exchange: Option<HttpExchange>,
     decoder: FrameDecoder,
 }
 
-impl Messages {
+impl MessageStream {
     /// Opens a stream. After `time`, the guest ends the subject of the stream.
-    pub(super) async fn open<Question: Serialize>(
+    pub(super) async fn open<RequestMessage: Serialize>(
         transport: Arc<Transport>,
-        what: What<'_>,
+        operation: Operation<'_>,
         target: &str,
-        question: &Question,
+        message: &RequestMessage,
         time: Option<Duration>,
-    ) -> Result<Messages, SessionError> {
+    ) -> Result<MessageStream, SessionError> {
         let mut request = transport
             .request(Method::POST, target)
             .header(header::CONTENT_TYPE, ringfence_proto::content::STREAM)
             .header(ringfence_proto::header::PROTOCOL, "1")
-            .header(ringfence_proto::header::KEEPALIVE, HEARTBEAT);
+            .header(ringfence_proto::header::KEEPALIVE, KEEPALIVE_SECONDS);
         if let Some(time) = time {
-            let time = time.as_millis().clamp(1, LONGEST_TIME).to_string();
+            let time = time.as_millis().clamp(1, MAX_TIMEOUT_MILLIS).to_string();
             request = request.header(ringfence_proto::header::TIMEOUT, time);
         }
         let request = request
-            .body(Outgoing::Whole(frame::encode_message(question).into()))
+            .body(RequestBody::Whole(frame::encode_message(message).into()))
             .expect("the target and the headers are fixed text and digits");
-        let exchange = transport.send(what, request).await?.into_body();
-        Ok(Messages { transport, exchange: Some(exchange), decoder: FrameDecoder::default() })
+        let exchange = transport.send(operation, request).await?.into_body();
+        Ok(MessageStream { transport, exchange: Some(exchange), decoder: FrameDecoder::default() })
     }
 
     /// Returns the next message, or `None` when the guest has ended the stream. Dropping the future
     /// loses no message.
     pub(super) async fn next<Message: DeserializeOwned>(
         &mut self,
-        what: What<'_>,
+        operation: Operation<'_>,
     ) -> Result<Option<Message>, SessionError> {
-        let outcome = self.read(what).await;
+        let outcome = self.read(operation).await;
         if !matches!(outcome, Ok(Some(_))) {
             // A stream that ended regularly has already given its connection back. Drop any other
             // connection.
@@ -70,29 +70,32 @@ impl Messages {
 
     async fn read<Message: DeserializeOwned>(
         &mut self,
-        what: What<'_>,
+        operation: Operation<'_>,
     ) -> Result<Option<Message>, SessionError> {
         loop {
-            match self.decoder.next_frame().map_err(|error| what.frame(error))? {
+            match self.decoder.next_frame().map_err(|error| operation.frame(error))? {
                 Some(Frame::Message(message)) => {
-                    return frame::parse(&message).map(Some).map_err(|error| what.frame(error));
+                    return frame::parse(&message)
+                        .map(Some)
+                        .map_err(|error| operation.frame(error));
                 }
                 Some(Frame::End(end)) => {
-                    let end: EndOfStream = frame::parse(&end).map_err(|error| what.frame(error))?;
+                    let end: EndOfStream =
+                        frame::parse(&end).map_err(|error| operation.frame(error))?;
                     self.finish();
                     return match end.error {
-                        Some(failure) => Err(what.refused(failure.code, &failure.message)),
+                        Some(failure) => Err(operation.refused(failure.code, &failure.message)),
                         None => Ok(None),
                     };
                 }
                 None => {}
             }
             let Some(exchange) = &mut self.exchange else { return Ok(None) };
-            let patience = self.transport.patience;
-            match timeout(patience, exchange.piece()).await {
-                Err(_) => return Err(what.silent(patience)),
-                Ok(Err(error)) => return Err(what.lost(error)),
-                Ok(Ok(None)) => return Err(what.lost("the stream ended too early")),
+            let answer_timeout = self.transport.answer_timeout;
+            match timeout(answer_timeout, exchange.piece()).await {
+                Err(_) => return Err(operation.no_answer(answer_timeout)),
+                Ok(Err(error)) => return Err(operation.lost(error)),
+                Ok(Ok(None)) => return Err(operation.lost("the stream ended too early")),
                 Ok(Ok(Some(bytes))) => self.decoder.push(&bytes),
             }
         }
@@ -101,7 +104,7 @@ impl Messages {
     /// Returns the connection to the pool, when no further message matters.
     pub(super) fn finish(&mut self) {
         if let Some(exchange) = self.exchange.take() {
-            self.transport.keep(exchange);
+            self.transport.return_to_pool(exchange);
         }
     }
 }

@@ -37,29 +37,29 @@ use ringfence_proto::process::{EmptyMessage, InitRequest, ListResponse, ListedPr
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
-pub use capture::Captured;
+pub use capture::CapturedCommand;
 #[cfg(test)]
 pub(crate) use connector::GuestStream;
-pub(crate) use connector::{GuestConnector, SOCKET, UnixConnector, listen_in};
+pub(crate) use connector::{GUEST_SOCKET, GuestConnector, UnixConnector, listen_in};
 pub use error::SessionError;
-pub use exec::{Exec, Input, Leftovers};
-pub use execution::{Ended, Execution};
-pub use files::{Files, Reach, Watch};
+pub use exec::{CommandInput, Exec, Leftovers};
+pub use execution::{CommandEnd, Execution};
+pub use files::{DirectoryWatch, SandboxFiles, WatchDepth};
 pub use idle_connections::{IdleConnectionState, IdleConnections};
 pub use input::ExecutionInput;
-pub use ports::{PortStream, Ports};
-pub use tree::{LeftOut, Transferred};
+pub use ports::{PortStream, SandboxPorts};
+pub use tree::{OmittedEntry, TransferSummary};
 
-use error::What;
-use transport::{Outgoing, Transport};
-use tree::Here;
+use error::Operation;
+use transport::{RequestBody, Transport};
+use tree::HostFiles;
 
-/// Name of a health check in errors.
-const HEALTH: What<'static> = What { verb: "ask for the guest's health", of: "" };
+/// Operation that errors of a health check name.
+const HEALTH_CHECK: Operation<'static> = Operation { verb: "check the guest's health", object: "" };
 /// First pause between two attempts to reach a guest that does not answer yet, and the longest
-/// pause (`LONGEST_PAUSE`).
-const FIRST_PAUSE: Duration = Duration::from_millis(1);
-const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+/// pause (`MAX_RETRY_DELAY`).
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(1);
+const MAX_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// The host's end of the stream to a sandbox's guest. Clones share their connections, and calls can
 /// be made concurrently.
@@ -68,18 +68,18 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone)]
 pub struct Session {
     transport: Arc<Transport>,
-    here: Here,
+    host_files: HostFiles,
 }
 
 impl Session {
     /// Returns a session with the guest that `connector` leads to.
     pub(crate) fn new(connector: Arc<dyn GuestConnector>) -> Session {
-        Session { transport: Arc::new(Transport::new(connector)), here: Here::default() }
+        Session { transport: Arc::new(Transport::new(connector)), host_files: HostFiles::default() }
     }
 
     /// Returns the session of a sandbox that can write the directory `workspace` of the host.
-    pub(crate) fn sharing(self, workspace: &Path) -> Session {
-        Session { here: Here::with(workspace), ..self }
+    pub(crate) fn with_shared_workspace(self, workspace: &Path) -> Session {
+        Session { host_files: HostFiles::with_workspace(workspace), ..self }
     }
 
     /// Starts a command. Dropping the future ends the command.
@@ -100,20 +100,20 @@ impl Session {
 
     /// Lists the commands that run.
     pub async fn processes(&self) -> Result<Vec<ListedProcess>, SessionError> {
-        let what = What { verb: "list the commands", of: "" };
+        let operation = Operation { verb: "list the commands", object: "" };
         let answer: ListResponse =
-            self.transport.unary(what, "/process.Process/List", &EmptyMessage {}).await?;
+            self.transport.unary(operation, "/process.Process/List", &EmptyMessage {}).await?;
         Ok(answer.processes)
     }
 
     /// Returns the files of the sandbox.
-    pub fn files(&self) -> Files<'_> {
-        Files { session: self }
+    pub fn files(&self) -> SandboxFiles<'_> {
+        SandboxFiles { session: self }
     }
 
     /// Returns the ports of the sandbox.
-    pub fn ports(&self) -> Ports<'_> {
-        Ports { session: self }
+    pub fn ports(&self) -> SandboxPorts<'_> {
+        SandboxPorts { session: self }
     }
 
     /// Opens another stream to the guest, for a caller that speaks the envd protocol itself.
@@ -124,12 +124,12 @@ impl Session {
     }
 
     /// Waits until the guest answers for the first time, and sets the variables of its commands.
-    pub(crate) async fn greet(
+    pub(crate) async fn initialize(
         &self,
-        patience: Duration,
+        timeout: Duration,
         variables: BTreeMap<String, String>,
     ) -> Result<(), SessionError> {
-        self.up(patience).await?;
+        self.wait_until_ready(timeout).await?;
         if !variables.is_empty() {
             self.add_variables(variables).await?;
         }
@@ -141,16 +141,16 @@ impl Session {
         &self,
         variables: BTreeMap<String, String>,
     ) -> Result<(), SessionError> {
-        let what = What { verb: "give the sandbox its variables", of: "" };
+        let operation = Operation { verb: "set the variables of the sandbox", object: "" };
         let _: EmptyMessage =
-            self.transport.unary(what, "/init", &InitRequest { env_vars: variables }).await?;
+            self.transport.unary(operation, "/init", &InitRequest { env_vars: variables }).await?;
         Ok(())
     }
 
     /// Waits until the guest answers for the first time.
-    pub(crate) async fn up(&self, patience: Duration) -> Result<(), SessionError> {
-        let deadline = Instant::now() + patience;
-        let mut pause = FIRST_PAUSE;
+    pub(crate) async fn wait_until_ready(&self, timeout: Duration) -> Result<(), SessionError> {
+        let deadline = Instant::now() + timeout;
+        let mut delay = FIRST_RETRY_DELAY;
         loop {
             let error = match timeout_at(deadline, self.health()).await {
                 Ok(Ok(())) => return Ok(()),
@@ -158,13 +158,13 @@ impl Session {
                     error
                 }
                 Ok(Err(error)) => return Err(error),
-                Err(_) => return Err(HEALTH.silent(patience)),
+                Err(_) => return Err(HEALTH_CHECK.no_answer(timeout)),
             };
-            if Instant::now() + pause > deadline {
+            if Instant::now() + delay > deadline {
                 return Err(error);
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            tokio::time::sleep(delay).await;
+            delay = (delay * 2).min(MAX_RETRY_DELAY);
         }
     }
 
@@ -173,10 +173,10 @@ impl Session {
         let request = self
             .transport
             .request(Method::GET, "/health")
-            .body(Outgoing::Whole(bytes::Bytes::new()))
+            .body(RequestBody::Whole(bytes::Bytes::new()))
             .expect("the target is fixed text");
-        let exchange = self.transport.send(HEALTH, request).await?.into_body();
-        self.transport.keep(exchange);
+        let exchange = self.transport.send(HEALTH_CHECK, request).await?.into_body();
+        self.transport.return_to_pool(exchange);
         Ok(())
     }
 }

@@ -11,47 +11,47 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use super::connector::GuestStream;
-use super::error::What;
+use super::error::Operation;
 use super::{Session, SessionError};
 
 /// Highest number of connections that are forwarded at once; further ones wait.
-const MOST_FORWARDED: usize = 512;
+const MAX_FORWARDED: usize = 512;
 /// Pause before the next attempt when the process has no descriptor left for a connection.
-const PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// The ports of a sandbox.
 #[derive(Debug, Clone, Copy)]
-pub struct Ports<'a> {
+pub struct SandboxPorts<'a> {
     pub(super) session: &'a Session,
 }
 
-impl Ports<'_> {
+impl SandboxPorts<'_> {
     /// Connects to a port on the sandbox's own loopback.
     pub async fn connect(&self, port: u16) -> Result<PortStream, SessionError> {
         let name = port.to_string();
-        let what = What { verb: "connect to the port", of: &name };
-        self.session.transport.tunnel(what, port).await
+        let operation = Operation { verb: "connect to the port", object: &name };
+        self.session.transport.tunnel(operation, port).await
     }
 
     /// Accepts connections and forwards each to a port of the sandbox, until this future is
     /// dropped. A connection that the sandbox refuses is closed.
     pub async fn forward(&self, listener: TcpListener, port: u16) -> io::Result<()> {
-        let mut carried = JoinSet::new();
+        let mut forwarded = JoinSet::new();
         loop {
-            while carried.try_join_next().is_some() {}
-            if carried.len() >= MOST_FORWARDED {
-                carried.join_next().await;
+            while forwarded.try_join_next().is_some() {}
+            if forwarded.len() >= MAX_FORWARDED {
+                forwarded.join_next().await;
             }
             let mut outside = match listener.accept().await {
                 Ok((outside, _)) => outside,
-                Err(error) if is_passing(&error) => {
-                    tokio::time::sleep(PAUSE).await;
+                Err(error) if is_temporary(&error) => {
+                    tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                     continue;
                 }
                 Err(error) => return Err(error),
             };
             let session = self.session.clone();
-            carried.spawn(async move {
+            forwarded.spawn(async move {
                 match session.ports().connect(port).await {
                     Ok(mut inside) => {
                         // Either side may just hang up.
@@ -60,7 +60,7 @@ impl Ports<'_> {
                     Err(error) => tracing::warn!(
                         port,
                         error = crate::chain(&error),
-                        "a connection is not carried"
+                        "a connection was not forwarded"
                     ),
                 }
             });
@@ -69,7 +69,7 @@ impl Ports<'_> {
 }
 
 /// Returns true if accept(2) may succeed the next time.
-fn is_passing(error: &io::Error) -> bool {
+fn is_temporary(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let Some(errno) = Errno::from_io_error(error) else { return false };
     [Errno::CONNABORTED, Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::INTR]

@@ -3,10 +3,10 @@
 use ringfence_proto::process::Signal;
 
 /// The number of SIGKILL, signal(7).
-pub(super) const KILL: i32 = 9;
+pub(super) const SIGKILL_NUMBER: i32 = 9;
 
 /// Envd's names of the signals of Linux, from 1 on: the names of Go's `syscall` package.
-const WORDS: [&str; 31] = [
+const SIGNAL_NAMES: [&str; 31] = [
     "hangup",
     "interrupt",
     "quit",
@@ -41,19 +41,19 @@ const WORDS: [&str; 31] = [
 ];
 
 /// Returns the number of the signal with this name.
-pub(super) fn named(words: &str) -> Option<i32> {
-    let words = words.strip_suffix(" (core dumped)").unwrap_or(words);
-    match WORDS.iter().position(|known| *known == words) {
+pub(super) fn number_from_name(name: &str) -> Option<i32> {
+    let name = name.strip_suffix(" (core dumped)").unwrap_or(name);
+    match SIGNAL_NAMES.iter().position(|known| *known == name) {
         Some(index) => i32::try_from(index + 1).ok(),
         // A signal without a name is reported by its number: `signal 34`.
         None => {
-            words.strip_prefix("signal ")?.parse().ok().filter(|number| (1..=64).contains(number))
+            name.strip_prefix("signal ")?.parse().ok().filter(|number| (1..=64).contains(number))
         }
     }
 }
 
 /// Returns the signal with this number, if a guest can send it.
-pub(super) fn numbered(number: i32) -> Option<Signal> {
+pub(super) fn signal_from_number(number: i32) -> Option<Signal> {
     use Signal::{HangUp, Interrupt, Kill, Quit, Terminate, User1, User2};
     [Kill, Terminate, Interrupt, HangUp, Quit, User1, User2]
         .into_iter()
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn an_end_by_a_signal_gives_its_number() {
-        for (words, number) in [
+        for (name, number) in [
             ("hangup", Some(1)),
             ("killed", Some(9)),
             ("segmentation fault (core dumped)", Some(11)),
@@ -77,13 +77,13 @@ mod tests {
             ("signal 0", None),
             ("out of cheese", None),
         ] {
-            assert_eq!(named(words), number, "{words}");
+            assert_eq!(number_from_name(name), number, "{name}");
         }
     }
 
     #[test]
     fn a_signal_is_found_by_its_number() {
-        assert_eq!(numbered(2), Some(Signal::Interrupt));
-        assert_eq!(numbered(19), None);
+        assert_eq!(signal_from_number(2), Some(Signal::Interrupt));
+        assert_eq!(signal_from_number(19), None);
     }
 }

@@ -20,7 +20,7 @@ const ALIAS_PREFIX: &str = "ringfence-";
 pub struct SshAccess {
     name: Name,
     user: String,
-    place: SshDirectory,
+    ssh_directory: SshDirectory,
     /// Directory of ringfence's state, and the value of `XDG_STATE_HOME` if it is set
     /// (`state_home`).
     state: PathBuf,
@@ -34,7 +34,7 @@ impl SshAccess {
     pub(super) fn new(
         sandbox: &Sandbox,
         host: &Host,
-        place: SshDirectory,
+        ssh_directory: SshDirectory,
         server: PinnedServer,
     ) -> Result<SshAccess, SshError> {
         let name = sandbox.manifest().name.clone();
@@ -42,10 +42,10 @@ impl SshAccess {
             user: server.user,
             state: state(host).unwrap_or_default(),
             state_home: host.text("XDG_STATE_HOME").map(str::to_owned),
-            published: place.published(),
+            published: ssh_directory.published(),
             port: server.port,
             name,
-            place,
+            ssh_directory,
         };
         directory::write(&access.known_hosts(), &format!("{} {}\n", access.alias(), server.key))?;
         sweep(host);
@@ -69,7 +69,7 @@ impl SshAccess {
 
     /// Returns the path of the file with the server's key.
     pub fn known_hosts(&self) -> PathBuf {
-        self.place.directory.join("known_hosts")
+        self.ssh_directory.directory.join("known_hosts")
     }
 
     /// Returns the sandbox's section of ssh_config(5); `program` is the path of this ringfence.
@@ -121,7 +121,7 @@ impl SshAccess {
 
     /// Writes a configuration that holds this sandbox alone, and returns its path.
     pub fn write_configuration(&self, program: &Path) -> Result<PathBuf, SshError> {
-        let path = self.place.directory.join("config");
+        let path = self.ssh_directory.directory.join("config");
         directory::write(&path, &self.stanza(program)?)?;
         Ok(path)
     }
@@ -139,7 +139,10 @@ impl SshAccess {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
             _ => {}
         }
-        directory::write(&path, &format!("{}\n{}", mark(&self.state), self.stanza(program)?))?;
+        directory::write(
+            &path,
+            &format!("{}\n{}", alias_mark(&self.state), self.stanza(program)?),
+        )?;
         Ok(Some(path))
     }
 }
@@ -152,15 +155,15 @@ pub fn forget(host: &Host, name: &Name) {
 
 /// Removes the aliases of sandboxes that no process keeps any more.
 pub fn sweep(host: &Host) {
-    let (Some(directory), Some(state), Ok(rooms)) =
-        (aliases(host), state(host), SandboxDirs::of(host))
+    let (Some(directory), Some(state), Ok(sandbox_dirs)) =
+        (aliases(host), state(host), SandboxDirs::for_host(host))
     else {
         return;
     };
     for entry in fs_err::read_dir(directory).into_iter().flatten().flatten() {
         let file = entry.file_name();
         let name = file.to_str().and_then(|file| Name::new(file.strip_prefix(ALIAS_PREFIX)?).ok());
-        if name.is_some_and(|name| !rooms.is_kept(&name)) {
+        if name.is_some_and(|name| !sandbox_dirs.is_kept(&name)) {
             remove(&entry.path(), &state);
         }
     }
@@ -169,14 +172,14 @@ pub fn sweep(host: &Host) {
 /// Removes an alias, if ringfence made it with this state directory. The sandboxes of another state
 /// directory are not known here.
 fn remove(path: &Path, state: &Path) {
-    let is_ours =
-        fs_err::read_to_string(path).is_ok_and(|text| text.lines().next() == Some(&mark(state)));
+    let is_ours = fs_err::read_to_string(path)
+        .is_ok_and(|text| text.lines().next() == Some(&alias_mark(state)));
     if is_ours && let Err(error) = fs_err::remove_file(path) {
-        tracing::debug!(%error, "an alias of ssh stays");
+        tracing::debug!(%error, "an ssh alias was not removed");
     }
 }
 
-fn mark(state: &Path) -> String {
+fn alias_mark(state: &Path) -> String {
     format!("{ALIAS_MARK}{}", state.display())
 }
 
@@ -185,7 +188,7 @@ fn aliases(host: &Host) -> Option<PathBuf> {
 }
 
 fn state(host: &Host) -> Option<PathBuf> {
-    SandboxDirs::of(host).ok().map(|rooms| rooms.state().to_path_buf())
+    SandboxDirs::for_host(host).ok().map(|sandbox_dirs| sandbox_dirs.state().to_path_buf())
 }
 
 #[cfg(test)]
@@ -205,13 +208,13 @@ mod tests {
         }
 
         fn access(&self, name: &str) -> SshAccess {
-            let place = SshDirectory { directory: self.home.path().join("50% off") };
+            let ssh_directory = SshDirectory { directory: self.home.path().join("50% off") };
             let state = state(&self.host).unwrap();
             let name = Name::new(name).unwrap();
             SshAccess {
                 name,
                 user: "dev".into(),
-                place,
+                ssh_directory,
                 state,
                 state_home: None,
                 published: Some(4022),
@@ -263,7 +266,7 @@ mod tests {
             Err(SshError::Unquotable { .. })
         ));
         for odd in ["/a\"b", "/a${HOME}", "/a\nb"] {
-            access.place.directory = odd.into();
+            access.ssh_directory.directory = odd.into();
             assert!(
                 matches!(access.stanza(Path::new("/r")), Err(SshError::Unquotable { .. })),
                 "{odd}"
@@ -293,8 +296,8 @@ mod tests {
         let scene = AliasFixture::new();
         let directory = scene.home.path().join(".ssh/config.d");
         fs_err::create_dir_all(&directory).unwrap();
-        let rooms = SandboxDirs::of(&scene.host).unwrap();
-        let kept = rooms.claim(Name::new("kept").unwrap()).unwrap();
+        let sandbox_dirs = SandboxDirs::for_host(&scene.host).unwrap();
+        let kept = sandbox_dirs.claim(Name::new("kept").unwrap()).unwrap();
         for name in ["kept", "gone"] {
             scene.access(name).write_alias(&scene.host, Path::new("/r")).unwrap();
         }
@@ -305,6 +308,6 @@ mod tests {
         assert_eq!(scene.aliases(), ["ringfence-kept", "ringfence-mine", "ringfence-other"]);
         let taken = scene.access("mine").write_alias(&scene.host, Path::new("/r"));
         assert!(matches!(taken, Err(SshError::NotOurs { .. })));
-        kept.leave();
+        kept.remove();
     }
 }

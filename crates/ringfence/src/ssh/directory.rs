@@ -54,7 +54,7 @@ impl SshDirectory {
     }
 
     /// Waits until no other command works on the same server.
-    pub(super) async fn turn(&self) -> Result<ServerLock, SshError> {
+    pub(super) async fn lock(&self) -> Result<ServerLock, SshError> {
         let path = self.directory.join("lock");
         let failed = |source: Errno| SshError::File {
             doing: "lock",

@@ -78,7 +78,8 @@ pub(super) async fn caller_keys(host: &Host) -> BTreeSet<PublicKey> {
     if let Some(socket) = host.text("SSH_AUTH_SOCK") {
         match tokio::time::timeout(AGENT_TIMEOUT, agent_keys(Path::new(socket))).await {
             Ok(Ok(found)) => keys.extend(found),
-            Ok(Err(error)) => tracing::debug!(socket, %error, "the ssh-agent has no keys to tell"),
+            Ok(Err(error)) => tracing::debug!(socket, %error, "the ssh-agent does not list its \
+                                                               keys"),
             Err(_) => tracing::warn!(socket, "the ssh-agent does not answer"),
         }
     }
@@ -111,7 +112,7 @@ async fn agent_keys(socket: &Path) -> io::Result<Vec<PublicKey>> {
     }
     let mut answer = vec![0; length];
     agent.read_exact(&mut answer).await?;
-    parse_identities(&answer).ok_or_else(|| io::Error::other("its answer makes no sense"))
+    parse_identities(&answer).ok_or_else(|| io::Error::other("its answer is invalid"))
 }
 
 /// Returns the keys in an agent's answer. Keys of unknown kinds are left out.
@@ -202,7 +203,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_agents_keys_are_asked_for_and_a_broken_answer_is_an_error() {
-        let place = tempfile::tempdir().unwrap();
+        let ssh_directory = tempfile::tempdir().unwrap();
         let known = blob("ssh-ed25519", &[3; 32]);
         let keys =
             [string(&known), string(b"a comment"), string(&blob("new-kind", &[1])), string(b"")]
@@ -217,7 +218,7 @@ mod tests {
             ("endless", u32::MAX.to_be_bytes().to_vec(), None),
             ("hangs up", Vec::new(), None),
         ] {
-            let socket = place.path().join(name);
+            let socket = ssh_directory.path().join(name);
             let listener = UnixListener::bind(&socket).unwrap();
             let agent = tokio::spawn(async move {
                 let (mut caller, _) = listener.accept().await.unwrap();

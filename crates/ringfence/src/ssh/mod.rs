@@ -43,8 +43,8 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 pub enum SshError {
     /// The caller has no public key.
     #[error(
-        "cannot let anybody into the sandbox by ssh: there is no public key in the ssh-agent, nor \
-         in `~/.ssh`"
+        "cannot allow ssh logins to the sandbox: there is no public key in the ssh-agent or in \
+         `~/.ssh`"
     )]
     NoKeys,
     /// There is no sshd inside.
@@ -86,7 +86,7 @@ pub enum SshError {
         words: String,
     },
     /// The sandbox's report about itself is invalid.
-    #[error("the sandbox `{name}` tells nonsense about its {what}")]
+    #[error("the sandbox `{name}` reports invalid data about its {what}")]
     Nonsense {
         /// Name of the sandbox.
         name: Name,
@@ -110,7 +110,7 @@ pub enum SshError {
         path: PathBuf,
     },
     /// A file with the name of the alias exists, and ringfence did not make it.
-    #[error("`{path}` is there already, and ringfence did not make it", path = path.display())]
+    #[error("`{path}` exists already, and ringfence did not make it", path = path.display())]
     NotOurs {
         /// Path of the file.
         path: PathBuf,
@@ -177,10 +177,10 @@ impl SshError {
             }
             SshError::Start { name, .. } => vec![enter(name)],
             SshError::Nonsense { name, .. } => vec![format!(
-                "something inside may be posing as its programs; make it anew: ringfence up {name} \
-                 --replace"
+                "a process in the sandbox may pose as one of its programs; replace it: ringfence \
+                 up {name} --replace"
             )],
-            SshError::Port { .. } => vec!["look at what listens: ss -ltn".to_owned()],
+            SshError::Port { .. } => vec!["list the ports in use: ss -ltn".to_owned()],
             SshError::Unquotable { .. } => {
                 vec!["export XDG_STATE_HOME=/a/plain/directory".to_owned()]
             }
@@ -189,7 +189,7 @@ impl SshError {
             }
             SshError::File { path, .. } => {
                 let directory = path.parent().unwrap_or(path);
-                vec![format!("look at its owner and permissions: ls -ld '{}'", directory.display())]
+                vec![format!("check its owner and permissions: ls -ld '{}'", directory.display())]
             }
             SshError::Session(error) => error.hints(),
         }
@@ -203,10 +203,10 @@ pub async fn prepare(sandbox: &Sandbox, host: &Host) -> Result<SshAccess, SshErr
     if keys.is_empty() {
         return Err(SshError::NoKeys);
     }
-    let place = SshDirectory::for_sandbox(sandbox)?;
-    let _turn = place.turn().await?;
-    let server = server::ensure(sandbox, &place, &keys).await?;
-    SshAccess::new(sandbox, host, place, server)
+    let ssh_directory = SshDirectory::for_sandbox(sandbox)?;
+    let _lock = ssh_directory.lock().await?;
+    let server = server::ensure_running(sandbox, &ssh_directory, &keys).await?;
+    SshAccess::new(sandbox, host, ssh_directory, server)
 }
 
 /// Connects to the server inside, and starts it if it does not run.
@@ -253,7 +253,7 @@ pub async fn serve(sandbox: &Sandbox, host: &Host, listener: TcpListener) {
                 }
                 Err(error) => tracing::warn!(
                     error = crate::chain(&error),
-                    "a connection by ssh is not carried"
+                    "an ssh connection was not forwarded"
                 ),
             }
         });

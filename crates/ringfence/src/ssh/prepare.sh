@@ -7,7 +7,7 @@ user=$(id -un) || exit 4
 # Only a user with capabilities can read this, and then sshd does.
 case $(grep "^$user:" /etc/shadow 2>/dev/null) in "$user:!"*) exit 5 ;; esac
 # The host's own directory where there is no wall between; anywhere else it does not exist.
-base=$RINGFENCE_SSH_ROOM
+base=$RINGFENCE_SSH_DIRECTORY
 { test -d "$base" && test -w "$base"; } || base=${TMPDIR:-/tmp}
 directory=$base/.ringfence-ssh-$RINGFENCE_SSH_IDENTITY
 mkdir -p "$directory" || exit

@@ -26,7 +26,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Highest number of bytes that are read of the sandbox's report.
 const MAX_ANSWER_BYTES: u64 = 256 << 10;
 /// Variables that belong to one command or session, and not to the sandbox.
-const SESSION_VARIABLES: [&str; 6] = ["PWD", "OLDPWD", "SHLVL", "TERM", "_", "RINGFENCE_SSH_ROOM"];
+const SESSION_VARIABLES: [&str; 6] =
+    ["PWD", "OLDPWD", "SHLVL", "TERM", "_", "RINGFENCE_SSH_DIRECTORY"];
 
 /// Report of the sandbox about itself. It is untrusted: the paths are used only inside, and the
 /// rest is checked.
@@ -39,17 +40,17 @@ struct SandboxLayout {
 }
 
 /// Finds the running server, or starts it. From now on, the server accepts `keys`.
-pub(super) async fn ensure(
+pub(super) async fn ensure_running(
     sandbox: &Sandbox,
-    place: &SshDirectory,
+    ssh_directory: &SshDirectory,
     keys: &BTreeSet<PublicKey>,
 ) -> Result<PinnedServer, SshError> {
-    let known = place.pinned();
+    let known = ssh_directory.pinned();
     let identity =
         known.as_ref().map_or_else(crate::run::identity, |server| server.identity.clone());
-    let layout = lay_out(sandbox, &place.directory, &identity, keys).await?;
+    let layout = prepare_layout(sandbox, &ssh_directory.directory, &identity, keys).await?;
     if let Some(server) = &known
-        && runs(sandbox).await?
+        && is_running(sandbox).await?
     {
         return Ok(server.clone());
     }
@@ -58,20 +59,20 @@ pub(super) async fn ensure(
         Some(server) => PinnedServer { port, ..server },
         None => PinnedServer { identity, user: layout.user, key: layout.key.to_string(), port },
     };
-    place.pin(&server)?;
+    ssh_directory.pin(&server)?;
     Ok(server)
 }
 
-async fn lay_out(
+async fn prepare_layout(
     sandbox: &Sandbox,
-    room: &Path,
+    sandbox_dir: &Path,
     identity: &str,
     keys: &BTreeSet<PublicKey>,
 ) -> Result<SandboxLayout, SshError> {
     let name = || sandbox.manifest().name.clone();
     let lines: String = keys.iter().map(|key| format!("{key}\n")).collect();
     let exec = Exec::shell(include_str!("prepare.sh"))
-        .variable("RINGFENCE_SSH_ROOM", room.to_string_lossy())
+        .variable("RINGFENCE_SSH_DIRECTORY", sandbox_dir.to_string_lossy())
         .variable("RINGFENCE_SSH_IDENTITY", identity)
         .variable("RINGFENCE_SSH_KEYS", lines)
         .time(START_TIMEOUT);
@@ -86,10 +87,10 @@ async fn lay_out(
         Some(5) => Err(SshError::Locked { name: name() }),
         _ if captured.ended.timed_out => {
             let source =
-                SessionError::Silent { what: "prepare sshd".to_owned(), patience: START_TIMEOUT };
+                SessionError::NoAnswer { what: "prepare sshd".to_owned(), timeout: START_TIMEOUT };
             Err(source.into())
         }
-        _ => Err(SshError::Start { name: name(), words: last_words(&captured.stderr) }),
+        _ => Err(SshError::Start { name: name(), words: output_tail(&captured.stderr) }),
     }
 }
 
@@ -183,7 +184,7 @@ async fn start(sandbox: &Sandbox, layout: &SandboxLayout) -> Result<u16, SshErro
     for attempt in 0..MAX_PORT_ATTEMPTS {
         let port =
             if attempt == 0 && has_own_network(sandbox) { DEFAULT_PORT } else { find_free_port()? };
-        if listens(sandbox, port).await? {
+        if is_listening(sandbox, port).await? {
             continue; // another program listens on the port
         }
         let exec = Exec::shell(include_str!("start.sh"))
@@ -198,7 +199,7 @@ async fn start(sandbox: &Sandbox, layout: &SandboxLayout) -> Result<u16, SshErro
         let log = Exec::new("tail")
             .arguments(["-n", "3", &format!("{}/log", layout.directory)])
             .time(START_TIMEOUT);
-        words = last_words(&sandbox.exec(&log).await?.capture(MAX_ANSWER_BYTES).await?.stdout);
+        words = output_tail(&sandbox.exec(&log).await?.capture(MAX_ANSWER_BYTES).await?.stdout);
     }
     Err(SshError::Start { name: sandbox.manifest().name.clone(), words })
 }
@@ -212,7 +213,7 @@ async fn wait_until_up(
 ) -> Result<bool, SshError> {
     let deadline = Instant::now() + START_TIMEOUT;
     while Instant::now() < deadline {
-        if listens(sandbox, port).await? {
+        if is_listening(sandbox, port).await? {
             execution.detach();
             return Ok(true);
         }
@@ -225,12 +226,12 @@ async fn wait_until_up(
 
 /// Returns true if the server runs. This function does not connect to the port, because an sshd
 /// rejects clients that often connect and send nothing (PerSourcePenalties, sshd_config(5)).
-async fn runs(sandbox: &Sandbox) -> Result<bool, SshError> {
+async fn is_running(sandbox: &Sandbox) -> Result<bool, SshError> {
     Ok(sandbox.processes().await?.iter().any(|process| process.tag.as_deref() == Some(SERVER_TAG)))
 }
 
 /// Returns true if something listens on a port inside.
-async fn listens(sandbox: &Sandbox, port: u16) -> Result<bool, SshError> {
+async fn is_listening(sandbox: &Sandbox, port: u16) -> Result<bool, SshError> {
     match sandbox.ports().connect(port).await {
         Ok(_) => Ok(true),
         Err(SessionError::PortClosed { .. }) => Ok(false),
@@ -253,13 +254,13 @@ fn find_free_port() -> Result<u16, SshError> {
 }
 
 /// Returns the end of the output of sshd or ssh-keygen, in one line.
-fn last_words(text: &str) -> String {
+fn output_tail(text: &str) -> String {
     const MAX_EXCERPT_CHARS: usize = 400;
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let words = lines[lines.len().saturating_sub(3)..].join("; ");
     let words: String =
         crate::host_paths::untrusted::printable(&words).chars().take(MAX_EXCERPT_CHARS).collect();
-    if words.is_empty() { "it says nothing".to_owned() } else { words }
+    if words.is_empty() { "it printed nothing".to_owned() } else { words }
 }
 
 #[cfg(test)]
@@ -269,13 +270,14 @@ mod tests {
     const KEY: &str =
         "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB";
 
-    fn said(user_id: &str, user: &str, key: &str, variables: &str) -> String {
+    fn layout_text(user_id: &str, user: &str, key: &str, variables: &str) -> String {
         [user_id, user, "/usr/sbin/sshd", "/tmp/d", key, variables].join("\n")
     }
 
     #[test]
     fn a_report_of_a_sandbox_about_itself_is_read() {
-        let layout = SandboxLayout::read(&said("1000", "dev", KEY, "A=1\0PWD=/\0B=x y\0")).unwrap();
+        let layout =
+            SandboxLayout::read(&layout_text("1000", "dev", KEY, "A=1\0PWD=/\0B=x y\0")).unwrap();
         assert_eq!((layout.user.as_str(), layout.directory.as_str()), ("dev", "/tmp/d"));
         assert_eq!(layout.variables, ["A=1", "B=x y"]);
         let text = layout.configuration(2222);
@@ -286,11 +288,11 @@ mod tests {
     #[test]
     fn a_false_report_of_a_sandbox_about_itself_is_refused() {
         let wrong = |text: String| SandboxLayout::read(&text).err();
-        assert_eq!(wrong(said("0", "root", KEY, "")), Some(LayoutFault::Root));
-        assert_eq!(wrong(said("x", "dev", KEY, "")), Some(LayoutFault::Said("user id")));
+        assert_eq!(wrong(layout_text("0", "root", KEY, "")), Some(LayoutFault::Root));
+        assert_eq!(wrong(layout_text("x", "dev", KEY, "")), Some(LayoutFault::Said("user id")));
         for user in ["", "a b", "-oProxyCommand=x", "a\"b", "%h", &"a".repeat(33)] {
             assert_eq!(
-                wrong(said("1000", user, KEY, "")),
+                wrong(layout_text("1000", user, KEY, "")),
                 Some(LayoutFault::Said("user's name")),
                 "{user}"
             );
@@ -302,7 +304,7 @@ mod tests {
             &KEY.replace("ssh-ed25519 ", "@cert-authority * ssh-ed25519 "),
         ] {
             assert_eq!(
-                wrong(said("1000", "dev", key, "")),
+                wrong(layout_text("1000", "dev", key, "")),
                 Some(LayoutFault::Said("host key")),
                 "{key}"
             );
@@ -332,7 +334,7 @@ mod tests {
 
     #[test]
     fn excerpts_of_output_are_short_and_cannot_steer_a_terminal() {
-        assert_eq!(last_words("a\nb\n\nc\nd\x1b[2J\n"), "b; c; d [2J");
-        assert_eq!(last_words(""), "it says nothing");
+        assert_eq!(output_tail("a\nb\n\nc\nd\x1b[2J\n"), "b; c; d [2J");
+        assert_eq!(output_tail(""), "it printed nothing");
     }
 }

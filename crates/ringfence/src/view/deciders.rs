@@ -420,7 +420,7 @@ impl WatchedPaths {
         let removed = self
             .before
             .iter()
-            .filter(|(path, state)| is_missed(path, state) && !after.contains_key(*path));
+            .filter(|(path, state)| is_required_path(path, state) && !after.contains_key(*path));
         let found = changed.chain(removed).map(|(path, _)| path).filter(|path| !is_protected(path));
         let found: BTreeSet<PathBuf> =
             found.chain(turned.iter().map(|link| &link.link)).cloned().collect();
@@ -469,7 +469,7 @@ impl WatchedPaths {
 /// Tells whether the next run would protect less because a path is gone: a link no longer leads to
 /// a file, or a submodule is no longer recognized. A sequence that is gone has ended, so the result
 /// for a sequence is `false`.
-fn is_missed(path: &Path, state: &PathState) -> bool {
+fn is_required_path(path: &Path, state: &PathState) -> bool {
     match state {
         PathState::Link(text) => !fs_err::read_link(path).is_ok_and(|now| now.as_os_str() == text),
         PathState::Content(_) => path.ends_with(".git"),

@@ -166,7 +166,7 @@ pub(super) fn trust(entries: &mut Vec<Entry>, bundle: &[u8]) {
         if let Some(parent) =
             entries.iter().position(|entry| path != entry.path() && holds(entry, path))
         {
-            let unfolded = unfold(&entries.remove(parent), path);
+            let unfolded = expand_directory(&entries.remove(parent), path);
             entries.extend(unfolded);
         }
         if let Some(own) = entries.iter_mut().find(|entry| entry.path() == path) {
@@ -182,7 +182,7 @@ fn holds(entry: &Entry, path: &Path) -> bool {
 }
 
 /// Replaces the entry of a directory by entries for its contents, recursively down to `path`.
-fn unfold(entry: &Entry, path: &Path) -> Vec<Entry> {
+fn expand_directory(entry: &Entry, path: &Path) -> Vec<Entry> {
     let Entry::Bind { source, destination, access } = entry else { return vec![entry.clone()] };
     let listed = fs_err::read_dir(source).into_iter().flatten().flatten();
     let inner = listed.flat_map(|item| {
@@ -190,7 +190,7 @@ fn unfold(entry: &Entry, path: &Path) -> Vec<Entry> {
         match fs_err::read_link(&source) {
             Ok(target) => vec![Entry::Symlink { path: destination, target }],
             Err(_) if path != destination && path.starts_with(&destination) => {
-                unfold(&Entry::Bind { source, destination, access: *access }, path)
+                expand_directory(&Entry::Bind { source, destination, access: *access }, path)
             }
             Err(_) => vec![Entry::Bind { source, destination, access: *access }],
         }

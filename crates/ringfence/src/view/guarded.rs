@@ -19,7 +19,7 @@ use super::patterns::{Inode, PatternSearch, is_absent, shared_inode};
 use super::search_cache::SearchCache;
 use super::visible_names::{VisibleNames, lies_in};
 use crate::Host;
-use crate::host_paths::granted::Locations;
+use crate::host_paths::granted::MountTable;
 use crate::host_paths::workspace::ResolvedWorkspace;
 
 /// Maximum number of paths that are guarded one by one. Each path takes a mount, and code in a
@@ -58,7 +58,7 @@ impl Guarded {
         policy: &Policy,
         workspace: &ResolvedWorkspace,
         host: &Host,
-        locations: &Locations,
+        locations: &MountTable,
         evidence: &[PathBuf],
     ) -> Result<Guarded, ViewError> {
         let files = &policy.filesystem;
@@ -124,7 +124,7 @@ impl Guarded {
         };
         let protect_patterns = patterns(&protect);
         let mut protected = deciders.protected.clone();
-        let twins = twins_of(&protected, &mut deciders.files)?;
+        let twins = find_linked_names(&protected, &mut deciders.files)?;
         let shown: Vec<PathBuf> =
             scope.writable.iter().cloned().chain(granted(Access::Read)).collect();
         let has_mounted_names = locations.has_other_names(shown.iter().map(PathBuf::as_path));
@@ -310,7 +310,7 @@ fn protect_evidence(deciders: &mut Deciders, directory: &Path) {
 
 /// Returns the protected files, and the files directly in protected directories, that have more
 /// than one name.
-fn twins_of(
+fn find_linked_names(
     protected: &BTreeSet<PathBuf>,
     files: &mut ObservedFiles,
 ) -> Result<BTreeSet<Inode>, ViewError> {

@@ -65,7 +65,7 @@ impl GuardedLink {
         GuardedLink {
             effect,
             rule: rule.to_owned(),
-            left: mark_of(link),
+            left: find_mark(link),
             link: link.clone(),
             text: text.clone(),
             target: target.to_path_buf(),
@@ -74,18 +74,18 @@ impl GuardedLink {
     }
 
     /// Tells whether the link still has the same target text.
-    fn is_there(&self) -> bool {
+    fn is_unchanged_link(&self) -> bool {
         fs_err::read_link(&self.link).is_ok_and(|text| text == self.text)
     }
 
     /// Tells whether the file in the link's place is another one than before. A lasting entry does
     /// not depend on that file.
     pub(super) fn is_changed(&self) -> bool {
-        !self.is_lasting && !self.is_there() && mark_of(&self.link) != self.left
+        !self.is_lasting && !self.is_unchanged_link() && find_mark(&self.link) != self.left
     }
 }
 
-fn mark_of(path: &Path) -> Option<FileMark> {
+fn find_mark(path: &Path) -> Option<FileMark> {
     let found = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
     Some((
         found.st_dev,
@@ -125,7 +125,7 @@ impl LinkMemory {
         let links =
             links.map_err(|source| ViewError::RemovedLinks { path: file.clone(), source })?;
         let is_current =
-            |link: &GuardedLink| link.is_lasting || !link.is_there() && !link.is_changed();
+            |link: &GuardedLink| link.is_lasting || !link.is_unchanged_link() && !link.is_changed();
         Ok(links.into_iter().filter(is_current).collect())
     }
 
@@ -147,12 +147,12 @@ impl LinkMemory {
         // Keep a list that cannot be read as it is, so that the next run is refused.
         let Ok(known) = self.load() else { return Ok(()) };
         let as_left =
-            |link: &&GuardedLink| GuardedLink { left: mark_of(&link.link), ..(*link).clone() };
+            |link: &&GuardedLink| GuardedLink { left: find_mark(&link.link), ..(*link).clone() };
         let known: BTreeSet<GuardedLink> =
             known.into_iter().chain(links.iter().map(as_left)).collect();
-        let mut text = list_of(known.iter())?;
+        let mut text = serialize_list(known.iter())?;
         if text.len() as u64 > MAX_LIST_BYTES {
-            text = list_of(one_for_each_target(known).iter())?;
+            text = serialize_list(deduplicate_targets(known).iter())?;
         }
         fs_err::create_dir_all(file.parent().ok_or(io::ErrorKind::NotFound)?)?;
         // Replace the list by renaming, because another run may read it at the same time.
@@ -172,7 +172,7 @@ fn read_links(file: &Path) -> io::Result<Vec<GuardedLink>> {
 
 /// Returns the text of a list. The list ends after the first entry that makes it too long to be
 /// read again.
-fn list_of<'l>(links: impl Iterator<Item = &'l GuardedLink>) -> io::Result<String> {
+fn serialize_list<'l>(links: impl Iterator<Item = &'l GuardedLink>) -> io::Result<String> {
     let mut text = String::from("[");
     for link in links {
         if text.len() > 1 {
@@ -188,7 +188,7 @@ fn list_of<'l>(links: impl Iterator<Item = &'l GuardedLink>) -> io::Result<Strin
 }
 
 /// Returns one lasting entry for each rule and target.
-fn one_for_each_target(links: BTreeSet<GuardedLink>) -> Vec<GuardedLink> {
+fn deduplicate_targets(links: BTreeSet<GuardedLink>) -> Vec<GuardedLink> {
     let mut entries: BTreeMap<(RuleEffect, String, PathBuf), GuardedLink> = BTreeMap::new();
     for link in links {
         let key = (link.effect, link.rule.clone(), link.target.clone());

@@ -135,7 +135,7 @@ impl ViewError {
                 "name the paths below it that the command needs".to_owned()
             }
             ViewError::Undecided { path, .. } => {
-                format!("look at it, then make it readable: chmod u+rw '{}'", path.display())
+                format!("examine it, then make it readable: chmod u+rw '{}'", path.display())
             }
             ViewError::Search { .. } => {
                 "make it readable, or narrow the patterns to literal paths".to_owned()
@@ -165,8 +165,8 @@ pub(crate) fn guards(guarded: &Guarded, shown: &[Entry]) -> Vec<Entry> {
 }
 
 /// Builds the view and the environment of a command.
-pub(crate) fn build(site: &LaunchInputs<'_>) -> Result<SandboxView, ViewError> {
-    let LaunchInputs { plan, host, workspace, guarded, .. } = *site;
+pub(crate) fn build(inputs: &LaunchInputs<'_>) -> Result<SandboxView, ViewError> {
+    let LaunchInputs { plan, host, workspace, guarded, .. } = *inputs;
     let policy = &plan.policy;
     // At least one page, because a size of 0 means no limit at all (tmpfs(5)).
     let scratch =
@@ -179,16 +179,16 @@ pub(crate) fn build(site: &LaunchInputs<'_>) -> Result<SandboxView, ViewError> {
         entries.retain(|entry| asked.iter().all(|asked| asked.path() != entry.path()));
         entries.extend(asked);
     }
-    if let Some(sealed) = site.sealed {
-        etc::trust(&mut entries, &sealed.bundle());
-        let files = sealed.files().into_iter();
+    if let Some(credentials) = inputs.credentials {
+        etc::trust(&mut entries, &credentials.bundle());
+        let files = credentials.files().into_iter();
         entries.extend(files.map(|(path, contents)| Entry::File { path: path.into(), contents }));
     }
     entries.push(Entry::Scratch { path: "/tmp".into(), size: scratch, mode: 0o1777 });
     entries.push(Entry::Scratch { path: home.clone(), size: scratch, mode: 0o700 });
 
-    let mut binds = binds(site, &home)?;
-    for (source, destination) in site.streams.shown() {
+    let mut binds = binds(inputs, &home)?;
+    for (source, destination) in inputs.streams.shown() {
         binds.insert(destination.to_path_buf(), (source.to_path_buf(), Access::Read));
     }
 
@@ -207,22 +207,22 @@ pub(crate) fn build(site: &LaunchInputs<'_>) -> Result<SandboxView, ViewError> {
     mounts.extend(pins.into_iter().map(|path| (path.clone(), Entry::Pin { path })));
     entries.extend(mounts.into_values());
     entries.extend(guards);
-    entries.extend(own_in_system(host, site.shown).into_iter().map(|path| Entry::Hide { path }));
+    entries.extend(own_in_system(host, inputs.shown).into_iter().map(|path| Entry::Hide { path }));
     let view = View { entries };
-    let variables = environment(site, &view, &home);
+    let variables = environment(inputs, &view, &home);
     Ok(SandboxView { view, variables })
 }
 
 /// Tells whether a command may write to a host path under any name inside. The path has no links in
 /// it.
-pub(crate) fn may_write(site: &LaunchInputs<'_>, path: &Path) -> bool {
-    let workspace = site.workspace;
+pub(crate) fn may_write(inputs: &LaunchInputs<'_>, path: &Path) -> bool {
+    let workspace = inputs.workspace;
     // Make this check first, because the check decides about nearly all paths and a view takes
     // longer.
     if !workspace.is_in_writable_tree(path) {
         return false;
     }
-    let Ok(binds) = binds(site, &home_inside(site.host)) else { return false };
+    let Ok(binds) = binds(inputs, &home_inside(inputs.host)) else { return false };
     let entries: Vec<Entry> = bind_entries(binds).map(|(_, entry)| entry).collect();
     VisibleNames::in_view(&entries).writable(path).next().is_some()
 }
@@ -232,11 +232,12 @@ type Binds = BTreeMap<PathBuf, (PathBuf, Access)>;
 
 /// Returns the parts of the host that a command sees besides the system: toolchains, granted paths
 /// and the workspace.
-fn binds(site: &LaunchInputs<'_>, home: &Path) -> Result<Binds, ViewError> {
-    let LaunchInputs { host, workspace, guarded, .. } = *site;
+fn binds(inputs: &LaunchInputs<'_>, home: &Path) -> Result<Binds, ViewError> {
+    let LaunchInputs { host, workspace, guarded, .. } = *inputs;
     let mut binds = Binds::new();
-    for path in
-        toolchains::readable(host, home, site.grants).into_iter().chain(site.shown.iter().cloned())
+    for path in toolchains::readable(host, home, inputs.grants)
+        .into_iter()
+        .chain(inputs.shown.iter().cloned())
     {
         binds.insert(path.clone(), (path, Access::Read));
     }
@@ -253,7 +254,7 @@ fn binds(site: &LaunchInputs<'_>, home: &Path) -> Result<Binds, ViewError> {
     }
     for directory in guarded.shared() {
         // Check the directory, because files of the workspace name it.
-        site.grants.check_path(directory, directory, Access::Write)?;
+        inputs.grants.check_path(directory, directory, Access::Write)?;
         binds.insert(directory.clone(), (directory.clone(), Access::Write));
     }
     binds.insert(workspace.destination.clone(), (workspace.source.clone(), Access::Write));
@@ -351,8 +352,12 @@ fn is_visible(view: &View, path: &Path) -> bool {
 
 /// Returns the environment inside: the variables that programs need, and those that the policy
 /// names.
-fn environment(site: &LaunchInputs<'_>, view: &View, home: &Path) -> BTreeMap<OsString, OsString> {
-    let LaunchInputs { plan, host, .. } = *site;
+fn environment(
+    inputs: &LaunchInputs<'_>,
+    view: &View,
+    home: &Path,
+) -> BTreeMap<OsString, OsString> {
+    let LaunchInputs { plan, host, .. } = *inputs;
     let mut variables = BTreeMap::new();
     let mut pass = |name: &str| {
         if let Some(value) = host.variables.get(OsStr::new(name)) {
@@ -373,7 +378,7 @@ fn environment(site: &LaunchInputs<'_>, view: &View, home: &Path) -> BTreeMap<Os
     }
     // A placeholder for a secret replaces the caller's variable of that name, even if the policy
     // passes it.
-    let of_secrets = site.sealed.into_iter().flat_map(LoadedCredentials::variables);
+    let of_secrets = inputs.credentials.into_iter().flat_map(LoadedCredentials::variables);
     variables.extend(of_secrets.map(|(name, value)| (name.into(), value.into())));
 
     let reachable = host.path().filter(|directory| is_visible(view, directory));

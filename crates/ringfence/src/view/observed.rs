@@ -127,7 +127,7 @@ pub(super) struct TreeWalk {
     counting_device: Option<u64>,
 }
 
-/// Directory on a walk.
+/// Directory that a [`TreeWalk`] has reached.
 #[derive(Debug)]
 pub(super) struct WalkedDirectory {
     pub(super) path: PathBuf,
@@ -252,7 +252,7 @@ pub(super) fn is_absent(path: &Path) -> bool {
 /// Tells whether `path` was certainly at its place in `tree` at the time `began`. If a file is
 /// moved, the file and the directory that it is moved to get a new time of change. A directory also
 /// gets a new time if a file is made in it, so only both times together show a move.
-fn was_there(tree: &Path, path: &Path, began: FileTime) -> bool {
+fn existed_before(tree: &Path, path: &Path, began: FileTime) -> bool {
     let below = path.ancestors().take_while(|above| *above != tree);
     let mut steps = below.filter_map(|child| Some((child, child.parent()?)));
     steps.all(|(child, parent)| !is_changed_since(child, began) || !is_changed_since(parent, began))
@@ -285,7 +285,9 @@ impl RepositoryOrigin {
             return RepositoryOrigin::None;
         }
         let mut parts = [head, common, objects, references].into_iter().flatten();
-        if was_there(tree, &gitdir, began) && parts.all(|part| was_there(&gitdir, &part, began)) {
+        if existed_before(tree, &gitdir, began)
+            && parts.all(|part| existed_before(&gitdir, &part, began))
+        {
             RepositoryOrigin::BeforeRun
         } else {
             RepositoryOrigin::Unsure

@@ -20,7 +20,7 @@ use super::deciders::{Deciders, PathState, SearchPhase, SearchScope};
 use super::git::{LinkSurvey, WrittenDirectories};
 use super::observed::ObservedIdentity;
 use crate::Host;
-use crate::backends::probe_cache::identity;
+use crate::backends::probe_cache::file_identity;
 
 /// Prefix of the file names of cached results.
 const CACHE_PREFIX: &str = "search-";
@@ -61,7 +61,7 @@ pub(super) struct UnsavedSearch {
 impl SearchCache {
     pub(super) fn for_scope(host: &Host, scope: &SearchScope) -> SearchCache {
         let mut digest = Sha256::new();
-        let program = identity(Path::new("/proc/self/exe"));
+        let program = file_identity(Path::new("/proc/self/exe"));
         let described = postcard::to_stdvec(&(scope, rustix::process::geteuid().as_raw(), program));
         digest.update(described.as_deref().unwrap_or_default());
         let scope: [u8; 32] = digest.finalize().into();
@@ -113,8 +113,8 @@ impl UnsavedSearch {
     /// Saves the result. If that fails, the next run searches again.
     pub(super) fn save(&self) {
         if let Err(error) = self.try_save() {
-            tracing::debug!(file = %self.file.display(), %error, "the result of a search is not \
-                kept");
+            tracing::debug!(file = %self.file.display(), %error, "the result of a search was not \
+                                                                  cached");
         }
     }
 
@@ -122,7 +122,7 @@ impl UnsavedSearch {
         let bytes = postcard::to_stdvec(&self.search).map_err(io::Error::other)?;
         let directory = self.file.parent().ok_or(io::ErrorKind::NotFound)?;
         fs_err::create_dir_all(directory)?;
-        forget_some(directory)?;
+        limit_results(directory)?;
         // Write to another file and rename it: two runs may save the same result at once, and a
         // third may read it.
         let unfinished = self.file.with_extension(std::process::id().to_string());
@@ -137,7 +137,7 @@ impl UnsavedSearch {
 
 /// Removes all results if there are many, because most belong to workspaces that are no longer
 /// used.
-fn forget_some(directory: &Path) -> io::Result<()> {
+fn limit_results(directory: &Path) -> io::Result<()> {
     let mut results = Vec::new();
     for entry in fs_err::read_dir(directory)? {
         let entry = entry?;

@@ -419,10 +419,11 @@ fn dropping_the_future_ends_code_and_takes_its_directory_along() {
         };
         tokio::time::timeout(Duration::from_secs(10), gone).await.expect("it is ended");
         if let Some(sandbox) = code.sandbox() {
-            let (room, list) = (sandbox.log(), "ls -a /tmp . ~ 2> /dev/null | grep -c '^.code-'");
+            let list = "ls -a /tmp . ~ 2> /dev/null | grep -c '^.code-'";
+            let log = sandbox.log();
             let gone = async {
                 loop {
-                    let entries = fs_err::read_dir(room.parent().unwrap()).unwrap().flatten();
+                    let entries = fs_err::read_dir(log.parent().unwrap()).unwrap().flatten();
                     let here = entries
                         .filter(|entry| entry.file_name().to_string_lossy().starts_with("code-"))
                         .count();

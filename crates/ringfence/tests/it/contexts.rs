@@ -500,17 +500,17 @@ fn excess_output_is_left_out_and_counted() {
     behind(limited, async |sandbox| {
         let context = sandbox.contexts().create("python", None).await.unwrap();
         let outcome = run(&context, "for _ in range(3): print('x' * ((1 << 20) - 1))\n1").await;
-        assert_eq!((outcome.stdout.len(), outcome.left.stdout), (1 << 20, 2 << 20));
+        assert_eq!((outcome.stdout.len(), outcome.omitted.stdout), (1 << 20, 2 << 20));
         assert_eq!(outcome.results[0].text(), Some("1"));
         let long = run(&context, "'y' * (40 << 20)").await;
         assert!(
-            long.stderr.contains("too long to be shown") && long.left.is_nothing(),
+            long.stderr.contains("too long to be shown") && long.omitted.is_nothing(),
             "{:?}",
             long.stderr
         );
         assert!(long.results[0].text().is_some_and(|text| text.len() < 5000));
         let many = run(&context, "for _ in range(9): display('z' * (10 << 20))").await;
-        assert_eq!((many.results.len(), many.left.results), (6, 3));
+        assert_eq!((many.results.len(), many.omitted.results), (6, 3));
     });
 }
 

@@ -420,7 +420,7 @@ fn a_container_is_reused_replaced_or_refused_by_its_configuration() {
             stage,
             &taken,
             2,
-            &["is not of this user's ringfence", "hint: give it another name"],
+            &["this user's ringfence did not make it", "hint: give it another name"],
         );
         assert_eq!(id(&kept), second, "{stage:?}: another's container is not touched");
 

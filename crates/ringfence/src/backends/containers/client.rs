@@ -1,5 +1,6 @@
 //! Connections to container engines: finding the socket and asking for the version.
 
+use std::error::Error;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -10,9 +11,9 @@ use bollard::{API_DEFAULT_VERSION, ClientVersion, Docker};
 use ringfence_core::Backend;
 use tokio::time::timeout;
 
-use super::version::Asked;
+use super::version::EngineVersionQuery;
 use crate::backends::Freshness;
-use crate::backends::version::Version;
+use crate::backends::version::VersionNumber;
 use crate::{Host, Unavailable};
 
 /// Timeout for one request to an engine, in seconds.
@@ -23,7 +24,7 @@ const VERSION_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Kind of container engine. Both kinds speak the same API, with small differences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Flavour {
+pub(crate) enum EngineKind {
     /// The Docker engine.
     Docker,
     /// The Podman engine.
@@ -32,8 +33,8 @@ pub(crate) enum Flavour {
 
 /// Connection to an engine that answered.
 #[derive(Debug, Clone)]
-pub(crate) struct Client {
-    pub(crate) flavour: Flavour,
+pub(crate) struct EngineClient {
+    pub(crate) kind: EngineKind,
     /// Path of the engine's socket.
     pub(crate) socket: PathBuf,
     /// ID of the user that the engine runs as.
@@ -52,31 +53,31 @@ pub(crate) enum ConnectError {
         "{variable} is `{address}`: the workspace and the guest's socket can be shared only with \
          an engine on this host"
     )]
-    Elsewhere { flavour: Flavour, variable: &'static str, address: String },
+    OnOtherHost { kind: EngineKind, variable: &'static str, address: String },
     /// No socket exists at any of the usual paths.
-    #[error("there is no {flavour} socket at {}", listed(sockets))]
-    Missing { flavour: Flavour, sockets: Vec<PathBuf>, is_installed: bool, user_id: u32 },
+    #[error("there is no {kind} socket at {}", join_paths(sockets))]
+    Missing { kind: EngineKind, sockets: Vec<PathBuf>, is_installed: bool, user_id: u32 },
     /// This user lacks the permission to connect to the socket.
-    #[error("this user may not use the {flavour} socket `{}`", socket.display())]
-    Denied { flavour: Flavour, socket: PathBuf, source: io::Error },
+    #[error("this user may not use the {kind} socket `{}`", socket.display())]
+    Denied { kind: EngineKind, socket: PathBuf, source: io::Error },
     /// A socket exists, but nobody answers.
-    #[error("nobody answers at the {flavour} socket `{}`", socket.display())]
-    Silent { flavour: Flavour, socket: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error("nobody answers at the {kind} socket `{}`", socket.display())]
+    NoAnswer { kind: EngineKind, socket: PathBuf, source: Box<dyn Error + Send + Sync> },
     /// The socket belongs to the other kind of engine.
-    #[error("the engine at `{}` is not {flavour}", socket.display())]
-    OfAnotherKind { flavour: Flavour, socket: PathBuf },
+    #[error("the engine at `{}` is not {kind}", socket.display())]
+    WrongKind { kind: EngineKind, socket: PathBuf },
 }
 
-impl std::fmt::Display for Flavour {
+impl std::fmt::Display for EngineKind {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(match self {
-            Flavour::Docker => "Docker",
-            Flavour::Podman => "Podman",
+            EngineKind::Docker => "Docker",
+            EngineKind::Podman => "Podman",
         })
     }
 }
 
-fn listed(sockets: &[PathBuf]) -> String {
+fn join_paths(sockets: &[PathBuf]) -> String {
     sockets.iter().map(|socket| format!("`{}`", socket.display())).collect::<Vec<_>>().join(" or ")
 }
 
@@ -84,17 +85,17 @@ impl ConnectError {
     /// Returns the next command for the user to type.
     pub(crate) fn hint(&self) -> String {
         match self {
-            ConnectError::Elsewhere { variable, .. } => {
+            ConnectError::OnOtherHost { variable, .. } => {
                 format!("unset {variable}, or have it name a socket: {variable}=unix:///a/socket")
             }
-            ConnectError::Missing { flavour: Flavour::Podman, is_installed: false, .. } => {
+            ConnectError::Missing { kind: EngineKind::Podman, is_installed: false, .. } => {
                 "apt install podman, and then: systemctl --user enable --now podman.socket"
                     .to_owned()
             }
-            ConnectError::Missing { flavour: Flavour::Docker, is_installed: false, .. } => {
+            ConnectError::Missing { kind: EngineKind::Docker, is_installed: false, .. } => {
                 "apt install docker.io, and then: sudo systemctl enable --now docker".to_owned()
             }
-            ConnectError::Missing { flavour: Flavour::Podman, sockets, user_id, .. } => {
+            ConnectError::Missing { kind: EngineKind::Podman, sockets, user_id, .. } => {
                 let service =
                     if *user_id == 0 { "systemctl start" } else { "systemctl --user start" };
                 let socket =
@@ -104,32 +105,32 @@ impl ConnectError {
                      unix://{socket} &"
                 )
             }
-            ConnectError::Missing { flavour: Flavour::Docker, .. } => {
+            ConnectError::Missing { kind: EngineKind::Docker, .. } => {
                 "sudo systemctl start docker; or, without systemd: sudo dockerd &".to_owned()
             }
-            ConnectError::Denied { flavour: Flavour::Docker, .. } => {
-                "sudo usermod -aG docker \"$USER\", and log in again: who is in that group is as \
-                 good as root; or use your own engine: --backend podman"
+            ConnectError::Denied { kind: EngineKind::Docker, .. } => {
+                "sudo usermod -aG docker \"$USER\", and log in again: members of that group have \
+                 the rights of root; or use your own engine: --backend podman"
                     .to_owned()
             }
-            ConnectError::Denied { flavour: Flavour::Podman, .. } => {
+            ConnectError::Denied { kind: EngineKind::Podman, .. } => {
                 "start your own: systemctl --user start podman.socket".to_owned()
             }
-            ConnectError::Silent { flavour: Flavour::Podman, socket, .. } => {
+            ConnectError::NoAnswer { kind: EngineKind::Podman, socket, .. } => {
                 format!(
                     "systemctl --user restart podman.socket; or: podman system service -t 0 \
                      unix://{} &",
                     socket.display()
                 )
             }
-            ConnectError::Silent { flavour: Flavour::Docker, .. } => {
-                "sudo systemctl restart docker; `sudo journalctl -u docker` tells why it ended"
+            ConnectError::NoAnswer { kind: EngineKind::Docker, .. } => {
+                "sudo systemctl restart docker; `sudo journalctl -u docker` shows why it ended"
                     .to_owned()
             }
-            ConnectError::OfAnotherKind { flavour: Flavour::Docker, socket } => {
+            ConnectError::WrongKind { kind: EngineKind::Docker, socket } => {
                 format!("CONTAINER_HOST=unix://{} and --backend podman", socket.display())
             }
-            ConnectError::OfAnotherKind { flavour: Flavour::Podman, socket } => {
+            ConnectError::WrongKind { kind: EngineKind::Podman, socket } => {
                 format!("DOCKER_HOST=unix://{} and --backend docker", socket.display())
             }
         }
@@ -142,34 +143,34 @@ impl From<&ConnectError> for Unavailable {
     }
 }
 
-impl Flavour {
+impl EngineKind {
     /// Returns the backend that uses this engine.
     pub(crate) fn backend(self) -> Backend {
         match self {
-            Flavour::Docker => Backend::Docker,
-            Flavour::Podman => Backend::Podman,
+            EngineKind::Docker => Backend::Docker,
+            EngineKind::Podman => Backend::Podman,
         }
     }
 
     fn variable(self) -> &'static str {
         match self {
-            Flavour::Docker => "DOCKER_HOST",
-            Flavour::Podman => "CONTAINER_HOST",
+            EngineKind::Docker => "DOCKER_HOST",
+            EngineKind::Podman => "CONTAINER_HOST",
         }
     }
 
     fn program(self) -> &'static str {
         match self {
-            Flavour::Docker => "docker",
-            Flavour::Podman => "podman",
+            EngineKind::Docker => "docker",
+            EngineKind::Podman => "podman",
         }
     }
 
     /// Returns the default sockets of the engine, for hosts where no variable names one.
     fn usual_sockets(self, host: &Host) -> Vec<PathBuf> {
         match self {
-            Flavour::Docker => vec!["/var/run/docker.sock".into()],
-            Flavour::Podman => {
+            EngineKind::Docker => vec!["/var/run/docker.sock".into()],
+            EngineKind::Podman => {
                 let runtime = host
                     .text("XDG_RUNTIME_DIR")
                     .map(PathBuf::from)
@@ -190,8 +191,8 @@ impl Flavour {
             None => Ok(self.usual_sockets(host)),
             Some(address) => match address.strip_prefix("unix://") {
                 Some(path) if path.starts_with('/') => Ok(vec![path.into()]),
-                _ => Err(ConnectError::Elsewhere {
-                    flavour: self,
+                _ => Err(ConnectError::OnOtherHost {
+                    kind: self,
                     variable,
                     address: address.to_owned(),
                 }),
@@ -202,39 +203,42 @@ impl Flavour {
 
 /// Connects to the engine of a flavour. The version in the result may be remembered from an earlier
 /// connection.
-pub(crate) async fn connect(host: &Host, flavour: Flavour) -> Result<Client, ConnectError> {
-    connect_as(host, flavour, Freshness::Remembered).await
+pub(crate) async fn connect(host: &Host, kind: EngineKind) -> Result<EngineClient, ConnectError> {
+    connect_with_freshness(host, kind, Freshness::Remembered).await
 }
 
 /// Connects to the engine of a flavour.
-pub(super) async fn connect_as(
+pub(super) async fn connect_with_freshness(
     host: &Host,
-    flavour: Flavour,
+    kind: EngineKind,
     freshness: Freshness,
-) -> Result<Client, ConnectError> {
-    let sockets = flavour.sockets(host)?;
+) -> Result<EngineClient, ConnectError> {
+    let sockets = kind.sockets(host)?;
     let mut refusal = None;
     for socket in &sockets {
-        match reach(flavour, socket) {
-            Ok(Some(peer)) => return greet(flavour, socket, peer, Some(host), freshness).await,
+        match find_peer(kind, socket) {
+            Ok(Some(peer)) => return query_engine(kind, socket, peer, Some(host), freshness).await,
             Ok(None) => {}
             Err(error) => drop(refusal.get_or_insert(error)),
         }
     }
     Err(refusal.unwrap_or_else(|| ConnectError::Missing {
-        flavour,
+        kind,
         sockets,
-        is_installed: host.path().any(|directory| directory.join(flavour.program()).is_file()),
+        is_installed: host.path().any(|directory| directory.join(kind.program()).is_file()),
         user_id: host.user_id,
     }))
 }
 
 /// Connects to the engine of a flavour at `socket`.
-pub(crate) async fn connect_to(flavour: Flavour, socket: &Path) -> Result<Client, ConnectError> {
-    match reach(flavour, socket)? {
-        Some(peer) => greet(flavour, socket, peer, None, Freshness::Now).await,
+pub(crate) async fn connect_to(
+    kind: EngineKind,
+    socket: &Path,
+) -> Result<EngineClient, ConnectError> {
+    match find_peer(kind, socket)? {
+        Some(peer) => query_engine(kind, socket, peer, None, Freshness::Now).await,
         None => Err(ConnectError::Missing {
-            flavour,
+            kind,
             sockets: vec![socket.into()],
             is_installed: true,
             user_id: 0,
@@ -244,7 +248,7 @@ pub(crate) async fn connect_to(flavour: Flavour, socket: &Path) -> Result<Client
 
 /// Process that listens at a socket.
 #[derive(Debug, Clone, Copy)]
-struct Peer {
+struct EnginePeer {
     user_id: u32,
     /// ID of the process, or zero when it is in a pid namespace that cannot be seen from here.
     pid: i32,
@@ -252,9 +256,9 @@ struct Peer {
 
 /// Returns the process that listens at a socket, as reported by the kernel, or `None` if there is
 /// no socket.
-fn reach(flavour: Flavour, socket: &Path) -> Result<Option<Peer>, ConnectError> {
-    let silent = |source: io::Error| ConnectError::Silent {
-        flavour,
+fn find_peer(kind: EngineKind, socket: &Path) -> Result<Option<EnginePeer>, ConnectError> {
+    let silent = |source: io::Error| ConnectError::NoAnswer {
+        kind,
         socket: socket.into(),
         source: source.into(),
     };
@@ -266,20 +270,20 @@ fn reach(flavour: Flavour, socket: &Path) -> Result<Option<Peer>, ConnectError> 
             Ok(None)
         }
         Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
-            Err(ConnectError::Denied { flavour, socket: socket.into(), source })
+            Err(ConnectError::Denied { kind, socket: socket.into(), source })
         }
         Err(source) => Err(silent(source)),
     }
 }
 
-fn peer(stream: UnixStream) -> io::Result<Peer> {
+fn peer(stream: UnixStream) -> io::Result<EnginePeer> {
     stream.set_nonblocking(true)?;
     let credentials = tokio::net::UnixStream::from_std(stream)?.peer_cred()?;
-    Ok(Peer { user_id: credentials.uid(), pid: credentials.pid().unwrap_or_default() })
+    Ok(EnginePeer { user_id: credentials.uid(), pid: credentials.pid().unwrap_or_default() })
 }
 
 /// Returns the highest API version that both sides support.
-fn spoken(version: &SystemVersion) -> ClientVersion {
+fn common_api_version(version: &SystemVersion) -> ClientVersion {
     let numbers = version.api_version.as_deref().and_then(|text| text.split_once('.'));
     let theirs =
         numbers.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
@@ -289,20 +293,20 @@ fn spoken(version: &SystemVersion) -> ClientVersion {
     ClientVersion { major_version, minor_version }
 }
 
-async fn greet(
-    flavour: Flavour,
+async fn query_engine(
+    kind: EngineKind,
     socket: &Path,
-    peer: Peer,
+    peer: EnginePeer,
     host: Option<&Host>,
     freshness: Freshness,
-) -> Result<Client, ConnectError> {
+) -> Result<EngineClient, ConnectError> {
     let silent =
-        |source| ConnectError::Silent { flavour, socket: socket.into(), source: Box::new(source) };
+        |source| ConnectError::NoAnswer { kind, socket: socket.into(), source: Box::new(source) };
     let dial = |version| {
         Docker::connect_with_unix(&socket.to_string_lossy(), REQUEST_TIMEOUT, version)
             .map_err(silent)
     };
-    let engine = Asked { socket, pid: peer.pid, host, freshness };
+    let engine = EngineVersionQuery { socket, pid: peer.pid, host, freshness };
     let version = engine
         .version(async {
             let api = dial(API_DEFAULT_VERSION)?;
@@ -310,24 +314,24 @@ async fn greet(
             said.unwrap_or(Err(bollard::errors::Error::RequestTimeoutError)).map_err(silent)
         })
         .await?;
-    let api = dial(&spoken(&version))?;
+    let api = dial(&common_api_version(&version))?;
     let is_podman =
         version.components.iter().flatten().any(|component| component.name.starts_with("Podman"));
-    if is_podman != (flavour == Flavour::Podman) {
-        return Err(ConnectError::OfAnotherKind { flavour, socket: socket.into() });
+    if is_podman != (kind == EngineKind::Podman) {
+        return Err(ConnectError::WrongKind { kind, socket: socket.into() });
     }
-    Ok(Client { flavour, socket: socket.into(), user_id: peer.user_id, api, version })
+    Ok(EngineClient { kind, socket: socket.into(), user_id: peer.user_id, api, version })
 }
 
-impl Client {
+impl EngineClient {
     /// Returns the engine's version as the engine reports it.
     pub(crate) fn version_text(&self) -> &str {
         self.version.version.as_deref().unwrap_or("of an unknown version")
     }
 
     /// Returns the engine's version if it can be parsed as numbers.
-    pub(crate) fn version_number(&self) -> Option<Version> {
-        Version::parse(self.version.version.as_deref()?)
+    pub(crate) fn version_number(&self) -> Option<VersionNumber> {
+        VersionNumber::parse(self.version.version.as_deref()?)
     }
 
     /// Tells whether the engine runs as an ordinary user.
@@ -351,7 +355,7 @@ mod tests {
     #[test]
     fn an_engine_on_another_host_is_refused_by_the_variable_that_names_it() {
         for address in ["tcp://10.0.0.1:2375", "ssh://me@there", "unix://relative"] {
-            let error = Flavour::Docker.sockets(&host(&[("DOCKER_HOST", address)])).unwrap_err();
+            let error = EngineKind::Docker.sockets(&host(&[("DOCKER_HOST", address)])).unwrap_err();
             assert_eq!(
                 error.to_string(),
                 format!(
@@ -368,16 +372,16 @@ mod tests {
 
     #[test]
     fn sockets_are_looked_for_where_a_variable_says_and_else_where_they_usually_are() {
-        let sockets = |flavour: Flavour, host: &Host| flavour.sockets(host).unwrap();
+        let sockets = |kind: EngineKind, host: &Host| kind.sockets(host).unwrap();
         let named =
             host(&[("DOCKER_HOST", "unix:///d.sock"), ("CONTAINER_HOST", "unix:///p.sock")]);
-        assert_eq!(sockets(Flavour::Docker, &named), [Path::new("/d.sock")]);
-        assert_eq!(sockets(Flavour::Podman, &named), [Path::new("/p.sock")]);
+        assert_eq!(sockets(EngineKind::Docker, &named), [Path::new("/d.sock")]);
+        assert_eq!(sockets(EngineKind::Podman, &named), [Path::new("/p.sock")]);
         let own = host(&[("XDG_RUNTIME_DIR", "/run/user/7")]);
         let usual =
             ["/run/user/7/podman/podman.sock", "/run/podman/podman.sock"].map(PathBuf::from);
-        assert_eq!(sockets(Flavour::Podman, &own), usual);
-        assert_eq!(sockets(Flavour::Docker, &own), [Path::new("/var/run/docker.sock")]);
+        assert_eq!(sockets(EngineKind::Podman, &own), usual);
+        assert_eq!(sockets(EngineKind::Docker, &own), [Path::new("/var/run/docker.sock")]);
     }
 
     #[test]
@@ -387,22 +391,22 @@ mod tests {
         let socket = directory.path().join("engine.sock");
         let address = format!("unix://{}", socket.display());
         let host = host(&[("CONTAINER_HOST", &address)]);
-        let connect = || runtime.block_on(connect(&host, Flavour::Podman)).unwrap_err();
+        let connect = || runtime.block_on(connect(&host, EngineKind::Podman)).unwrap_err();
         assert!(matches!(connect(), ConnectError::Missing { is_installed: false, .. }));
         drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
         let error = connect();
-        assert!(matches!(error, ConnectError::Silent { .. }), "{error}");
+        assert!(matches!(error, ConnectError::NoAnswer { .. }), "{error}");
         assert!(error.hint().contains("podman system service"), "{}", error.hint());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_socket_that_accepts_and_never_answers_is_given_up() {
-        let place = tempfile::tempdir().unwrap();
-        let socket = place.path().join("engine.sock");
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("engine.sock");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         let begun = tokio::time::Instant::now();
-        let error = connect_to(Flavour::Podman, &socket).await.unwrap_err();
-        assert!(matches!(error, ConnectError::Silent { .. }), "{error:?}");
+        let error = connect_to(EngineKind::Podman, &socket).await.unwrap_err();
+        assert!(matches!(error, ConnectError::NoAnswer { .. }), "{error:?}");
         assert!(begun.elapsed() < 2 * VERSION_TIMEOUT, "{:?}", begun.elapsed());
     }
 }

@@ -14,21 +14,24 @@ use ringfence_linux::seccomp::{AllowedSockets, FilterProfile, oci_profile};
 use ringfence_linux::view::inode_limit;
 use sha2::{Digest, Sha256};
 
-use super::client::Client;
-use super::error::Failure;
-use super::identity::Identity;
-use super::image::Image;
-use super::mounts::{Bind, OwnFiles};
+use super::client::EngineClient;
+use super::error::ContainerFailure;
+use super::identity::ContainerIdentity;
+use super::image::EngineImage;
+use super::mounts::{ContainerBind, OwnFiles};
 use super::proxy_network::ProxyNetwork;
-use super::{DEV_CAPABILITIES, Flavour, GUEST_INSIDE, HANDOVER_INSIDE, LABEL, LEASH_INSIDE, Place};
+use super::{
+    DEV_CAPABILITIES, EngineKind, GUEST_INSIDE, HANDOVER_INSIDE, LABEL_PREFIX, LEASH_INSIDE,
+    SandboxPaths,
+};
 use crate::{ContainerSpec, Host, NetworkReach, Preset, Root};
 
 /// Variables of the caller that a container gets without being named in the policy.
-const PASSED: [&str; 3] = ["LANG", "TERM", "COLORTERM"];
+const PASSED_VARIABLES: [&str; 3] = ["LANG", "TERM", "COLORTERM"];
 /// Size limit of shared memory, in bytes.
-const SHARED_MEMORY: u64 = 64 << 20;
+const SHARED_MEMORY_BYTES: u64 = 64 << 20;
 /// Maximum size of the guest's log that an engine keeps.
-const LOG_SIZE: &str = "8m";
+const MAX_LOG_SIZE: &str = "8m";
 
 /// Network that a container gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,14 +51,14 @@ pub(super) enum ContainerNetwork {
 impl ContainerNetwork {
     /// Chooses the network that a policy asks for. Only the `dev` preset may share the host's
     /// network.
-    pub(super) fn of(
+    pub(super) fn for_policy(
         network: Option<&Network>,
         spec: &ContainerSpec,
-    ) -> Result<ContainerNetwork, Failure> {
+    ) -> Result<ContainerNetwork, ContainerFailure> {
         Ok(match (network, spec.preset) {
             (Some(Network::Allow(_)), _) if spec.proxy.is_some() => ContainerNetwork::Proxied,
             _ if spec.proxy.is_some() => {
-                return Err(Failure::ProxyWithout {
+                return Err(ContainerFailure::ProxyWithout {
                     mode: network.map_or("closed", Network::mode),
                 });
             }
@@ -70,7 +73,7 @@ impl ContainerNetwork {
     fn mode(self, sandbox: &str) -> String {
         match self {
             ContainerNetwork::Closed | ContainerNetwork::Gated => "none".to_owned(),
-            ContainerNetwork::Proxied => ProxyNetwork::of(sandbox).network,
+            ContainerNetwork::Proxied => ProxyNetwork::for_sandbox(sandbox).network,
             // Not "bridge": a rootless engine has no bridge by default and gives the word another
             // meaning.
             ContainerNetwork::Open => "default".to_owned(),
@@ -104,13 +107,13 @@ impl ContainerNetwork {
 
 /// Tmpfs mount in a container.
 #[derive(Debug)]
-pub(super) struct Scratch {
+pub(super) struct TmpfsMount {
     pub(super) path: String,
     size: u64,
     options: String,
 }
 
-impl Scratch {
+impl TmpfsMount {
     /// Returns the maximum number of files in this tmpfs.
     pub(super) fn inodes(&self) -> u64 {
         inode_limit(self.size)
@@ -118,65 +121,68 @@ impl Scratch {
 
     /// Returns the path and the mount options for the engine's API. Podman has no option for the
     /// number of files.
-    fn described(&self, flavour: Flavour) -> (String, String) {
-        let Scratch { path, size, options } = self;
-        let inodes = match flavour {
-            Flavour::Docker => format!(",nr_inodes={}", self.inodes()),
-            Flavour::Podman => String::new(),
+    fn described(&self, kind: EngineKind) -> (String, String) {
+        let TmpfsMount { path, size, options } = self;
+        let inodes = match kind {
+            EngineKind::Docker => format!(",nr_inodes={}", self.inodes()),
+            EngineKind::Podman => String::new(),
         };
         (path.clone(), format!("{options},size={size}{inodes}"))
     }
 }
 
 /// Everything that determines a container's description.
-pub(super) struct Parts<'a> {
-    pub(super) client: &'a Client,
+pub(super) struct ContainerInputs<'a> {
+    pub(super) client: &'a EngineClient,
     pub(super) host: &'a Host,
     pub(super) plan: &'a Plan,
     pub(super) spec: &'a ContainerSpec,
-    pub(super) place: &'a Place,
-    pub(super) identity: &'a Identity,
-    pub(super) image: &'a Image,
+    pub(super) paths: &'a SandboxPaths,
+    pub(super) identity: &'a ContainerIdentity,
+    pub(super) image: &'a EngineImage,
     pub(super) files: &'a OwnFiles,
     pub(super) filter: &'a str,
-    pub(super) binds: &'a [Bind],
+    pub(super) binds: &'a [ContainerBind],
     /// Path of the workspace in the container.
     pub(super) workspace: &'a Path,
 }
 
-impl Parts<'_> {
+impl ContainerInputs<'_> {
     /// Builds the description of the container.
-    pub(super) fn body(&self, reach: ContainerNetwork) -> Result<ContainerCreateBody, Failure> {
+    pub(super) fn body(
+        &self,
+        network: ContainerNetwork,
+    ) -> Result<ContainerCreateBody, ContainerFailure> {
         let directory = text(self.workspace)?;
         if let Some(volume) =
             self.image.volumes.iter().find(|volume| Path::new(volume).starts_with(self.workspace))
         {
-            return Err(Failure::Volume {
+            return Err(ContainerFailure::Volume {
                 image: self.image.reference.clone(),
                 volume: volume.clone(),
             });
         }
         let mut command =
             vec!["--handover", HANDOVER_INSIDE, "--directory", directory, "--leash", LEASH_INSIDE];
-        if reach == ContainerNetwork::Gated {
+        if network == ContainerNetwork::Gated {
             command.push("--gate");
         }
         let mut body = ContainerCreateBody {
-            hostname: Some(self.place.name.clone()),
+            hostname: Some(self.paths.name.clone()),
             user: Some(self.identity.user()),
             env: Some(self.variables()),
             entrypoint: Some(vec![GUEST_INSIDE.to_owned()]),
             cmd: Some(command.into_iter().map(str::to_owned).collect()),
             stop_signal: Some("SIGTERM".to_owned()),
-            host_config: Some(self.host_config(reach)?),
+            host_config: Some(self.host_config(network)?),
             ..self.base()
         };
         let hash = spec_hash(&body);
-        body.labels.get_or_insert_default().insert(format!("{LABEL}spec"), hash);
+        body.labels.get_or_insert_default().insert(format!("{LABEL_PREFIX}spec"), hash);
         Ok(body)
     }
 
-    fn host_config(&self, reach: ContainerNetwork) -> Result<HostConfig, Failure> {
+    fn host_config(&self, network: ContainerNetwork) -> Result<HostConfig, ContainerFailure> {
         let limits = &self.plan.policy.limits;
         let is_set =
             |clause| self.plan.held.get(&clause).is_some_and(|support| !support.is_absent());
@@ -189,14 +195,11 @@ impl Parts<'_> {
         let processes = limits.processes.filter(|_| is_set(Clause::ProcessCount));
         Ok(HostConfig {
             tmpfs: Some(
-                self.scratch()
-                    .iter()
-                    .map(|scratch| scratch.described(self.client.flavour))
-                    .collect(),
+                self.scratch().iter().map(|scratch| scratch.described(self.client.kind)).collect(),
             ),
             readonly_rootfs: Some(self.root() == Root::ReadOnly),
-            cap_add: Some(capabilities(self.spec, self.client)?),
-            network_mode: Some(reach.mode(&self.place.name)),
+            cap_add: Some(kept_capabilities(self.spec, self.client)?),
+            network_mode: Some(network.mode(&self.paths.name)),
             userns_mode: self.identity.namespace.clone(),
             memory,
             // Equal values disable swap: `memory_swap` limits the sum of memory and swap.
@@ -226,7 +229,10 @@ impl Parts<'_> {
     }
 
     /// Returns the restrictions that apply to all containers of a sandbox, whatever runs in them.
-    pub(super) fn hardening(&self, binds: &[Bind]) -> Result<HostConfig, Failure> {
+    pub(super) fn hardening(
+        &self,
+        binds: &[ContainerBind],
+    ) -> Result<HostConfig, ContainerFailure> {
         Ok(HostConfig {
             mounts: Some(binds.iter().map(mount).collect::<Result<_, _>>()?),
             cap_drop: Some(vec!["ALL".to_owned()]),
@@ -243,17 +249,17 @@ impl Parts<'_> {
 
     /// Returns the security option for the filter. Docker takes the filter's text, Podman the path
     /// of a file that contains it.
-    fn filter_option(&self) -> Result<String, Failure> {
-        Ok(match self.client.flavour {
-            Flavour::Docker => format!("seccomp={}", self.filter),
-            Flavour::Podman => format!("seccomp={}", text(&self.files.filter)?),
+    fn filter_option(&self) -> Result<String, ContainerFailure> {
+        Ok(match self.client.kind {
+            EngineKind::Docker => format!("seccomp={}", self.filter),
+            EngineKind::Podman => format!("seccomp={}", text(&self.files.filter)?),
         })
     }
 
     fn log_config(&self) -> HostConfigLogConfig {
-        let (kind, options): (_, &[(&str, &str)]) = match self.client.flavour {
-            Flavour::Docker => ("json-file", &[("max-size", LOG_SIZE), ("max-file", "1")]),
-            Flavour::Podman => ("k8s-file", &[("max-size", LOG_SIZE)]),
+        let (kind, options): (_, &[(&str, &str)]) = match self.client.kind {
+            EngineKind::Docker => ("json-file", &[("max-size", MAX_LOG_SIZE), ("max-file", "1")]),
+            EngineKind::Podman => ("k8s-file", &[("max-size", MAX_LOG_SIZE)]),
         };
         let options = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         HostConfigLogConfig { typ: Some(kind.to_owned()), config: Some(options.collect()) }
@@ -268,7 +274,7 @@ impl Parts<'_> {
 
     /// Returns the tmpfs mounts, all with limits. Podman would add unlimited ones to a read-only
     /// root.
-    pub(super) fn scratch(&self) -> Vec<Scratch> {
+    pub(super) fn scratch(&self) -> Vec<TmpfsMount> {
         let size = self
             .plan
             .policy
@@ -276,7 +282,7 @@ impl Parts<'_> {
             .tmp
             .map_or(0, |size| size.bytes())
             .max(rustix::param::page_size() as u64);
-        let scratch = |path: &str, options: &str| Scratch {
+        let scratch = |path: &str, options: &str| TmpfsMount {
             path: path.to_owned(),
             size,
             options: format!("rw,exec,nosuid,nodev,{options}"),
@@ -284,23 +290,23 @@ impl Parts<'_> {
         // A tmpfs also bounds the volumes of the image. With a writable root this would be of no
         // use, because the root itself is not bounded.
         let volumes = self.image.volumes.iter().filter(|_| self.root() == Root::ReadOnly);
-        let mut all: Vec<Scratch> = volumes.map(|path| scratch(path, "mode=1777")).collect();
+        let mut all: Vec<TmpfsMount> = volumes.map(|path| scratch(path, "mode=1777")).collect();
         all.extend([
             scratch("/tmp", "mode=1777"),
             scratch("/var/tmp", "mode=1777"),
             scratch("/run", "mode=0755"),
         ]);
         // Engines limit only the size of the `/dev/shm` that they mount themselves.
-        all.push(Scratch {
+        all.push(TmpfsMount {
             path: "/dev/shm".to_owned(),
-            size: SHARED_MEMORY,
+            size: SHARED_MEMORY_BYTES,
             options: "rw,noexec,nosuid,nodev,mode=1777".to_owned(),
         });
         if !self.has_images_home() {
             let owner = self.identity.inside;
-            let owned = match self.client.flavour {
-                Flavour::Docker => format!("mode=0700,uid={},gid={}", owner.user, owner.group),
-                Flavour::Podman => "mode=0700,U".to_owned(),
+            let owned = match self.client.kind {
+                EngineKind::Docker => format!("mode=0700,uid={},gid={}", owner.user, owner.group),
+                EngineKind::Podman => "mode=0700,U".to_owned(),
             };
             all.push(scratch(self.identity.home, &owned));
         }
@@ -328,7 +334,7 @@ impl Parts<'_> {
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .into();
         variables.extend(
-            PASSED
+            PASSED_VARIABLES
                 .into_iter()
                 .filter_map(|name| Some((name.to_owned(), self.host.text(name)?.to_owned()))),
         );
@@ -336,11 +342,11 @@ impl Parts<'_> {
     }
 
     pub(super) fn labels(&self) -> HashMap<String, String> {
-        let label = |name: &str, value: String| (format!("{LABEL}{name}"), value);
+        let label = |name: &str, value: String| (format!("{LABEL_PREFIX}{name}"), value);
         HashMap::from([
-            label("name", self.place.name.clone()),
+            label("name", self.paths.name.clone()),
             label("owner", self.host.user_id.to_string()),
-            label("state", self.place.state.display().to_string()),
+            label("state", self.paths.base_directory.display().to_string()),
             label("image", self.image.digest.clone().unwrap_or_else(|| self.image.id.clone())),
             label("version", env!("CARGO_PKG_VERSION").to_owned()),
         ])
@@ -349,28 +355,34 @@ impl Parts<'_> {
 
 /// Returns the capabilities that a container keeps. Refuses every capability that is not in
 /// `DEV_CAPABILITIES`; the error names the capability.
-pub(super) fn capabilities(spec: &ContainerSpec, client: &Client) -> Result<Vec<String>, Failure> {
-    let mut left: Vec<String> = Vec::new();
+pub(super) fn kept_capabilities(
+    spec: &ContainerSpec,
+    client: &EngineClient,
+) -> Result<Vec<String>, ContainerFailure> {
+    let mut kept: Vec<String> = Vec::new();
     for given in &spec.capabilities {
         let name = given.to_ascii_uppercase();
         let name = name.strip_prefix("CAP_").unwrap_or(&name);
         if !DEV_CAPABILITIES.contains(&name) {
-            return Err(Failure::Capability { name: given.clone(), allowed: &DEV_CAPABILITIES });
+            return Err(ContainerFailure::Capability {
+                name: given.clone(),
+                allowed: &DEV_CAPABILITIES,
+            });
         }
         // With Docker, only programs that root owns can gain these capabilities. Podman gives the
         // capabilities to the user inside at once. If the engine runs as root, that user could
         // create files in the workspace that belong to root.
-        if client.flavour == Flavour::Podman && !client.is_rootless() {
-            return Err(Failure::CapabilityOfRoot { name: given.clone() });
+        if client.kind == EngineKind::Podman && !client.is_rootless() {
+            return Err(ContainerFailure::CapabilityOfRoot { name: given.clone() });
         }
-        left.push(name.to_owned());
+        kept.push(name.to_owned());
     }
-    if spec.preset == Preset::Dev && (client.flavour == Flavour::Docker || client.is_rootless()) {
-        left.extend(DEV_CAPABILITIES.map(str::to_owned));
+    if spec.preset == Preset::Dev && (client.kind == EngineKind::Docker || client.is_rootless()) {
+        kept.extend(DEV_CAPABILITIES.map(str::to_owned));
     }
-    left.sort();
-    left.dedup();
-    Ok(left)
+    kept.sort();
+    kept.dedup();
+    Ok(kept)
 }
 
 /// Returns the hash of a description, which does not depend on the order of its parts.
@@ -381,7 +393,7 @@ pub(super) fn spec_hash(body: &ContainerCreateBody) -> String {
     ringfence_core::to_hex(&digest[..16])
 }
 
-fn mount(bind: &Bind) -> Result<Mount, Failure> {
+fn mount(bind: &ContainerBind) -> Result<Mount, ContainerFailure> {
     Ok(Mount {
         typ: Some(MountType::BIND),
         source: Some(text(&bind.source)?.to_owned()),
@@ -391,8 +403,8 @@ fn mount(bind: &Bind) -> Result<Mount, Failure> {
     })
 }
 
-fn text(path: &Path) -> Result<&str, Failure> {
-    path.to_str().ok_or_else(|| Failure::NotText { path: path.into() })
+fn text(path: &Path) -> Result<&str, ContainerFailure> {
+    path.to_str().ok_or_else(|| ContainerFailure::NotText { path: path.into() })
 }
 
 #[cfg(test)]
@@ -401,20 +413,20 @@ mod tests {
 
     #[test]
     fn only_a_persons_own_environment_shares_the_hosts_network_and_only_when_it_is_open() {
-        let reach = |network: Option<Network>, preset| {
-            ContainerNetwork::of(
+        let mode = |network: Option<Network>, preset| {
+            ContainerNetwork::for_policy(
                 network.as_ref(),
                 &ContainerSpec { preset, ..ContainerSpec::default() },
             )
             .unwrap()
             .mode("demo")
         };
-        assert_eq!(reach(Some(Network::Open), Preset::Dev), "host");
-        assert_eq!(reach(Some(Network::Open), Preset::Agent), "default");
+        assert_eq!(mode(Some(Network::Open), Preset::Dev), "host");
+        assert_eq!(mode(Some(Network::Open), Preset::Agent), "default");
         for preset in [Preset::Dev, Preset::Agent] {
-            assert_eq!(reach(Some(Network::Closed), preset), "none");
-            assert_eq!(reach(Some(Network::only([])), preset), "none");
-            assert_eq!(reach(None, preset), "none");
+            assert_eq!(mode(Some(Network::Closed), preset), "none");
+            assert_eq!(mode(Some(Network::only([])), preset), "none");
+            assert_eq!(mode(None, preset), "none");
         }
     }
 
@@ -424,14 +436,13 @@ mod tests {
             proxy: Some("/usr/bin/ringfence".to_owned()),
             ..ContainerSpec::default()
         };
-        let reach = |network: Network| ContainerNetwork::of(Some(&network), &spec);
-        assert_eq!(reach(Network::only([])).unwrap().mode("demo"), "sandbox-net-demo");
+        let chosen = |network: Network| ContainerNetwork::for_policy(Some(&network), &spec);
+        assert_eq!(chosen(Network::only([])).unwrap().mode("demo"), "sandbox-net-demo");
         for (network, expected) in [(Network::Open, "open"), (Network::Closed, "closed")] {
-            let refused = reach(network);
-            assert!(
-                matches!(&refused, Err(Failure::ProxyWithout { mode }) if *mode == expected),
-                "{refused:?}"
-            );
+            match chosen(network) {
+                Err(ContainerFailure::ProxyWithout { mode }) => assert_eq!(mode, expected),
+                other => panic!("{other:?}"),
+            }
         }
     }
 

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use ringfence_core::{Clause, Fault};
 
-use super::Flavour;
+use super::EngineKind;
 use super::client::ConnectError;
 use crate::{ContainerError, ViewError};
 
 /// Error of an operation on a container.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(super) enum ContainerFailure {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error(transparent)]
@@ -32,7 +32,7 @@ pub(super) enum Failure {
     )]
     ForeignEngine { engine_user: u32 },
     #[error(
-        "the capability `{name}` is not given to a container; those that can be are {}",
+        "the capability `{name}` is not given to a container; the allowed capabilities are {}",
         .allowed.join(", ")
     )]
     Capability { name: String, allowed: &'static [&'static str] },
@@ -43,7 +43,10 @@ pub(super) enum Failure {
     CapabilityOfRoot { name: String },
     #[error("cannot show `{}` inside: the workspace is there", path.display())]
     InWorkspace { path: PathBuf },
-    #[error("cannot show `{}` inside: an engine takes only paths that are text", path.display())]
+    #[error(
+        "cannot show `{}` inside: a container engine accepts only paths in UTF-8",
+        path.display()
+    )]
     NotText { path: PathBuf },
     #[error("there is no image `{image}`")]
     NoImage { image: String, is_own: bool },
@@ -53,10 +56,13 @@ pub(super) enum Failure {
     Pull { image: String, source: bollard::errors::Error },
     #[error("cannot build the image `{image}`: {why}")]
     Build { image: String, why: String },
-    #[error("there is a container `{container}` already, and it is not of this user's ringfence")]
-    NameTaken { container: String, flavour: Flavour },
-    #[error("there is a network `{network}` already, and it is not of this user's ringfence")]
-    NetworkTaken { network: String, flavour: Flavour },
+    #[error(
+        "there is a container `{container}` already, and this user's ringfence did not make \
+             it"
+    )]
+    NameTaken { container: String, kind: EngineKind },
+    #[error("there is a network `{network}` already, and this user's ringfence did not make it")]
+    NetworkTaken { network: String, kind: EngineKind },
     #[error(
         "a proxy beside the container is for `network.mode = \"allow\"`, and the policy has \
          `{mode}`"
@@ -72,7 +78,7 @@ pub(super) enum Failure {
     )]
     NoAddress { container: String },
     #[error("the disk of the container engine is full: {message}")]
-    DiskFull { message: String, flavour: Flavour },
+    DiskFull { message: String, kind: EngineKind },
     #[error("the container engine refuses the workspace `{}`: {message}", workspace.display())]
     Workspace { workspace: PathBuf, message: String },
     #[error("cannot {what}")]
@@ -82,17 +88,17 @@ pub(super) enum Failure {
     #[error("`{}` of the host was replaced while the container was made", path.display())]
     Replaced { path: PathBuf },
     #[error(
-        "cannot verify what the container engine made: the container's processes cannot be looked \
-         at from here"
+        "cannot verify what the container engine made: the container's processes cannot be \
+         examined from here"
     )]
     Unseen,
     #[error(
         "the {who} in the container `{container}` {}{}",
-        if *ended { "ended at once" } else { "did not come up in time" },
-        said(log)
+        if *ended { "ended at once" } else { "did not start in time" },
+        log_suffix(log)
     )]
     NotUp { who: &'static str, container: String, ended: bool, log: String },
-    #[error("it is not written down which container engine has the container")]
+    #[error("the registration of the container is missing or cannot be read")]
     Unregistered,
     #[error("the container engine failed its trial: {what}")]
     Trial { what: String },
@@ -100,28 +106,29 @@ pub(super) enum Failure {
     Ignored { clause: Clause },
 }
 
-fn said(log: &str) -> String {
-    if log.is_empty() { String::new() } else { format!("; its last words: {log}") }
+fn log_suffix(log: &str) -> String {
+    if log.is_empty() { String::new() } else { format!("; the last lines of its log: {log}") }
 }
 
-impl Failure {
+impl ContainerFailure {
     /// Classifies an error of the engine. Recognizes a full disk and a refused workspace by the
     /// engine's message.
-    pub(super) fn of(
+    pub(super) fn from_engine_error(
         what: &'static str,
-        flavour: Flavour,
+        kind: EngineKind,
         workspace: &std::path::Path,
         source: bollard::errors::Error,
-    ) -> Failure {
+    ) -> ContainerFailure {
         let bollard::errors::Error::DockerResponseServerError { message, .. } = &source else {
-            return Failure::Engine { what, source };
+            return ContainerFailure::Engine { what, source };
         };
         let has = |texts: &[&str]| texts.iter().any(|text| message.contains(text));
         if has(&["no space left on device", "ENOSPC", "disk quota exceeded"]) {
-            return Failure::DiskFull { message: printable(message), flavour };
+            return ContainerFailure::DiskFull { message: printable(message), kind };
         }
-        let names_it = workspace.to_str().is_some_and(|workspace| message.contains(workspace));
-        if names_it
+        let names_workspace =
+            workspace.to_str().is_some_and(|workspace| message.contains(workspace));
+        if names_workspace
             && has(&[
                 "not shared",
                 "mounts denied",
@@ -130,29 +137,32 @@ impl Failure {
                 "no such file",
             ])
         {
-            return Failure::Workspace { workspace: workspace.into(), message: printable(message) };
+            return ContainerFailure::Workspace {
+                workspace: workspace.into(),
+                message: printable(message),
+            };
         }
-        Failure::Engine { what, source }
+        ContainerFailure::Engine { what, source }
     }
 
     /// Returns the party that has to act on the error.
     fn fault(&self) -> Fault {
         match self {
-            Failure::Capability { .. }
-            | Failure::CapabilityOfRoot { .. }
-            | Failure::InWorkspace { .. }
-            | Failure::Volume { .. }
-            | Failure::NotText { .. }
-            | Failure::View(_)
-            | Failure::ProxyWithout { .. }
-            | Failure::ProxyWithCredentials
-            | Failure::NetworkTaken { .. }
-            | Failure::NameTaken { .. } => Fault::User,
-            Failure::NotUp { .. }
-            | Failure::NoAddress { .. }
-            | Failure::Engine { .. }
-            | Failure::Build { .. }
-            | Failure::Replaced { .. } => Fault::Backend,
+            ContainerFailure::Capability { .. }
+            | ContainerFailure::CapabilityOfRoot { .. }
+            | ContainerFailure::InWorkspace { .. }
+            | ContainerFailure::Volume { .. }
+            | ContainerFailure::NotText { .. }
+            | ContainerFailure::View(_)
+            | ContainerFailure::ProxyWithout { .. }
+            | ContainerFailure::ProxyWithCredentials
+            | ContainerFailure::NetworkTaken { .. }
+            | ContainerFailure::NameTaken { .. } => Fault::User,
+            ContainerFailure::NotUp { .. }
+            | ContainerFailure::NoAddress { .. }
+            | ContainerFailure::Engine { .. }
+            | ContainerFailure::Build { .. }
+            | ContainerFailure::Replaced { .. } => Fault::Backend,
             _ => Fault::Host,
         }
     }
@@ -161,98 +171,98 @@ impl Failure {
     fn hints(&self) -> Vec<String> {
         let one = |hint: &str| vec![hint.to_owned()];
         match self {
-            Failure::Connect(error) => vec![error.hint()],
-            Failure::View(error) => vec![error.hint()],
-            Failure::RootlessDocker | Failure::Remapped => {
+            ContainerFailure::Connect(error) => vec![error.hint()],
+            ContainerFailure::View(error) => vec![error.hint()],
+            ContainerFailure::RootlessDocker | ContainerFailure::Remapped => {
                 one("use Podman, which can map the caller's own user: --backend podman")
             }
-            Failure::ForeignEngine { .. } => {
+            ContainerFailure::ForeignEngine { .. } => {
                 one("run ringfence as that user, or unset CONTAINER_HOST")
             }
-            Failure::Capability { .. } => {
-                one("leave `--cap` out: code inside is no root, and cannot become it")
+            ContainerFailure::Capability { .. } => {
+                one("leave `--cap` out: code inside is not root, and cannot become root")
             }
-            Failure::CapabilityOfRoot { .. } => one(
+            ContainerFailure::CapabilityOfRoot { .. } => one(
                 "leave `--cap` out, or use a rootless engine: systemctl --user start podman.socket",
             ),
-            Failure::InWorkspace { .. } | Failure::Volume { .. } => {
+            ContainerFailure::InWorkspace { .. } | ContainerFailure::Volume { .. } => {
                 one("give the workspace another place: --workspace DIR:/elsewhere")
             }
-            Failure::NotText { .. } => one("rename it"),
-            Failure::NoImage { is_own: true, .. } => one("make it: ringfence image build"),
-            Failure::NoImage { image, .. } => vec![
+            ContainerFailure::NotText { .. } => one("rename it"),
+            ContainerFailure::NoImage { is_own: true, .. } => one("build it: ringfence image \
+                                                                   build"),
+            ContainerFailure::NoImage { image, .. } => vec![
                 format!("fetch it: ringfence up --image '{image}' --pull missing"),
-                "or make ringfence's own: ringfence image build".to_owned(),
+                "or build ringfence's own image: ringfence image build".to_owned(),
             ],
-            Failure::Pull { .. } => vec![
-                "look at the name and at the network".to_owned(),
-                "or make ringfence's own, and leave `--image` out: ringfence image build"
+            ContainerFailure::Pull { .. } => vec![
+                "check the name of the image and the network".to_owned(),
+                "or build ringfence's own image, and leave `--image` out: ringfence image build"
                     .to_owned(),
             ],
-            Failure::Build { .. } => one("look at the lines above; the build needs a network"),
-            Failure::NameTaken { container, flavour } => vec![
+            ContainerFailure::Build { .. } => {
+                one("read the lines above; the build needs a network")
+            }
+            ContainerFailure::NameTaken { container, kind } => vec![
                 "give it another name: ringfence up NAME".to_owned(),
                 format!(
                     "or remove that one: {} rm -f {container}",
-                    flavour.to_string().to_lowercase()
+                    kind.to_string().to_lowercase()
                 ),
             ],
-            Failure::NetworkTaken { network, flavour } => vec![
+            ContainerFailure::NetworkTaken { network, kind } => vec![
                 "give the sandbox another name: ringfence up NAME".to_owned(),
                 format!(
                     "or remove that one: {} network rm {network}",
-                    flavour.to_string().to_lowercase()
+                    kind.to_string().to_lowercase()
                 ),
             ],
-            Failure::ProxyWithCredentials => {
+            ContainerFailure::ProxyWithCredentials => {
                 one("leave `--proxy` out: the process that keeps the sandbox shows them")
             }
-            Failure::ProxyWithout { .. } => {
+            ContainerFailure::ProxyWithout { .. } => {
                 one("name hosts that can be reached: --allow HOST; or leave `--proxy` out")
             }
-            Failure::DiskFull { flavour, .. } => {
-                vec![format!(
-                    "free some space: {} system prune",
-                    flavour.to_string().to_lowercase()
-                )]
+            ContainerFailure::DiskFull { kind, .. } => {
+                vec![format!("free some space: {} system prune", kind.to_string().to_lowercase())]
             }
-            Failure::Workspace { .. } => one(
+            ContainerFailure::Workspace { .. } => one(
                 "use a directory that the engine may read: on a local disk, and shared with its \
                  machine if it has one",
             ),
-            Failure::Replaced { .. } => {
-                one("stop what else works on that directory, and try again")
+            ContainerFailure::Replaced { .. } => {
+                one("stop other programs that change that directory, and try again")
             }
-            Failure::Unseen => one(
+            ContainerFailure::Unseen => one(
                 "run ringfence where the engine runs: on the same host, not in a container of its \
                  own",
             ),
-            Failure::Ignored { clause } => vec![
+            ContainerFailure::Ignored { clause } => vec![
                 "use an engine that runs as root, or a host with cgroup v2".to_owned(),
                 format!("or accept it by name: --allow-weaker {clause}"),
             ],
-            Failure::Engine { .. }
-            | Failure::Files { .. }
-            | Failure::Unregistered
-            | Failure::Trial { .. }
-            | Failure::NotUp { .. }
-            | Failure::NoAddress { .. } => {
-                one("`ringfence doctor` shows what works here, tried afresh")
+            ContainerFailure::Engine { .. }
+            | ContainerFailure::Files { .. }
+            | ContainerFailure::Unregistered
+            | ContainerFailure::Trial { .. }
+            | ContainerFailure::NotUp { .. }
+            | ContainerFailure::NoAddress { .. } => {
+                one("`ringfence doctor` tries again what works on this host")
             }
         }
     }
 }
 
-impl From<Failure> for ContainerError {
-    fn from(failure: Failure) -> ContainerError {
+impl From<ContainerFailure> for ContainerError {
+    fn from(failure: ContainerFailure) -> ContainerError {
         let (fault, hints, summary) = (failure.fault(), failure.hints(), failure.to_string());
         let source: Option<Box<dyn std::error::Error + Send + Sync>> = match failure {
-            Failure::Engine { source, .. } | Failure::Pull { source, .. } => {
-                Some(Said::of(&source).into())
+            ContainerFailure::Engine { source, .. } | ContainerFailure::Pull { source, .. } => {
+                Some(EngineMessage::from_error(&source).into())
             }
-            Failure::Files { source, .. } => Some(source.into()),
-            Failure::Connect(ConnectError::Denied { source, .. }) => Some(source.into()),
-            Failure::Connect(ConnectError::Silent { source, .. }) => Some(source),
+            ContainerFailure::Files { source, .. } => Some(source.into()),
+            ContainerFailure::Connect(ConnectError::Denied { source, .. }) => Some(source.into()),
+            ContainerFailure::Connect(ConnectError::NoAnswer { source, .. }) => Some(source),
             _ => None,
         };
         ContainerError { summary, fault, hints, source }
@@ -262,11 +272,11 @@ impl From<Failure> for ContainerError {
 /// Message of the engine, without the text that the client library adds.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct Said(String);
+struct EngineMessage(String);
 
-impl Said {
-    fn of(error: &bollard::errors::Error) -> Said {
-        Said(match error {
+impl EngineMessage {
+    fn from_error(error: &bollard::errors::Error) -> EngineMessage {
+        EngineMessage(match error {
             bollard::errors::Error::DockerResponseServerError { message, .. } => printable(message),
             error => printable(&crate::chain(error)),
         })
@@ -285,7 +295,7 @@ mod tests {
 
     use super::*;
 
-    fn said(message: &str) -> bollard::errors::Error {
+    fn engine_error(message: &str) -> bollard::errors::Error {
         bollard::errors::Error::DockerResponseServerError {
             status_code: 500,
             message: message.to_owned(),
@@ -295,27 +305,27 @@ mod tests {
     #[test]
     fn what_engines_say_of_known_troubles_is_understood() {
         let of = |message| {
-            Failure::of(
+            ContainerFailure::from_engine_error(
                 "start the container",
-                Flavour::Docker,
+                EngineKind::Docker,
                 Path::new("/src/app"),
-                said(message),
+                engine_error(message),
             )
         };
         let full = of("mkdir /var/lib/docker/overlay2/x: no space left on device");
-        assert!(matches!(full, Failure::DiskFull { .. }), "{full}");
+        assert!(matches!(full, ContainerFailure::DiskFull { .. }), "{full}");
         let refused = of("Mounts denied: the path /src/app is not shared from the host");
-        assert!(matches!(refused, Failure::Workspace { .. }), "{refused}");
-        assert!(matches!(of("something else"), Failure::Engine { .. }));
+        assert!(matches!(refused, ContainerFailure::Workspace { .. }), "{refused}");
+        assert!(matches!(of("something else"), ContainerFailure::Engine { .. }));
     }
 
     #[test]
     fn the_engines_words_are_told_once_and_cannot_steer_a_terminal() {
-        let failure = Failure::of(
+        let failure = ContainerFailure::from_engine_error(
             "start the container",
-            Flavour::Docker,
+            EngineKind::Docker,
             Path::new("/w"),
-            said("OCI\n\x1b[31m failed"),
+            engine_error("OCI\n\x1b[31m failed"),
         );
         let error = ContainerError::from(failure);
         assert_eq!(crate::chain(&error), "cannot start the container: OCI [31m failed");

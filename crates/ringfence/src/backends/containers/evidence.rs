@@ -3,18 +3,18 @@
 use std::path::Path;
 
 use bollard::models::{ContainerInspectResponse, HostConfig};
-use ringfence_linux::inside::FileIdentity as File;
+use ringfence_linux::inside::FileIdentity;
 use ringfence_linux::limit_inodes;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::process::Pid;
 
-use super::container::Scratch;
-use super::error::Failure;
-use super::mounts::Bind;
+use super::container::TmpfsMount;
+use super::error::ContainerFailure;
+use super::mounts::ContainerBind;
 
 /// Limits that were found to be in force on a container.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) struct Evidence {
+pub(super) struct EnforcedLimits {
     /// `true` if the memory is limited.
     pub(super) memory: bool,
     /// `true` if the processor time is limited.
@@ -25,22 +25,25 @@ pub(super) struct Evidence {
     pub(super) scratch: bool,
 }
 
-impl Evidence {
+impl EnforcedLimits {
     /// Inspects a running container that was given all three limits and has the tmpfs mounts
     /// `scratch`.
-    pub(super) fn of<'a>(
+    pub(super) fn inspect<'a>(
         inspected: &ContainerInspectResponse,
         guest: Pid,
-        scratch: impl IntoIterator<Item = &'a Scratch>,
-    ) -> Evidence {
+        scratch: impl IntoIterator<Item = &'a TmpfsMount>,
+    ) -> EnforcedLimits {
         // Read the mounts from the kernel, because engines report them in different ways.
         let mounts = fs_err::read_to_string(format!("/proc/{guest}/mountinfo")).unwrap_or_default();
         let scratch = scratch.into_iter().all(|scratch| is_bounded(&mounts, &scratch.path));
-        let said = Evidence { scratch, ..Evidence::said(inspected.host_config.as_ref()) };
-        match Evidence::found(guest) {
+        let said = EnforcedLimits {
+            scratch,
+            ..EnforcedLimits::from_engine(inspected.host_config.as_ref())
+        };
+        match EnforcedLimits::from_kernel(guest) {
             // An engine may report the limits that it was told although the kernel does not enforce
             // them.
-            Some(found) => Evidence {
+            Some(found) => EnforcedLimits {
                 memory: said.memory && found.memory,
                 cpus: said.cpus && found.cpus,
                 processes: said.processes && found.processes,
@@ -52,9 +55,9 @@ impl Evidence {
 
     /// Returns the limits that the engine reports. A rootless engine without writable cgroups drops
     /// the limits and reports that there are none.
-    fn said(config: Option<&HostConfig>) -> Evidence {
+    fn from_engine(config: Option<&HostConfig>) -> EnforcedLimits {
         let is_set = |number: Option<i64>| number.is_some_and(|number| number > 0);
-        Evidence {
+        EnforcedLimits {
             memory: config.is_some_and(|config| is_set(config.memory)),
             cpus: config.is_some_and(|config| is_set(config.nano_cpus) || is_set(config.cpu_quota)),
             processes: config.is_some_and(|config| is_set(config.pids_limit)),
@@ -64,7 +67,7 @@ impl Evidence {
 
     /// Returns the limits that the kernel reports, or `None` if the container's cgroups cannot be
     /// seen.
-    fn found(guest: Pid) -> Option<Evidence> {
+    fn from_kernel(guest: Pid) -> Option<EnforcedLimits> {
         let table = fs_err::read_to_string(format!("/proc/{guest}/cgroup")).ok()?;
         let limit = |controller: &str, of_v1: &str, of_v2: &str| -> Option<bool> {
             let line = table.lines().find_map(|line| {
@@ -87,7 +90,7 @@ impl Evidence {
             // has.
             Some(first.parse::<i64>().is_ok_and(|number| number > 0 && number < i64::MAX / 2))
         };
-        Some(Evidence {
+        Some(EnforcedLimits {
             memory: limit("memory", "memory.limit_in_bytes", "memory.max")?,
             cpus: limit("cpu", "cpu.cfs_quota_us", "cpu.max")?,
             processes: limit("pids", "pids.max", "pids.max")?,
@@ -112,37 +115,37 @@ fn is_bounded(mounts: &str, path: &str) -> bool {
 
 /// Bind of the caller's files, with the identity that the source had when it was chosen.
 #[derive(Debug)]
-pub(super) struct Expected {
-    bind: Bind,
-    file: File,
+pub(super) struct ExpectedMount {
+    bind: ContainerBind,
+    file: FileIdentity,
 }
 
-impl Expected {
+impl ExpectedMount {
     /// Records the identity of each source to be mounted. Engines mount by path, so without this
     /// record another program could replace a source in the meantime and have its replacement
     /// mounted.
-    pub(super) fn note(binds: &[Bind]) -> Result<Vec<Expected>, Failure> {
+    pub(super) fn record(binds: &[ContainerBind]) -> Result<Vec<ExpectedMount>, ContainerFailure> {
         let callers = binds.iter().filter(|bind| bind.is_callers);
-        let note = |bind: &Bind| {
+        let note = |bind: &ContainerBind| {
             let file = identify(CWD, &bind.source, ResolveFlags::NO_SYMLINKS)
-                .ok_or_else(|| Failure::Replaced { path: bind.source.clone() })?;
-            Ok(Expected { bind: bind.clone(), file })
+                .ok_or_else(|| ContainerFailure::Replaced { path: bind.source.clone() })?;
+            Ok(ExpectedMount { bind: bind.clone(), file })
         };
         callers.map(note).collect()
     }
 
     /// Checks that the recorded files are the ones that are mounted in the guest's file system.
-    pub(super) fn check(expected: &[Expected], guest: Pid) -> Result<(), Failure> {
+    pub(super) fn check(expected: &[ExpectedMount], guest: Pid) -> Result<(), ContainerFailure> {
         let root = rustix::fs::open(
             format!("/proc/{guest}/root"),
             OFlags::PATH | OFlags::CLOEXEC,
             Mode::empty(),
         );
-        let root = root.map_err(|_| Failure::Unseen)?;
-        for Expected { bind, file } in expected {
+        let root = root.map_err(|_| ContainerFailure::Unseen)?;
+        for ExpectedMount { bind, file } in expected {
             let target = bind.target.strip_prefix("/").unwrap_or(&bind.target);
             if identify(&root, target, ResolveFlags::IN_ROOT) != Some(*file) {
-                return Err(Failure::Replaced { path: bind.source.clone() });
+                return Err(ContainerFailure::Replaced { path: bind.source.clone() });
             }
         }
         Ok(())
@@ -150,8 +153,8 @@ impl Expected {
 }
 
 /// Limits the number of files in the tmpfs mounts of the guest, as far as this process may. Some
-/// engines have no option for this limit. [`Evidence`] tells whether the limit took effect.
-pub(super) fn limit_files(scratch: &[Scratch], guest: Pid) {
+/// engines have no option for this limit. [`EnforcedLimits`] tells whether the limit took effect.
+pub(super) fn limit_files(scratch: &[TmpfsMount], guest: Pid) {
     let path = OFlags::PATH | OFlags::CLOEXEC;
     let Ok(root) = rustix::fs::open(format!("/proc/{guest}/root"), path, Mode::empty()) else {
         return;
@@ -165,10 +168,14 @@ pub(super) fn limit_files(scratch: &[Scratch], guest: Pid) {
     }
 }
 
-fn identify(directory: impl std::os::fd::AsFd, path: &Path, resolve: ResolveFlags) -> Option<File> {
+fn identify(
+    directory: impl std::os::fd::AsFd,
+    path: &Path,
+    resolve: ResolveFlags,
+) -> Option<FileIdentity> {
     let opened =
         openat2(directory, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve).ok()?;
-    File::from_file(&opened).ok()
+    FileIdentity::from_file(&opened).ok()
 }
 
 #[cfg(test)]
@@ -190,27 +197,33 @@ mod tests {
 
     #[test]
     fn what_was_replaced_or_cannot_be_looked_at_is_not_what_was_chosen() {
-        let place = tempfile::tempdir().unwrap();
-        let chosen = place.path().join("chosen");
+        let directory = tempfile::tempdir().unwrap();
+        let chosen = directory.path().join("chosen");
         fs_err::create_dir(&chosen).unwrap();
-        let bind = Bind {
+        let bind = ContainerBind {
             source: chosen.clone(),
             target: chosen.clone(),
             access: Access::Write,
             is_callers: true,
         };
-        let expected = Expected::note(&[bind]).unwrap();
+        let expected = ExpectedMount::record(&[bind]).unwrap();
         let here = rustix::process::getpid();
-        Expected::check(&expected, here).unwrap();
+        ExpectedMount::check(&expected, here).unwrap();
 
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let ended = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
         child.wait().unwrap();
-        assert!(matches!(Expected::check(&expected, ended), Err(Failure::Unseen)));
+        assert!(matches!(ExpectedMount::check(&expected, ended), Err(ContainerFailure::Unseen)));
 
-        fs_err::rename(&chosen, place.path().join("other")).unwrap();
-        assert!(matches!(Expected::check(&expected, here), Err(Failure::Replaced { .. })));
+        fs_err::rename(&chosen, directory.path().join("other")).unwrap();
+        assert!(matches!(
+            ExpectedMount::check(&expected, here),
+            Err(ContainerFailure::Replaced { .. })
+        ));
         fs_err::create_dir(&chosen).unwrap();
-        assert!(matches!(Expected::check(&expected, here), Err(Failure::Replaced { .. })));
+        assert!(matches!(
+            ExpectedMount::check(&expected, here),
+            Err(ContainerFailure::Replaced { .. })
+        ));
     }
 }

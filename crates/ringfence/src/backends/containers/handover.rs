@@ -14,8 +14,8 @@ use tokio::io::Interest;
 use tokio::net::UnixListener;
 
 use super::container::ContainerNetwork;
-use super::error::Failure;
-use crate::session::SOCKET;
+use super::error::ContainerFailure;
+use crate::session::GUEST_SOCKET;
 use crate::session::listen_in;
 
 /// Socket to be handed to the first process that connects. At that time, only the guest runs in the
@@ -23,43 +23,43 @@ use crate::session::listen_in;
 #[derive(Debug)]
 pub(super) struct GuestHandover {
     /// Listener to which the guest connects.
-    door: UnixListener,
+    listener: UnixListener,
     /// Socket that the guest receives.
     socket: OwnedFd,
 }
 
 impl GuestHandover {
-    /// Creates the guest's socket in the channel of a sandbox directory, and listens at `door` for
+    /// Creates the guest's socket in the channel of a sandbox directory, and listens at `path` for
     /// the guest to connect.
     ///
-    /// A sandbox directory is accessible only to its owner. The guest reaches `door` through a
+    /// A sandbox directory is accessible only to its owner. The guest reaches `path` through a
     /// mount of that one file, whatever user the guest runs as.
-    pub(super) fn at(door: &Path, channel: &Path) -> Result<GuestHandover, Failure> {
-        for left in [door.to_path_buf(), channel.join(SOCKET)] {
+    pub(super) fn listen(path: &Path, channel: &Path) -> Result<GuestHandover, ContainerFailure> {
+        for left in [path.to_path_buf(), channel.join(GUEST_SOCKET)] {
             let _ = fs_err::remove_file(left); // left by an earlier attempt that failed
         }
         let make = || {
             Ok(GuestHandover {
-                door: self::door(door)?,
-                socket: listen_in(channel, SOCKET.as_ref())?,
+                listener: listen_for_container(path)?,
+                socket: listen_in(channel, GUEST_SOCKET.as_ref())?,
             })
         };
-        make().map_err(|source| Failure::Files { what: "listen for the guest", source })
+        make().map_err(|source| ContainerFailure::Files { what: "listen for the guest", source })
     }
 
     /// Waits for the guest, hands it the socket, and receives the gate of the container's network
-    /// if `reach` asks for a gate. Then `door` no longer accepts connections.
+    /// if `network` asks for a gate. Then the path no longer accepts connections.
     ///
     /// The process ID is `None` if the guest is in a pid namespace that cannot be seen from here.
-    pub(super) async fn done(
+    pub(super) async fn hand_over(
         self,
-        reach: ContainerNetwork,
-    ) -> Result<(Option<Pid>, Option<Gate>), Failure> {
+        network: ContainerNetwork,
+    ) -> Result<(Option<Pid>, Option<Gate>), ContainerFailure> {
         let hand = async || -> io::Result<(Option<Pid>, Option<Gate>)> {
-            let (guest, _) = self.door.accept().await?;
+            let (guest, _) = self.listener.accept().await?;
             fd_passing::send(&guest, b"!", &[self.socket.as_fd()])?;
             let process = guest.peer_cred()?.pid().and_then(Pid::from_raw);
-            if reach != ContainerNetwork::Gated {
+            if network != ContainerNetwork::Gated {
                 return Ok((process, None));
             }
             // `async_io` retries: tokio may report the socket as readable when it is not.
@@ -67,12 +67,14 @@ impl GuestHandover {
             let gate = gate.ok_or(io::ErrorKind::UnexpectedEof)?;
             Ok((process, Some(gate)))
         };
-        hand().await.map_err(|source| Failure::Files { what: "hand the guest its socket", source })
+        hand()
+            .await
+            .map_err(|source| ContainerFailure::Files { what: "hand the guest its socket", source })
     }
 }
 
 /// Listens at a path for a process of ringfence's in a container, whatever its user is inside.
-pub(super) fn door(path: &Path) -> io::Result<UnixListener> {
+pub(super) fn listen_for_container(path: &Path) -> io::Result<UnixListener> {
     let (directory, name) =
         (path.parent().unwrap_or(Path::new("/")), path.file_name().unwrap_or_default());
     let listener = std::os::unix::net::UnixListener::from(listen_in(directory, name.as_ref())?);
@@ -90,19 +92,20 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_comes_first_is_handed_the_channels_socket_and_nobody_after() {
-        let place = tempfile::tempdir().unwrap();
-        let (door, channel) = (place.path().join("handover"), place.path().join("channel"));
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("handover");
+        let channel = directory.path().join("channel");
         fs_err::create_dir(&channel).unwrap();
-        let handover = GuestHandover::at(&door, &channel).unwrap();
-        let guest = net::UnixStream::connect(&door).unwrap();
-        let (process, gate) = handover.done(ContainerNetwork::Closed).await.unwrap();
+        let handover = GuestHandover::listen(&path, &channel).unwrap();
+        let guest = net::UnixStream::connect(&path).unwrap();
+        let (process, gate) = handover.hand_over(ContainerNetwork::Closed).await.unwrap();
         assert_eq!(process, Some(rustix::process::getpid()));
         assert!(gate.is_none());
-        assert!(net::UnixStream::connect(&door).is_err(), "nobody is there any more");
+        assert!(net::UnixStream::connect(&path).is_err(), "nobody is there any more");
 
         let (_, mut handed) = fd_passing::receive(&guest, &mut [0]).unwrap();
         let listener = net::UnixListener::from(handed.pop().unwrap());
-        let mut caller = net::UnixStream::connect(channel.join(SOCKET)).unwrap();
+        let mut caller = net::UnixStream::connect(channel.join(GUEST_SOCKET)).unwrap();
         let (mut called, _) = listener.accept().unwrap();
         caller.write_all(b"hello").unwrap();
         drop(caller);
@@ -113,17 +116,18 @@ mod tests {
 
     #[tokio::test]
     async fn a_gate_that_is_still_being_made_is_waited_for() {
-        let place = tempfile::tempdir().unwrap();
-        let (door, channel) = (place.path().join("handover"), place.path().join("channel"));
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("handover");
+        let channel = directory.path().join("channel");
         fs_err::create_dir(&channel).unwrap();
-        let handover = GuestHandover::at(&door, &channel).unwrap();
-        let guest = net::UnixStream::connect(&door).unwrap();
+        let handover = GuestHandover::listen(&path, &channel).unwrap();
+        let guest = net::UnixStream::connect(&path).unwrap();
         let making = std::thread::spawn(move || {
             fd_passing::receive(&guest, &mut [0]).unwrap();
             let gate = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             fd_passing::send(&guest, &[0], &[gate.as_fd()]).unwrap();
         });
-        let (_, gate) = handover.done(ContainerNetwork::Gated).await.unwrap();
+        let (_, gate) = handover.hand_over(ContainerNetwork::Gated).await.unwrap();
         assert!(gate.is_some());
         making.join().unwrap();
     }

@@ -6,15 +6,15 @@ use bollard::models::{BuildInfo, CreateImageInfo, ProgressDetail};
 use bollard::query_parameters::{BuildImageOptionsBuilder, CreateImageOptionsBuilder};
 use futures_util::StreamExt;
 
-use super::client::Client;
-use super::error::{Failure, printable};
+use super::client::EngineClient;
+use super::error::{ContainerFailure, printable};
 use crate::backends::facets::OnPull;
 use crate::images::{OWN_IMAGE, PullProgress};
 use crate::{ContainerSpec, Preset, Pull};
 
 /// Image that an engine has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Image {
+pub(super) struct EngineImage {
     /// Name by which the image was requested.
     pub(super) reference: String,
     /// Hash of the image at the engine.
@@ -33,27 +33,30 @@ pub(super) fn reference(spec: &ContainerSpec) -> &str {
 }
 
 /// Finds an image that the engine has. Returns `None` if there is no such image.
-pub(super) async fn find(client: &Client, reference: &str) -> Result<Option<Image>, Failure> {
+pub(super) async fn find(
+    client: &EngineClient,
+    reference: &str,
+) -> Result<Option<EngineImage>, ContainerFailure> {
     let inspected = match client.api.inspect_image(reference).await {
         Ok(inspected) => inspected,
         Err(error) if is_missing(&error) => return Ok(None),
-        Err(source) => return Err(Failure::Engine { what: "look for the image", source }),
+        Err(source) => return Err(ContainerFailure::Engine { what: "look for the image", source }),
     };
     let id = inspected.id.unwrap_or_else(|| reference.to_owned());
     let digest = inspected.repo_digests.unwrap_or_default().into_iter().next();
     let config = inspected.config.unwrap_or_default();
     let user = config.user.filter(|user| !user.is_empty());
     let volumes = config.volumes.unwrap_or_default();
-    Ok(Some(Image { reference: reference.to_owned(), id, digest, user, volumes }))
+    Ok(Some(EngineImage { reference: reference.to_owned(), id, digest, user, volumes }))
 }
 
 /// Finds an image, and fetches it first if `spec` says so. If an image cannot be fetched, an
 /// existing copy is used.
 pub(super) async fn provide(
-    client: &Client,
+    client: &EngineClient,
     spec: &ContainerSpec,
     progress: OnPull<'_>,
-) -> Result<Image, Failure> {
+) -> Result<EngineImage, ContainerFailure> {
     let reference = reference(spec);
     let there = find(client, reference).await?;
     // No registry has images that were made on this host.
@@ -70,7 +73,7 @@ pub(super) async fn provide(
                     tracing::warn!(
                         image = reference,
                         error = crate::chain(&failure),
-                        "the image could not be fetched; the copy that is there is used"
+                        "the image could not be fetched; the local copy is used"
                     );
                     return Ok(there);
                 }
@@ -79,15 +82,19 @@ pub(super) async fn provide(
         }
         (_, Some(there)) => return Ok(there),
         (Pull::Missing, None) if !is_own => pull(client, reference, progress).await?,
-        (_, None) => return Err(Failure::NoImage { image: reference.to_owned(), is_own }),
+        (_, None) => return Err(ContainerFailure::NoImage { image: reference.to_owned(), is_own }),
     }
     find(client, reference)
         .await?
-        .ok_or_else(|| Failure::NoImage { image: reference.to_owned(), is_own })
+        .ok_or_else(|| ContainerFailure::NoImage { image: reference.to_owned(), is_own })
 }
 
-async fn pull(client: &Client, reference: &str, progress: OnPull<'_>) -> Result<(), Failure> {
-    let failed = |source| Failure::Pull { image: reference.to_owned(), source };
+async fn pull(
+    client: &EngineClient,
+    reference: &str,
+    progress: OnPull<'_>,
+) -> Result<(), ContainerFailure> {
+    let failed = |source| ContainerFailure::Pull { image: reference.to_owned(), source };
     let (name, tag) = split(reference);
     let options = CreateImageOptionsBuilder::default().from_image(name).tag(tag).build();
     let mut answers = Box::pin(client.api.create_image(Some(options), None, None));
@@ -121,13 +128,13 @@ fn split(reference: &str) -> (&str, &str) {
 /// Builds an image from a Containerfile without further files, and calls `on_line` with each line
 /// of the engine's output.
 pub(super) async fn build(
-    client: &Client,
+    client: &EngineClient,
     containerfile: &str,
     tag: &str,
     on_line: &mut (dyn FnMut(&str) + Send),
-) -> Result<(), Failure> {
+) -> Result<(), ContainerFailure> {
     const NAME: &str = "Containerfile";
-    let failed = |why: String| Failure::Build { image: tag.to_owned(), why };
+    let failed = |why: String| ContainerFailure::Build { image: tag.to_owned(), why };
     let mut archive = tar::Builder::new(Vec::new());
     let mut header = tar::Header::new_gnu();
     header.set_size(containerfile.len() as u64);

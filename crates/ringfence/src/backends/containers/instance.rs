@@ -17,20 +17,20 @@ use ringfence_linux::pause::ProcessTree;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::time::{sleep, timeout};
 
-use super::client::Client;
-use super::container::{ContainerNetwork, Parts};
-use super::error::{Failure, printable};
-use super::evidence::{Evidence, Expected, limit_files};
+use super::client::EngineClient;
+use super::container::{ContainerInputs, ContainerNetwork};
+use super::error::{ContainerFailure, printable};
+use super::evidence::{EnforcedLimits, ExpectedMount, limit_files};
 use super::handover::GuestHandover;
-use super::identity::{Circumstances, FileOwner, Identity};
+use super::identity::{ContainerIdentity, FileOwner, IdentityInputs};
 use super::image::{self, is_missing};
-use super::mapped::Mapped;
+use super::mapped::MappedMounts;
 use super::mounts::{self, OwnFiles};
 use super::proxy_network::{ProxyNetwork, confine};
-use super::removal::{Registration, make_way, remove_all};
-use super::{Flavour, Place, block_on};
-use crate::backends::instance::{HostView, Instance, StopError};
-use crate::backends::process_tree::LOG_SIZE;
+use super::removal::{Registration, remove_all, remove_leftover};
+use super::{EngineKind, SandboxPaths, block_on};
+use crate::backends::instance::{HostView, SandboxInstance, StopError};
+use crate::backends::process_tree::MAX_LOG_BYTES;
 use crate::egress::{LoadedCredentials, WayOut};
 use crate::run::readiness::ProcessEnd;
 use crate::sandbox::directory::{ContainerManifest, Manifest};
@@ -38,32 +38,32 @@ use crate::view::Guarded;
 use crate::{ContainerSpec, Host, Preset, ResolvedWorkspace};
 
 /// Time within which a process of ringfence's in a container must connect.
-const PATIENCE: Duration = Duration::from_secs(20);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Interval between checks that the container still runs.
-const MOMENT: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Shells for interactive use, in order of preference.
 const SHELLS: [&str; 2] = ["/bin/zsh", "/bin/bash"];
 
 /// Description of a container to be created.
-pub(super) struct Request<'a> {
+pub(super) struct ContainerRequest<'a> {
     pub(super) plan: &'a Plan,
     pub(super) host: &'a Host,
     pub(super) spec: &'a ContainerSpec,
     pub(super) workspace: &'a ResolvedWorkspace,
     pub(super) guarded: &'a Guarded,
-    pub(super) place: &'a Place,
-    pub(super) sealed: Option<&'a LoadedCredentials>,
+    pub(super) paths: &'a SandboxPaths,
+    pub(super) credentials: Option<&'a LoadedCredentials>,
 }
 
 /// Running container. The container is removed when the instance is dropped.
 #[derive(Debug)]
 pub(super) struct ContainerInstance {
-    client: Option<Client>,
+    client: Option<EngineClient>,
     container: String,
     /// Network and proxy that were made for this container alone.
-    beside: Option<ProxyNetwork>,
+    proxy_network: Option<ProxyNetwork>,
     manifest: ContainerManifest,
-    evidence: Evidence,
+    evidence: EnforcedLimits,
     guest: Option<ContainerGuest>,
     /// Egress connection of the container's network, until it is taken.
     way_out: Option<WayOut>,
@@ -86,13 +86,14 @@ struct ContainerGuest {
 }
 
 impl ContainerGuest {
-    fn of(pid: Option<Pid>) -> Result<ContainerGuest, Failure> {
-        let pid = pid.ok_or(Failure::Unseen)?;
+    fn from_pid(pid: Option<Pid>) -> Result<ContainerGuest, ContainerFailure> {
+        let pid = pid.ok_or(ContainerFailure::Unseen)?;
         let end =
             pidfd_open(pid, PidfdFlags::NONBLOCK).map_err(Into::into).and_then(ProcessEnd::of);
         Ok(ContainerGuest {
             pid,
-            end: end.map_err(|source| Failure::Files { what: "watch the guest", source })?,
+            end: end
+                .map_err(|source| ContainerFailure::Files { what: "watch the guest", source })?,
         })
     }
 }
@@ -100,46 +101,47 @@ impl ContainerGuest {
 /// Creates and starts a container. On failure, or if the future is dropped, everything that was
 /// created is removed.
 pub(super) async fn start(
-    client: Client,
-    request: &Request<'_>,
+    client: EngineClient,
+    request: &ContainerRequest<'_>,
     log: Option<fs_err::File>,
-) -> Result<ContainerInstance, Failure> {
-    let Request { plan, host, spec, place, .. } = *request;
+) -> Result<ContainerInstance, ContainerFailure> {
+    let ContainerRequest { plan, host, spec, paths, .. } = *request;
     let policy = super::with_defaults(&plan.policy, spec);
     let plan = &Plan { held: held(plan), policy, ..plan.clone() };
     let workspace =
         &ResolvedWorkspace { destination: destination(plan), ..request.workspace.clone() };
 
     let image = image::provide(&client, spec, &mut |_| {}).await?;
-    let identity = Identity::decide(
-        &Circumstances::of(&client, host, FileOwner::of(&workspace.source)?),
+    let identity = ContainerIdentity::choose(
+        &IdentityInputs::from_client(&client, host, FileOwner::from_path(&workspace.source)?),
         spec.preset,
     )?;
-    let reach = ContainerNetwork::of(plan.policy.network.as_ref(), spec)?;
-    let beside = (reach == ContainerNetwork::Proxied).then(|| ProxyNetwork::of(&place.name));
-    if beside.is_some() && request.sealed.is_some() {
-        return Err(Failure::ProxyWithCredentials);
+    let network = ContainerNetwork::for_policy(plan.policy.network.as_ref(), spec)?;
+    let proxy_network =
+        (network == ContainerNetwork::Proxied).then(|| ProxyNetwork::for_sandbox(&paths.name));
+    if proxy_network.is_some() && request.credentials.is_some() {
+        return Err(ContainerFailure::ProxyWithCredentials);
     }
-    let filter = reach.filter();
-    let files = OwnFiles::write(place, &identity, "/bin/sh", &filter)?;
+    let filter = network.filter();
+    let files = OwnFiles::write(paths, &identity, "/bin/sh", &filter)?;
     let view = mounts::view(workspace, request.guarded)?;
-    let mut binds = mounts::binds(&view, place, &files);
-    if let Some(sealed) = request.sealed {
-        binds.extend(mounts::trust(place, sealed)?);
+    let mut binds = mounts::binds(&view, paths, &files);
+    if let Some(credentials) = request.credentials {
+        binds.extend(mounts::write_certificates(paths, credentials)?);
     }
-    let expected = Expected::note(&binds)?;
-    let handover = GuestHandover::at(&files.handover, &place.channel)?;
+    let expected = ExpectedMount::record(&binds)?;
+    let handover = GuestHandover::listen(&files.handover, &paths.channel)?;
     let mapped = match identity.mapped {
-        Some(owner) => Mapped::mount(&mut binds, owner, identity.inside)?,
-        None => Mapped::default(),
+        Some(owner) => MappedMounts::mount(&mut binds, owner, identity.inside)?,
+        None => MappedMounts::default(),
     };
     let destination = &workspace.destination;
-    let parts = Parts {
+    let inputs = ContainerInputs {
         client: &client,
         host,
         plan,
         spec,
-        place,
+        paths,
         identity: &identity,
         image: &image,
         files: &files,
@@ -147,25 +149,25 @@ pub(super) async fn start(
         binds: &binds,
         workspace: destination,
     };
-    let mut body = parts.body(reach)?;
-    let scratch = parts.scratch();
+    let mut body = inputs.body(network)?;
+    let scratch = inputs.scratch();
 
-    let container = place.container();
-    make_way(&client, &place.state, &container).await?;
-    if let Some(beside) = &beside {
-        beside.make_way(&client, &place.state).await?;
+    let container = paths.container();
+    remove_leftover(&client, &paths.base_directory, &container).await?;
+    if let Some(proxy_network) = &proxy_network {
+        proxy_network.remove_leftover(&client, &paths.base_directory).await?;
     }
     Registration {
         socket: client.socket.clone(),
         container: container.clone(),
-        beside: beside.clone(),
+        proxy_network: proxy_network.clone(),
     }
-    .write(place)?;
-    let failed = |what, flavour| {
+    .write(paths)?;
+    let failed = |what, kind| {
         let source = workspace.source.clone();
-        move |error| Failure::of(what, flavour, &source, error)
+        move |error| ContainerFailure::from_engine_error(what, kind, &source, error)
     };
-    let flavour = client.flavour;
+    let kind = client.kind;
     let mut instance = ContainerInstance {
         manifest: ContainerManifest {
             name: container.clone(),
@@ -176,34 +178,36 @@ pub(super) async fn start(
             spec: spec.clone(),
             user: identity.name.to_owned(),
             workspace: destination.clone(),
-            network: reach.describe(beside.as_ref().map(|beside| beside.network.clone())),
+            network: network.describe(
+                proxy_network.as_ref().map(|proxy_network| proxy_network.network.clone()),
+            ),
         },
         client: Some(client.clone()),
         container,
-        beside,
-        evidence: Evidence::default(),
+        proxy_network,
+        evidence: EnforcedLimits::default(),
         guest: None,
         way_out: None,
         oom_counter: None,
         log: None,
         _leash: files.hold_leash()?,
     };
-    if let (Some(beside), Some(program)) = (&instance.beside, &spec.proxy) {
-        let proxy = beside.start(&parts, program).await?;
-        confine(body.host_config.get_or_insert_default(), flavour, &proxy);
+    if let (Some(proxy_network), Some(program)) = (&instance.proxy_network, &spec.proxy) {
+        let proxy = proxy_network.start(&inputs, program).await?;
+        confine(body.host_config.get_or_insert_default(), kind, &proxy);
         instance.way_out = Some(WayOut::Proxy(proxy));
     }
     let options = CreateContainerOptionsBuilder::default().name(&instance.container).build();
     let created = instance.client().api.create_container(Some(options), body).await;
-    let created = created.map_err(failed("create the container", flavour))?;
+    let created = created.map_err(failed("create the container", kind))?;
     for warning in created.warnings {
-        tracing::warn!(engine = %flavour, warning = printable(&warning), "the engine warns");
+        tracing::warn!(engine = %kind, warning = printable(&warning), "the container engine \
+                                                                       reported a warning");
     }
     if spec.preset == Preset::Dev {
         let shell = instance.shell().await;
-        fs_err::write(&files.passwd, identity.passwd(shell)).map_err(|source| Failure::Files {
-            what: "write what the container is shown",
-            source,
+        fs_err::write(&files.passwd, identity.passwd(shell)).map_err(|source| {
+            ContainerFailure::Files { what: "write the files that the container is shown", source }
         })?;
     }
     let started = instance
@@ -211,24 +215,29 @@ pub(super) async fn start(
         .api
         .start_container(&instance.container, None::<StartContainerOptions>)
         .await;
-    started.map_err(failed("start the container", flavour))?;
+    started.map_err(failed("start the container", kind))?;
     drop(mapped);
     instance.log = log.map(|log| {
         tokio::spawn(copy_log(instance.client().clone(), instance.container.clone(), log))
     });
-    let handed = come_up("guest", instance.client(), &instance.container, handover.done(reach));
+    let handed = wait_for_connection(
+        "guest",
+        instance.client(),
+        &instance.container,
+        handover.hand_over(network),
+    );
     let (guest, gate) = handed.await?;
-    instance.guest = Some(ContainerGuest::of(guest)?);
+    instance.guest = Some(ContainerGuest::from_pid(guest)?);
     instance.way_out = instance.way_out.take().or(gate.map(WayOut::Gate));
     // No code of the caller's runs yet, so the process that connected is our guest, which waits for
     // orders.
     let guest = instance.guest()?;
-    Expected::check(&expected, guest)?;
-    if flavour == Flavour::Podman {
+    ExpectedMount::check(&expected, guest)?;
+    if kind == EngineKind::Podman {
         limit_files(&scratch, guest);
     }
     let inspected = instance.inspect().await?;
-    instance.evidence = Evidence::of(&inspected, guest, &scratch);
+    instance.evidence = EnforcedLimits::inspect(&inspected, guest, &scratch);
     let id = inspected.id.as_deref().unwrap_or(&instance.container);
     instance.oom_counter = find_oom_counter(guest.as_raw_nonzero().get(), id);
     instance.refuse_ignored(plan)?;
@@ -256,10 +265,10 @@ fn destination(plan: &Plan) -> std::path::PathBuf {
 }
 
 /// Appends the guest's output to the sandbox's log until the guest ends.
-async fn copy_log(client: Client, container: String, mut log: fs_err::File) {
+async fn copy_log(client: EngineClient, container: String, mut log: fs_err::File) {
     let options = LogsOptionsBuilder::default().follow(true).stdout(true).stderr(true).build();
     let mut lines = Box::pin(client.api.logs(&container, Some(options)));
-    let mut left = LOG_SIZE;
+    let mut left = MAX_LOG_BYTES;
     while let Some(Ok(line)) = lines.next().await {
         let bytes = line.into_bytes();
         left = left.saturating_sub(bytes.len());
@@ -270,7 +279,7 @@ async fn copy_log(client: Client, container: String, mut log: fs_err::File) {
 }
 
 impl ContainerInstance {
-    fn client(&self) -> &Client {
+    fn client(&self) -> &EngineClient {
         self.client.as_ref().expect("it is taken only when the container is removed")
     }
 
@@ -286,22 +295,23 @@ impl ContainerInstance {
     }
 
     /// Returns the limits that were found in force.
-    pub(super) fn evidence(&self) -> Evidence {
+    pub(super) fn evidence(&self) -> EnforcedLimits {
         self.evidence
     }
 
     /// Returns the process ID of the guest.
-    pub(super) fn guest(&self) -> Result<Pid, Failure> {
-        self.guest.as_ref().map(|guest| guest.pid).ok_or(Failure::Unseen)
+    pub(super) fn guest(&self) -> Result<Pid, ContainerFailure> {
+        self.guest.as_ref().map(|guest| guest.pid).ok_or(ContainerFailure::Unseen)
     }
 
-    async fn inspect(&self) -> Result<ContainerInspectResponse, Failure> {
+    async fn inspect(&self) -> Result<ContainerInspectResponse, ContainerFailure> {
         let inspected = self
             .client()
             .api
             .inspect_container(&self.container, None::<InspectContainerOptions>)
             .await;
-        inspected.map_err(|source| Failure::Engine { what: "look at the container", source })
+        inspected
+            .map_err(|source| ContainerFailure::Engine { what: "inspect the container", source })
     }
 
     /// Returns the preferred shell that the image has.
@@ -325,18 +335,18 @@ impl ContainerInstance {
 
     /// Fails if the engine dropped a limit with only a warning, unless the policy accepts that
     /// clause as weaker.
-    fn refuse_ignored(&self, plan: &Plan) -> Result<(), Failure> {
-        let Evidence { memory, cpus, processes, scratch } = self.evidence;
+    fn refuse_ignored(&self, plan: &Plan) -> Result<(), ContainerFailure> {
+        let EnforcedLimits { memory, cpus, processes, scratch } = self.evidence;
         let is_claimed = plan.held.get(&Clause::Tmp).is_some_and(Support::is_enforced);
         if is_claimed && !scratch && !plan.policy.allow_weaker.contains(&Clause::Tmp) {
-            return Err(Failure::Ignored { clause: Clause::Tmp });
+            return Err(ContainerFailure::Ignored { clause: Clause::Tmp });
         }
         for (clause, is_limited) in
             [(Clause::Memory, memory), (Clause::Cpus, cpus), (Clause::ProcessCount, processes)]
         {
             let was_set = plan.held.get(&clause).is_some_and(|support| !support.is_absent());
             if was_set && !is_limited && !plan.policy.allow_weaker.contains(&clause) {
-                return Err(Failure::Ignored { clause });
+                return Err(ContainerFailure::Ignored { clause });
             }
         }
         Ok(())
@@ -345,29 +355,29 @@ impl ContainerInstance {
 
 /// Waits for the process `who` in a container to connect. If the process ends or takes too long,
 /// the error contains its last output.
-pub(super) async fn come_up<T>(
+pub(super) async fn wait_for_connection<T>(
     who: &'static str,
-    client: &Client,
+    client: &EngineClient,
     container: &str,
-    coming: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
+    connection: impl Future<Output = Result<T, ContainerFailure>>,
+) -> Result<T, ContainerFailure> {
     let ended = tokio::select! {
-        came = timeout(PATIENCE, coming) => match came {
-            Ok(came) => return came,
+        connected = timeout(CONNECT_TIMEOUT, connection) => match connected {
+            Ok(connected) => return connected,
             Err(_) => false,
         },
-        () = ended(client, container) => true,
+        () = wait_for_end(client, container) => true,
     };
-    Err(Failure::NotUp {
+    Err(ContainerFailure::NotUp {
         who,
         container: container.to_owned(),
         ended,
-        log: last_words(client, container).await,
+        log: log_tail(client, container).await,
     })
 }
 
 /// Returns the last lines of a container's output.
-async fn last_words(client: &Client, container: &str) -> String {
+async fn log_tail(client: &EngineClient, container: &str) -> String {
     let options = LogsOptionsBuilder::default().stdout(true).stderr(true).tail("5").build();
     let lines = client.api.logs(container, Some(options)).take(5);
     let lines: Vec<String> = lines
@@ -381,9 +391,9 @@ async fn last_words(client: &Client, container: &str) -> String {
 
 /// Waits until a container does not run. Polls the engine, because the wait request makes Podman
 /// itself poll without a pause (4.3).
-async fn ended(client: &Client, container: &str) {
+async fn wait_for_end(client: &EngineClient, container: &str) {
     loop {
-        sleep(MOMENT).await;
+        sleep(POLL_INTERVAL).await;
         let inspected =
             client.api.inspect_container(container, None::<InspectContainerOptions>).await;
         match inspected {
@@ -398,7 +408,7 @@ async fn ended(client: &Client, container: &str) {
     }
 }
 
-impl Instance for ContainerInstance {
+impl SandboxInstance for ContainerInstance {
     fn host_view(&self) -> Option<HostView> {
         let pid = self.guest.as_ref().map(|guest| guest.pid.as_raw_nonzero().get());
         Some(HostView {
@@ -417,7 +427,7 @@ impl Instance for ContainerInstance {
     fn stop(mut self: Box<Self>) -> BoxFuture<'static, Result<(), StopError>> {
         Box::pin(async move {
             let Some(client) = self.client.take() else { return Ok(()) };
-            let removed = remove_all(&client, &self.container, self.beside.as_ref()).await;
+            let removed = remove_all(&client, &self.container, self.proxy_network.as_ref()).await;
             if let Some(mut log) = self.log.take()
                 && timeout(Duration::from_secs(1), &mut log).await.is_err()
             {
@@ -428,7 +438,7 @@ impl Instance for ContainerInstance {
                 why: printable(&crate::chain(&error)),
                 hint: format!(
                     "{} rm -f {}",
-                    client.flavour.to_string().to_lowercase(),
+                    client.kind.to_string().to_lowercase(),
                     self.container
                 ),
             })
@@ -445,12 +455,13 @@ impl Instance for ContainerInstance {
 impl Drop for ContainerInstance {
     fn drop(&mut self) {
         if let Some(client) = self.client.take() {
-            let (container, beside) = (std::mem::take(&mut self.container), self.beside.take());
+            let (container, proxy_network) =
+                (std::mem::take(&mut self.container), self.proxy_network.take());
             // Use a thread, because the caller must not wait, and its runtime may end before the
             // removal does.
             std::thread::spawn(move || {
                 // Ignore errors: the next start sweeps what is left.
-                let _ = block_on(remove_all(&client, &container, beside.as_ref()));
+                let _ = block_on(remove_all(&client, &container, proxy_network.as_ref()));
             });
         }
     }

@@ -15,33 +15,35 @@ use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree, unmount};
 use rustix::process::{Pid, test_kill_process};
 
-use super::error::Failure;
+use super::error::ContainerFailure;
 use super::identity::FileOwner;
-use super::mounts::Bind;
+use super::mounts::ContainerBind;
 use crate::make_private_directory;
 
 /// Directory of the mount points. The directory belongs to root, because only root uses these
 /// mounts.
-const BASE: &str = "/run/ringfence-mapped";
+const MOUNT_BASE: &str = "/run/ringfence-mapped";
 
 /// Mounts that are removed when this value is dropped.
 #[derive(Debug, Default)]
-pub(super) struct Mapped {
+pub(super) struct MappedMounts {
     points: Vec<PathBuf>,
 }
 
-impl Mapped {
+impl MappedMounts {
     /// Mounts the sources of the caller's `binds` with translated owners, and replaces the sources
     /// with these mounts.
     pub(super) fn mount(
-        binds: &mut [Bind],
+        binds: &mut [ContainerBind],
         from: FileOwner,
         to: FileOwner,
-    ) -> Result<Mapped, Failure> {
-        let failed =
-            |source| Failure::Files { what: "have root's files belong to the user inside", source };
+    ) -> Result<MappedMounts, ContainerFailure> {
+        let failed = |source| ContainerFailure::Files {
+            what: "map the owner of root's files to the user inside",
+            source,
+        };
         sweep();
-        let mut mapped = Mapped::default();
+        let mut mapped = MappedMounts::default();
         let namespace = ownership::create_id_map((from.user, from.group), (to.user, to.group))
             .map_err(failed)?;
         // A source that lies in another source is reached through the mount of the outer source.
@@ -55,7 +57,8 @@ impl Mapped {
                 Some((point, rest)) if rest.as_os_str().is_empty() => point.clone(),
                 Some((point, rest)) => point.join(rest),
                 None => {
-                    let point = mapped.add(&bind.source, namespace.as_fd()).map_err(failed)?;
+                    let point =
+                        mapped.mount_source(&bind.source, namespace.as_fd()).map_err(failed)?;
                     tops.push((bind.source.clone(), point.clone()));
                     point
                 }
@@ -65,7 +68,7 @@ impl Mapped {
         Ok(mapped)
     }
 
-    fn add(
+    fn mount_source(
         &mut self,
         source: &Path,
         namespace: std::os::fd::BorrowedFd<'_>,
@@ -79,8 +82,8 @@ impl Mapped {
         let tree = open_tree(CWD, source, flags)?;
         ownership::map_mount_ids(tree.as_fd(), namespace)?;
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let point = Path::new(BASE).join(format!("{}-{number}", std::process::id()));
-        make_private_directory(Path::new(BASE))?;
+        let point = Path::new(MOUNT_BASE).join(format!("{}-{number}", std::process::id()));
+        make_private_directory(Path::new(MOUNT_BASE))?;
         if source.is_dir() {
             make_private_directory(&point)?
         } else {
@@ -92,7 +95,7 @@ impl Mapped {
     }
 }
 
-impl Drop for Mapped {
+impl Drop for MappedMounts {
     fn drop(&mut self) {
         self.points.iter().for_each(|point| remove(point));
     }
@@ -108,7 +111,7 @@ fn remove(point: &Path) {
 
 /// Removes mounts of ringfence processes that were killed.
 pub(super) fn sweep() {
-    for entry in fs_err::read_dir(BASE).into_iter().flatten().flatten() {
+    for entry in fs_err::read_dir(MOUNT_BASE).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let owner = name
             .to_str()

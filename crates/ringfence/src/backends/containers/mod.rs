@@ -1,7 +1,7 @@
 //! Docker and Podman: containers created through the engine's API socket, with our guest as their
 //! first process.
 //!
-//! Both engines speak the same API; [`Flavour`] describes the differences. The engines' command
+//! Both engines speak the same API; [`EngineKind`] describes the differences. The engines' command
 //! line programs are never run. Reading order: `client` finds the engine, and `probe` tries it.
 //! `identity`, `mounts` and `container` describe a container. `instance` creates and keeps the
 //! container. `proxy_network` creates the network and the proxy of a container. `removal` removes
@@ -48,7 +48,7 @@ use crate::sandbox::pause::PauseError;
 use crate::session::UnixConnector;
 use crate::{ContainerSpec, Host, Preset, StartError};
 
-use client::Flavour;
+use client::EngineKind;
 use removal::Registration;
 use variables::named_variables;
 
@@ -68,37 +68,37 @@ const WORKSPACE_OF_DEVELOPERS: &str = "/home/dev/workspace";
 const HOME_OF_AGENTS: &str = "/home/sandbox";
 const HOME_OF_DEVELOPERS: &str = "/home/dev";
 /// Prefix of the names of ringfence's labels.
-const LABEL: &str = "dev.ringfence.";
+const LABEL_PREFIX: &str = "dev.ringfence.";
 /// Prefix of the names of ringfence's containers.
-const PREFIX: &str = "ringfence-";
+const CONTAINER_NAME_PREFIX: &str = "ringfence-";
 /// Capabilities that a container can keep. Containers with the preset `dev` keep these capabilities
 /// by default.
 const DEV_CAPABILITIES: [&str; 5] =
     ["CHOWN", "DAC_OVERRIDE", "SETGID", "SETUID", "NET_BIND_SERVICE"];
 /// Default memory limit of a container.
-const MEMORY: Size = Size::mebibytes(1024);
+const DEFAULT_MEMORY: Size = Size::mebibytes(1024);
 /// Default limit of a container's processor time, in processors.
-const CPUS: f64 = 1.0;
+const DEFAULT_CPUS: f64 = 1.0;
 /// Default limit of the number of processes in a container.
-const PROCESSES: u32 = 1024;
+const DEFAULT_PROCESSES: u32 = 1024;
 /// Number of ringfence's own processes in a container: two of the guest, and the process that forks
 /// for it.
 const OWN_PROCESSES: i64 = 3;
 
 /// Backend for the Docker engine.
-pub(super) static DOCKER: ContainerEngine = ContainerEngine { flavour: Flavour::Docker };
+pub(super) static DOCKER: ContainerEngine = ContainerEngine { kind: EngineKind::Docker };
 /// Backend for the Podman engine.
-pub(super) static PODMAN: ContainerEngine = ContainerEngine { flavour: Flavour::Podman };
+pub(super) static PODMAN: ContainerEngine = ContainerEngine { kind: EngineKind::Podman };
 
 /// Backend that creates containers.
 #[derive(Debug)]
 pub(super) struct ContainerEngine {
-    flavour: Flavour,
+    kind: EngineKind,
 }
 
 /// Paths that belong to the directory of a container's sandbox.
 #[derive(Debug, Clone)]
-struct Place {
+struct SandboxPaths {
     /// Name of the sandbox.
     name: String,
     /// Path of the sandbox directory.
@@ -108,17 +108,17 @@ struct Place {
     /// Path of the guest's program.
     guest: PathBuf,
     /// Directory that contains all sandbox directories.
-    state: PathBuf,
+    base_directory: PathBuf,
 }
 
-impl Place {
-    fn of(room: &SandboxDir) -> Place {
-        Place {
-            name: room.name.to_string(),
-            directory: room.directory.clone(),
-            channel: room.channel(),
-            guest: room.guest.path.clone(),
-            state: room.directory.parent().unwrap_or(Path::new("/")).into(),
+impl SandboxPaths {
+    fn from_directory(sandbox_dir: &SandboxDir) -> SandboxPaths {
+        SandboxPaths {
+            name: sandbox_dir.name.to_string(),
+            directory: sandbox_dir.path.clone(),
+            channel: sandbox_dir.channel(),
+            guest: sandbox_dir.guest.path.clone(),
+            base_directory: sandbox_dir.path.parent().unwrap_or(Path::new("/")).into(),
         }
     }
 
@@ -130,12 +130,12 @@ impl Place {
 
 /// Returns the name at the engine of the container of a sandbox.
 fn container_name(sandbox: &str) -> String {
-    format!("{PREFIX}{sandbox}")
+    format!("{CONTAINER_NAME_PREFIX}{sandbox}")
 }
 
 impl Backend for ContainerEngine {
-    fn probe(&self, question: &ProbeRequest<'_>) -> Result<Capabilities, Unavailable> {
-        block_on(probe::capabilities(self.flavour, question))
+    fn probe(&self, request: &ProbeRequest<'_>) -> Result<Capabilities, Unavailable> {
+        block_on(probe::capabilities(self.kind, request))
     }
 
     fn complete(&self, policy: &Policy, container: &ContainerSpec) -> Policy {
@@ -143,7 +143,7 @@ impl Backend for ContainerEngine {
     }
 
     fn warnings(&self, host: &Host, _policy: &Policy) -> Vec<String> {
-        let client = block_on(client::connect_as(host, self.flavour, Freshness::Now));
+        let client = block_on(client::connect_with_freshness(host, self.kind, Freshness::Now));
         client.map(|client| runtime::warnings(&client.version)).unwrap_or_default()
     }
 
@@ -156,7 +156,7 @@ impl Backend for ContainerEngine {
 
     fn attach(&self, sandbox: KeptSandbox<'_>) -> io::Result<SandboxFacets> {
         let KeptSandbox { manifest, directory } = sandbox;
-        let pause = EnginePause { flavour: self.flavour, directory: directory.to_owned() };
+        let pause = EnginePause { kind: self.kind, directory: directory.to_owned() };
         Ok(SandboxFacets {
             connector: Arc::new(UnixConnector::for_guest_in(&channel_in(directory))?),
             workspace: WorkspaceSource::HostDir(manifest.workspace.clone()),
@@ -170,14 +170,14 @@ impl Backend for ContainerEngine {
     }
 
     fn sweep<'a>(&'a self, host: &'a Host, directories: &'a Path) -> BoxFuture<'a, ()> {
-        Box::pin(sweep::sweep(self.flavour, host, directories))
+        Box::pin(sweep::sweep(self.kind, host, directories))
     }
 
     fn remove_remains(&self, directory: &Path) {
         // Both engines share the form of a registration, which names the engine's socket. So the
         // first engine that is asked removes the container of either.
-        if directory.join(removal::REGISTRATION).exists() {
-            block_on(sweep::sweep_room(directory));
+        if directory.join(removal::REGISTRATION_FILE).exists() {
+            block_on(sweep::sweep_sandbox_dir(directory));
         }
     }
 
@@ -191,23 +191,24 @@ impl ContainerEngine {
         &self,
         request: BackendStart<'_>,
     ) -> Result<StartedSandbox, StartError> {
-        let BackendStart { core, context, container, room } = request;
-        let site = core.site(&context, &[]);
-        let client = client::connect(site.host, self.flavour).await;
-        let client = client.map_err(|error| ContainerError::from(error::Failure::from(error)))?;
-        let place = Place::of(room);
-        let request = instance::Request {
-            plan: site.plan,
-            host: site.host,
+        let BackendStart { core, context, container, sandbox_dir } = request;
+        let inputs = core.launch_inputs(&context, &[]);
+        let client = client::connect(inputs.host, self.kind).await;
+        let client =
+            client.map_err(|error| ContainerError::from(error::ContainerFailure::from(error)))?;
+        let paths = SandboxPaths::from_directory(sandbox_dir);
+        let request = instance::ContainerRequest {
+            plan: inputs.plan,
+            host: inputs.host,
             spec: container,
-            workspace: site.workspace,
-            guarded: site.guarded,
-            place: &place,
-            sealed: site.sealed,
+            workspace: inputs.workspace,
+            guarded: inputs.guarded,
+            paths: &paths,
+            credentials: inputs.credentials,
         };
-        let log = room.log().map_err(|source| {
+        let log = sandbox_dir.log().map_err(|source| {
             let what = "open the sandbox's log";
-            ContainerError::from(error::Failure::Files { what, source })
+            ContainerError::from(error::ContainerFailure::Files { what, source })
         })?;
         let started = instance::start(client, &request, Some(log)).await;
         let mut instance = started.map_err(ContainerError::from)?;
@@ -222,10 +223,17 @@ impl ContainerEngine {
     }
 }
 
+/// State of the processes of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ContainerState {
+    Running,
+    Paused,
+}
+
 /// Pauses a container through its engine.
 #[derive(Debug)]
 struct EnginePause {
-    flavour: Flavour,
+    kind: EngineKind,
     /// Directory of the sandbox.
     directory: PathBuf,
 }
@@ -237,11 +245,13 @@ impl PauseControl for EnginePause {
     }
 
     fn pause(&self) -> BoxFuture<'_, Result<(), PauseError>> {
-        Box::pin(async { Ok(set_paused(&self.directory, self.flavour, true).await?) })
+        Box::pin(async { Ok(set_state(&self.directory, self.kind, ContainerState::Paused).await?) })
     }
 
     fn resume(&self, _stopped_before: Vec<i32>) -> BoxFuture<'_, Result<(), PauseError>> {
-        Box::pin(async { Ok(set_paused(&self.directory, self.flavour, false).await?) })
+        Box::pin(async {
+            Ok(set_state(&self.directory, self.kind, ContainerState::Running).await?)
+        })
     }
 }
 
@@ -253,7 +263,8 @@ impl ImageStore for ContainerEngine {
         progress: OnPull<'a>,
     ) -> BoxFuture<'a, Result<(), ContainerError>> {
         Box::pin(async move {
-            let client = client::connect(host, self.flavour).await.map_err(error::Failure::from)?;
+            let client =
+                client::connect(host, self.kind).await.map_err(error::ContainerFailure::from)?;
             image::provide(&client, spec, progress).await?;
             Ok(())
         })
@@ -267,7 +278,8 @@ impl ImageStore for ContainerEngine {
         on_line: &'a mut (dyn FnMut(&str) + Send),
     ) -> BoxFuture<'a, Result<(), ContainerError>> {
         Box::pin(async move {
-            let client = client::connect(host, self.flavour).await.map_err(error::Failure::from)?;
+            let client =
+                client::connect(host, self.kind).await.map_err(error::ContainerFailure::from)?;
             image::build(&client, containerfile, tag, on_line).await?;
             Ok(())
         })
@@ -278,9 +290,9 @@ impl ImageStore for ContainerEngine {
 /// and the `dev` preset shares the host's network.
 fn with_defaults(policy: &Policy, spec: &ContainerSpec) -> Policy {
     let mut full = policy.clone();
-    full.limits.memory.get_or_insert(MEMORY);
-    full.limits.cpus.get_or_insert(CPUS);
-    full.limits.processes.get_or_insert(PROCESSES);
+    full.limits.memory.get_or_insert(DEFAULT_MEMORY);
+    full.limits.cpus.get_or_insert(DEFAULT_CPUS);
+    full.limits.processes.get_or_insert(DEFAULT_PROCESSES);
     if spec.proxy.is_some() {
         full.network.get_or_insert_with(|| Network::only([]));
     }
@@ -301,23 +313,28 @@ fn with_defaults(policy: &Policy, spec: &ContainerSpec) -> Policy {
 }
 
 /// Pauses or resumes all processes of a sandbox's container through its engine.
-async fn set_paused(room: &Path, flavour: Flavour, is_to_rest: bool) -> Result<(), ContainerError> {
-    let Some(Registration { socket, container, .. }) = Registration::read(room) else {
-        return Err(error::Failure::Unregistered.into());
+async fn set_state(
+    sandbox_dir: &Path,
+    kind: EngineKind,
+    wanted: ContainerState,
+) -> Result<(), ContainerError> {
+    let Some(Registration { socket, container, .. }) = Registration::read(sandbox_dir) else {
+        return Err(error::ContainerFailure::Unregistered.into());
     };
-    let client = client::connect_to(flavour, &socket).await.map_err(error::Failure::from)?;
-    let failed = |what| move |source| error::Failure::Engine { what, source };
+    let client = client::connect_to(kind, &socket).await.map_err(error::ContainerFailure::from)?;
+    let failed = |what| move |source| error::ContainerFailure::Engine { what, source };
     let inspected = client.api.inspect_container(&container, None::<InspectContainerOptions>).await;
-    let state = inspected.map_err(failed("look at the container"))?.state;
-    match (state.and_then(|state| state.paused).unwrap_or(false), is_to_rest) {
-        (false, true) => {
+    let state = inspected.map_err(failed("inspect the container"))?.state;
+    let is_paused = state.and_then(|state| state.paused).unwrap_or(false);
+    match (is_paused, wanted) {
+        (false, ContainerState::Paused) => {
             client.api.pause_container(&container).await.map_err(failed("pause the container"))?
         }
-        (true, false) => client
+        (true, ContainerState::Running) => client
             .api
             .unpause_container(&container)
             .await
-            .map_err(failed("let the container go on"))?,
+            .map_err(failed("resume the container"))?,
         _ => {} // the state is already right, for example after an interrupted call
     }
     Ok(())

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use ringfence_linux::{Access, Entry, View};
 use rustix::fs::{FlockOperation, fcntl_lock};
 
-use super::error::Failure;
-use super::identity::Identity;
-use super::{GUEST_INSIDE, HANDOVER_INSIDE, LEASH_INSIDE, OWN_INSIDE, Place};
+use super::error::ContainerFailure;
+use super::identity::ContainerIdentity;
+use super::{GUEST_INSIDE, HANDOVER_INSIDE, LEASH_INSIDE, OWN_INSIDE, SandboxPaths};
 use crate::ResolvedWorkspace;
 use crate::backends::mounted::{on_host, uncovered};
 use crate::egress::LoadedCredentials;
@@ -19,7 +19,7 @@ use crate::view::{self, Guarded, ViewError};
 
 /// Bind mount of a host path at a path in the container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Bind {
+pub(super) struct ContainerBind {
     pub(super) source: PathBuf,
     pub(super) target: PathBuf,
     pub(super) access: Access,
@@ -28,10 +28,13 @@ pub(super) struct Bind {
     pub(super) is_callers: bool,
 }
 
-impl Bind {
+impl ContainerBind {
     /// Returns a read-only bind of one of ringfence's own files.
-    pub(super) fn ours(source: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Bind {
-        Bind {
+    pub(super) fn own_file(
+        source: impl Into<PathBuf>,
+        target: impl Into<PathBuf>,
+    ) -> ContainerBind {
+        ContainerBind {
             source: source.into(),
             target: target.into(),
             access: Access::Read,
@@ -75,12 +78,12 @@ impl OwnFiles {
 
     /// Writes all files but the handover socket.
     pub(super) fn write(
-        place: &Place,
-        identity: &Identity,
+        paths: &SandboxPaths,
+        identity: &ContainerIdentity,
         shell: &str,
         filter: &str,
-    ) -> Result<OwnFiles, Failure> {
-        let directory = place.directory.join("container");
+    ) -> Result<OwnFiles, ContainerFailure> {
+        let directory = paths.directory.join("container");
         let files = OwnFiles::in_directory(&directory);
         let write = || {
             fs_err::create_dir_all(&directory)?;
@@ -97,8 +100,8 @@ impl OwnFiles {
             fs_err::create_dir_all(&files.cover_directory)?;
             fs_err::set_permissions(&files.cover_directory, PermissionsExt::from_mode(0o000))
         };
-        write().map_err(|source| Failure::Files {
-            what: "write what the container is shown",
+        write().map_err(|source| ContainerFailure::Files {
+            what: "write the files that the container is shown",
             source,
         })?;
         Ok(files)
@@ -109,19 +112,25 @@ impl OwnFiles {
     ///
     /// The leash must not be opened again by this process, because closing any descriptor of the
     /// file releases the lock (fcntl_locking(2)).
-    pub(super) fn hold_leash(&self) -> Result<fs_err::File, Failure> {
+    pub(super) fn hold_leash(&self) -> Result<fs_err::File, ContainerFailure> {
         let hold = || {
             let leash = fs_err::OpenOptions::new().write(true).open(&self.leash)?;
             fcntl_lock(&leash, FlockOperation::NonBlockingLockExclusive)?;
             Ok(leash)
         };
-        hold().map_err(|source| Failure::Files { what: "lock what the container lives by", source })
+        hold().map_err(|source| ContainerFailure::Files {
+            what: "lock the leash of the container",
+            source,
+        })
     }
 }
 
 /// Returns the part of the host's file system that a policy shows, in mount order: shallow before
 /// deep, guards last.
-pub(super) fn view(workspace: &ResolvedWorkspace, guarded: &Guarded) -> Result<View, Failure> {
+pub(super) fn view(
+    workspace: &ResolvedWorkspace,
+    guarded: &Guarded,
+) -> Result<View, ContainerFailure> {
     let mut binds: BTreeMap<PathBuf, Entry> = BTreeMap::new();
     for GrantedPath { given, source, access } in &workspace.granted {
         for path in [given, source] {
@@ -131,7 +140,7 @@ pub(super) fn view(workspace: &ResolvedWorkspace, guarded: &Guarded) -> Result<V
         }
         // The mount point would have to be created in the workspace, among the host's files.
         if given.starts_with(&workspace.destination) || workspace.destination.starts_with(given) {
-            return Err(Failure::InWorkspace { path: given.clone() });
+            return Err(ContainerFailure::InWorkspace { path: given.clone() });
         }
         let (source, destination) = (source.clone(), given.clone());
         binds.insert(given.clone(), Entry::Bind { source, destination, access: *access });
@@ -155,8 +164,8 @@ fn is_reserved(path: &Path) -> bool {
 }
 
 /// Returns the mounts that make up a view, and the mounts that the guest needs.
-pub(super) fn binds(view: &View, place: &Place, files: &OwnFiles) -> Vec<Bind> {
-    let callers = |source, target: &Path, access| Bind {
+pub(super) fn binds(view: &View, paths: &SandboxPaths, files: &OwnFiles) -> Vec<ContainerBind> {
+    let callers = |source, target: &Path, access| ContainerBind {
         source,
         target: target.into(),
         access,
@@ -176,7 +185,7 @@ pub(super) fn binds(view: &View, place: &Place, files: &OwnFiles) -> Vec<Bind> {
                 } else {
                     &files.cover
                 };
-                binds.push(Bind::ours(cover, path));
+                binds.push(ContainerBind::own_file(cover, path));
             }
             Entry::Directory { .. }
             | Entry::Symlink { .. }
@@ -186,17 +195,19 @@ pub(super) fn binds(view: &View, place: &Place, files: &OwnFiles) -> Vec<Bind> {
     }
     // Engines make only the top mount of a tree read-only, so mounts below it must be listed, too.
     let mounted = mount_points();
-    let below: Vec<Bind> = binds
+    let below: Vec<ContainerBind> = binds
         .iter()
         .filter(|bind| bind.access == Access::Read && bind.is_callers)
         .flat_map(|top| {
             let inner = mounted
                 .iter()
                 .filter_map(|point| Some((point, point.strip_prefix(&top.source).ok()?)));
-            inner.filter(|(_, rest)| !rest.as_os_str().is_empty()).map(|(point, rest)| Bind {
-                source: point.clone(),
-                target: top.target.join(rest),
-                ..top.clone()
+            inner.filter(|(_, rest)| !rest.as_os_str().is_empty()).map(|(point, rest)| {
+                ContainerBind {
+                    source: point.clone(),
+                    target: top.target.join(rest),
+                    ..top.clone()
+                }
             })
         })
         .collect();
@@ -206,11 +217,11 @@ pub(super) fn binds(view: &View, place: &Place, files: &OwnFiles) -> Vec<Bind> {
         }
     }
     binds.extend([
-        Bind::ours(&place.guest, GUEST_INSIDE),
-        Bind::ours(&files.handover, HANDOVER_INSIDE),
-        Bind::ours(&files.leash, LEASH_INSIDE),
-        Bind::ours(&files.passwd, "/etc/passwd"),
-        Bind::ours(&files.groups, "/etc/group"),
+        ContainerBind::own_file(&paths.guest, GUEST_INSIDE),
+        ContainerBind::own_file(&files.handover, HANDOVER_INSIDE),
+        ContainerBind::own_file(&files.leash, LEASH_INSIDE),
+        ContainerBind::own_file(&files.passwd, "/etc/passwd"),
+        ContainerBind::own_file(&files.groups, "/etc/group"),
     ]);
     binds.sort_by_key(|bind| bind.target.components().count());
     binds
@@ -218,18 +229,23 @@ pub(super) fn binds(view: &View, place: &Place, files: &OwnFiles) -> Vec<Bind> {
 
 /// Writes the certificates that code inside must trust for the proxy, and returns the mounts for
 /// them.
-pub(super) fn trust(place: &Place, sealed: &LoadedCredentials) -> Result<Vec<Bind>, Failure> {
-    let directory = place.directory.join("container");
+pub(super) fn write_certificates(
+    paths: &SandboxPaths,
+    credentials: &LoadedCredentials,
+) -> Result<Vec<ContainerBind>, ContainerFailure> {
+    let directory = paths.directory.join("container");
     let write = |(inside, contents): (&'static str, Vec<u8>)| {
         let target = PathBuf::from(inside);
         let source = directory.join(target.file_name().unwrap_or_default());
         fs_err::write(&source, contents)?;
         fs_err::set_permissions(&source, PermissionsExt::from_mode(0o644))?;
-        Ok(Bind::ours(source, target))
+        Ok(ContainerBind::own_file(source, target))
     };
-    let written = sealed.files().into_iter().map(write).collect::<std::io::Result<_>>();
-    written
-        .map_err(|source| Failure::Files { what: "write what the container is to trust", source })
+    let written = credentials.files().into_iter().map(write).collect::<std::io::Result<_>>();
+    written.map_err(|source| ContainerFailure::Files {
+        what: "write the certificates for the container",
+        source,
+    })
 }
 
 /// Returns the mount points of the host (proc(5)).
@@ -252,7 +268,7 @@ mod tests {
 
     use super::*;
     use crate::Host;
-    use crate::host_paths::granted::{Grants, Locations};
+    use crate::host_paths::granted::{Grants, MountTable};
     use crate::policy::Policy;
 
     fn host() -> Host {
@@ -268,13 +284,13 @@ mod tests {
         Grants::on(&host()).grant_paths(policy, &host(), workspace).unwrap()
     }
 
-    fn place(directory: &Path) -> Place {
-        Place {
+    fn paths(directory: &Path) -> SandboxPaths {
+        SandboxPaths {
             name: "test".to_owned(),
             directory: directory.into(),
             channel: directory.join("channel"),
             guest: directory.join("guest"),
-            state: directory.into(),
+            base_directory: directory.into(),
         }
     }
 
@@ -291,9 +307,9 @@ mod tests {
         workspace.granted = granted(&policy, &workspace);
         let policy = policy.hide(".env".parse().unwrap()).with_defaults();
         let guarded =
-            Guarded::find(&policy, &workspace, &host(), &Locations::default(), &[]).unwrap();
+            Guarded::find(&policy, &workspace, &host(), &MountTable::default(), &[]).unwrap();
         let view = view(&workspace, &guarded).unwrap();
-        let binds = binds(&view, &place(&root), &OwnFiles::in_directory(&root));
+        let binds = binds(&view, &paths(&root), &OwnFiles::in_directory(&root));
         let find = |target: &str| binds.iter().find(|bind| bind.target == Path::new(target));
         let shown = |target: &str| find(target).map(|bind| (bind.source.clone(), bind.access));
         assert_eq!(shown("/workspace"), Some((root.join("ws"), Access::Write)));

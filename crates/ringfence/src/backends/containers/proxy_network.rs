@@ -22,29 +22,29 @@ use ringfence_core::Clause;
 use ringfence_linux::gate::PROXY_ADDRESS;
 
 use super::OWN_INSIDE;
-use super::client::{Client, Flavour};
-use super::container::Parts;
-use super::error::Failure;
-use super::handover::door;
+use super::client::{EngineClient, EngineKind};
+use super::container::ContainerInputs;
+use super::error::ContainerFailure;
+use super::handover::listen_for_container;
 use super::image::is_missing;
-use super::instance::come_up;
-use super::mounts::Bind;
+use super::instance::wait_for_connection;
+use super::mounts::ContainerBind;
 use super::raw;
-use super::removal::{is_ours, make_way, patiently, remove};
+use super::removal::{is_ours, remove, remove_leftover, retry_until_answered};
 use crate::egress::RemoteProxy;
 
 /// Name of the proxy for containers in the network, if the engine resolves names there.
-const ALIAS: &str = "proxy";
+const PROXY_HOST_NAME: &str = "proxy";
 /// Path of the proxy's program in its container.
 const PROGRAM_INSIDE: &str = "/run/ringfence/proxy";
 /// Path in the proxy's container of the socket of the process that owns the sandbox.
 const OWNER_INSIDE: &str = "/run/ringfence/owner";
 /// User and group IDs that own no files.
-const NOBODY: &str = "65534:65534";
+const NOBODY_IDS: &str = "65534:65534";
 /// Memory limit of a proxy in bytes, enough for some thousand connections.
-const MEMORY: i64 = 256 << 20;
+const PROXY_MEMORY_BYTES: i64 = 256 << 20;
 /// Limit of the number of processes and threads of a proxy.
-const PROCESSES: i64 = 32;
+const MAX_PROXY_PROCESSES: i64 = 32;
 
 /// Names at the engine of the network and the proxy of a sandbox. These names never equal the name
 /// of a sandbox's container.
@@ -56,7 +56,7 @@ pub(super) struct ProxyNetwork {
 
 impl ProxyNetwork {
     /// Returns the names for a sandbox.
-    pub(super) fn of(sandbox: &str) -> ProxyNetwork {
+    pub(super) fn for_sandbox(sandbox: &str) -> ProxyNetwork {
         ProxyNetwork {
             network: format!("sandbox-net-{sandbox}"),
             proxy: format!("sandbox-proxy-{sandbox}"),
@@ -67,28 +67,28 @@ impl ProxyNetwork {
     /// `program` is the path of the proxy's program.
     pub(super) async fn start(
         &self,
-        parts: &Parts<'_>,
+        inputs: &ContainerInputs<'_>,
         program: &str,
-    ) -> Result<RemoteProxy, Failure> {
-        let engine = |what| move |source| Failure::Engine { what, source };
-        let client = parts.client;
-        self.make_network(parts).await?;
-        let owner = parts.place.directory.join("container").join("owner");
-        let deaf = |source| Failure::Files { what: "listen for the proxy", source };
-        let door = door(&owner).map_err(deaf)?;
+    ) -> Result<RemoteProxy, ContainerFailure> {
+        let engine = |what| move |source| ContainerFailure::Engine { what, source };
+        let client = inputs.client;
+        self.make_network(inputs).await?;
+        let owner = inputs.paths.directory.join("container").join("owner");
+        let failed = |source| ContainerFailure::Files { what: "listen for the proxy", source };
+        let listener = listen_for_container(&owner).map_err(failed)?;
         let options = CreateContainerOptionsBuilder::default().name(&self.proxy).build();
         let created =
-            client.api.create_container(Some(options), body(parts, program, owner)?).await;
+            client.api.create_container(Some(options), proxy_body(inputs, program, owner)?).await;
         created.map_err(engine("create the proxy's container"))?;
-        let aliases = Some(vec![ALIAS.to_owned()]);
+        let aliases = Some(vec![PROXY_HOST_NAME.to_owned()]);
         let endpoint_config = Some(EndpointSettings { aliases, ..EndpointSettings::default() });
         let connected = NetworkConnectRequest { container: self.proxy.clone(), endpoint_config };
         let connected = client.api.connect_network(&self.network, connected).await;
         connected.map_err(engine("put the proxy's container in the sandbox's network"))?;
         let started = client.api.start_container(&self.proxy, None::<StartContainerOptions>).await;
         started.map_err(engine("start the proxy's container"))?;
-        let coming = async { door.accept().await.map_err(deaf) };
-        let (connection, _) = come_up("proxy", client, &self.proxy, coming).await?;
+        let connection = async { listener.accept().await.map_err(failed) };
+        let (connection, _) = wait_for_connection("proxy", client, &self.proxy, connection).await?;
         Ok(RemoteProxy {
             connection,
             address: self.address(client).await?,
@@ -96,13 +96,13 @@ impl ProxyNetwork {
         })
     }
 
-    async fn make_network(&self, parts: &Parts<'_>) -> Result<(), Failure> {
+    async fn make_network(&self, inputs: &ContainerInputs<'_>) -> Result<(), ContainerFailure> {
         let what = "make the sandbox's network";
-        let labels = parts.labels();
-        if parts.client.flavour == Flavour::Podman {
+        let labels = inputs.labels();
+        if inputs.client.kind == EngineKind::Podman {
             // The common API of both engines has no option for a network without a resolver.
-            let made = raw::create_network(parts.client, &self.network, &labels).await;
-            return made.map_err(|source| Failure::Files { what, source });
+            let made = raw::create_network(inputs.client, &self.network, &labels).await;
+            return made.map_err(|source| ContainerFailure::Files { what, source });
         }
         let request = NetworkCreateRequest {
             name: self.network.clone(),
@@ -116,73 +116,84 @@ impl ProxyNetwork {
             labels: Some(labels),
             ..NetworkCreateRequest::default()
         };
-        let made = parts.client.api.create_network(request).await;
-        made.map(drop).map_err(|source| Failure::Engine { what, source })
+        let made = inputs.client.api.create_network(request).await;
+        made.map(drop).map_err(|source| ContainerFailure::Engine { what, source })
     }
 
     /// Returns the address at which the proxy is to listen, which is its address in the sandbox's
     /// network.
-    async fn address(&self, client: &Client) -> Result<SocketAddr, Failure> {
+    async fn address(&self, client: &EngineClient) -> Result<SocketAddr, ContainerFailure> {
         let inspected =
             client.api.inspect_container(&self.proxy, None::<InspectContainerOptions>).await;
-        let inspected = inspected
-            .map_err(|source| Failure::Engine { what: "look at the proxy's container", source })?;
+        let inspected = inspected.map_err(|source| ContainerFailure::Engine {
+            what: "inspect the proxy's container",
+            source,
+        })?;
         let networks =
             inspected.network_settings.and_then(|settings| settings.networks).unwrap_or_default();
         let address = networks
             .get(&self.network)
             .and_then(|endpoint| endpoint.ip_address.as_deref()?.parse().ok());
         let address: IpAddr =
-            address.ok_or_else(|| Failure::NoAddress { container: self.proxy.clone() })?;
+            address.ok_or_else(|| ContainerFailure::NoAddress { container: self.proxy.clone() })?;
         Ok(SocketAddr::new(address, PROXY_ADDRESS.port()))
     }
 
     /// Returns the subnet of the network. A missing subnet is no error: then connections to other
     /// containers of the network go through the proxy.
-    async fn subnet(&self, client: &Client) -> Option<String> {
-        self.look(client).await.ok()??.ipam?.config?.into_iter().find_map(|range| range.subnet)
+    async fn subnet(&self, client: &EngineClient) -> Option<String> {
+        self.inspect(client).await.ok()??.ipam?.config?.into_iter().find_map(|range| range.subnet)
     }
 
     /// Removes a proxy and a network of these names that a crash left. Fails if the names are taken
     /// by objects that are not ringfence's.
-    pub(super) async fn make_way(&self, client: &Client, rooms: &Path) -> Result<(), Failure> {
-        make_way(client, rooms, &self.proxy).await?;
-        let looked = self.look(client).await;
-        let looked = looked.map_err(|source| Failure::Engine {
+    pub(super) async fn remove_leftover(
+        &self,
+        client: &EngineClient,
+        base_directory: &Path,
+    ) -> Result<(), ContainerFailure> {
+        remove_leftover(client, base_directory, &self.proxy).await?;
+        let inspected = self.inspect(client).await;
+        let inspected = inspected.map_err(|source| ContainerFailure::Engine {
             what: "look for a network of that name",
             source,
         })?;
-        let Some(inspected) = looked else { return Ok(()) };
-        if !is_ours(&inspected.labels.unwrap_or_default(), rooms) {
-            return Err(Failure::NetworkTaken {
+        let Some(inspected) = inspected else { return Ok(()) };
+        if !is_ours(&inspected.labels.unwrap_or_default(), base_directory) {
+            return Err(ContainerFailure::NetworkTaken {
                 network: self.network.clone(),
-                flavour: client.flavour,
+                kind: client.kind,
             });
         }
         let removed = self.remove_network(client).await;
-        removed
-            .map_err(|source| Failure::Engine { what: "remove the network that was left", source })
+        removed.map_err(|source| ContainerFailure::Engine {
+            what: "remove the network that a crash left",
+            source,
+        })
     }
 
     /// Returns the network, if it exists. Retries, because Podman before 4.5 cannot answer while it
     /// removes any container.
-    async fn look(
+    async fn inspect(
         &self,
-        client: &Client,
+        client: &EngineClient,
     ) -> Result<Option<NetworkInspect>, bollard::errors::Error> {
-        patiently(|| client.api.inspect_network(&self.network, None::<InspectNetworkOptions>)).await
+        retry_until_answered(|| {
+            client.api.inspect_network(&self.network, None::<InspectNetworkOptions>)
+        })
+        .await
     }
 
     /// Removes the proxy and the network. Succeeds if the objects are gone already.
-    pub(super) async fn remove(&self, client: &Client) -> Result<(), bollard::errors::Error> {
+    pub(super) async fn remove(&self, client: &EngineClient) -> Result<(), bollard::errors::Error> {
         remove(client, &self.proxy).await?;
         self.remove_network(client).await
     }
 
     /// Removes the network. The caller's containers in the network are disconnected and keep
     /// running.
-    async fn remove_network(&self, client: &Client) -> Result<(), bollard::errors::Error> {
-        let Some(inspected) = self.look(client).await? else { return Ok(()) };
+    async fn remove_network(&self, client: &EngineClient) -> Result<(), bollard::errors::Error> {
+        let Some(inspected) = self.inspect(client).await? else { return Ok(()) };
         for container in inspected.containers.unwrap_or_default().into_keys() {
             let leaves = NetworkDisconnectRequest { container, force: Some(true) };
             // Ignore errors: the container may have ended meanwhile.
@@ -196,16 +207,22 @@ impl ProxyNetwork {
 }
 
 /// Builds the description of the proxy's container.
-fn body(parts: &Parts<'_>, program: &str, owner: PathBuf) -> Result<ContainerCreateBody, Failure> {
-    let Program { mut binds, mut words } = Program::of(Path::new(program))
-        .map_err(|source| Failure::Files { what: "find this program", source })?;
-    binds.push(Bind::ours(owner, OWNER_INSIDE));
+fn proxy_body(
+    inputs: &ContainerInputs<'_>,
+    program: &str,
+    owner: PathBuf,
+) -> Result<ContainerCreateBody, ContainerFailure> {
+    let ContainerProgram { mut binds, mut words } =
+        ContainerProgram::from_host_file(Path::new(program)).map_err(|source| {
+            ContainerFailure::Files { what: "find the proxy's program", source }
+        })?;
+    binds.push(ContainerBind::own_file(owner, OWNER_INSIDE));
     words.extend(["egress", "serve", OWNER_INSIDE].map(str::to_owned));
-    let is_set = |clause| parts.plan.held.get(&clause).is_some_and(|support| !support.is_absent());
-    let memory = is_set(Clause::Memory).then_some(MEMORY);
+    let is_set = |clause| inputs.plan.held.get(&clause).is_some_and(|support| !support.is_absent());
+    let memory = is_set(Clause::Memory).then_some(PROXY_MEMORY_BYTES);
     Ok(ContainerCreateBody {
-        hostname: Some(ALIAS.to_owned()),
-        user: Some(NOBODY.to_owned()),
+        hostname: Some(PROXY_HOST_NAME.to_owned()),
+        user: Some(NOBODY_IDS.to_owned()),
         env: Some(Vec::new()),
         entrypoint: Some(words),
         cmd: Some(Vec::new()),
@@ -219,32 +236,34 @@ fn body(parts: &Parts<'_>, program: &str, owner: PathBuf) -> Result<ContainerCre
             sysctls: Some(HashMap::from([("net.ipv4.ip_forward".to_owned(), "0".to_owned())])),
             memory,
             memory_swap: memory,
-            pids_limit: is_set(Clause::ProcessCount).then_some(PROCESSES),
-            ..parts.hardening(&binds)?
+            pids_limit: is_set(Clause::ProcessCount).then_some(MAX_PROXY_PROCESSES),
+            ..inputs.hardening(&binds)?
         }),
-        ..parts.base()
+        ..inputs.base()
     })
 }
 
 /// Program of the host, to be run in a container whose image is of another system.
-struct Program {
-    binds: Vec<Bind>,
+struct ContainerProgram {
+    binds: Vec<ContainerBind>,
     /// Command line that runs the program in the container.
     words: Vec<String>,
 }
 
-impl Program {
+impl ContainerProgram {
     /// Finds the files that the program needs. For the running program, these are the files that
     /// the kernel mapped: only the program itself if it is linked statically, and otherwise also
     /// its loader and libraries.
-    fn of(path: &Path) -> std::io::Result<Program> {
+    fn from_host_file(path: &Path) -> std::io::Result<ContainerProgram> {
         let path = fs_err::canonicalize(path)?;
         let libraries = match path == fs_err::canonicalize("/proc/self/exe")? {
             true => libraries(&fs_err::read_to_string("/proc/self/maps")?),
             false => Vec::new(),
         };
-        let mut program =
-            Program { binds: vec![Bind::ours(path, PROGRAM_INSIDE)], words: Vec::new() };
+        let mut program = ContainerProgram {
+            binds: vec![ContainerBind::own_file(path, PROGRAM_INSIDE)],
+            words: Vec::new(),
+        };
         for library in &libraries {
             let name = library.file_name().unwrap_or_default().to_string_lossy();
             let inside = format!("{OWN_INSIDE}/libraries/{name}");
@@ -252,7 +271,7 @@ impl Program {
                 let directory = format!("{OWN_INSIDE}/libraries");
                 program.words = vec![inside.clone(), "--library-path".to_owned(), directory];
             }
-            program.binds.push(Bind::ours(library, inside));
+            program.binds.push(ContainerBind::own_file(library, inside));
         }
         program.words.push(PROGRAM_INSIDE.to_owned());
         Ok(program)
@@ -276,10 +295,10 @@ fn libraries(maps: &str) -> Vec<PathBuf> {
 }
 
 /// Restricts the network of the sandbox's own container to the proxy.
-pub(super) fn confine(host_config: &mut HostConfig, flavour: Flavour, proxy: &RemoteProxy) {
+pub(super) fn confine(host_config: &mut HostConfig, kind: EngineKind, proxy: &RemoteProxy) {
     let address = proxy.address.ip().to_string();
-    host_config.extra_hosts = Some(vec![format!("{ALIAS}:{address}")]);
-    if flavour == Flavour::Docker {
+    host_config.extra_hosts = Some(vec![format!("{PROXY_HOST_NAME}:{address}")]);
+    if kind == EngineKind::Docker {
         // Docker's resolver knows the containers of the network and forwards all other names to
         // this address, where nobody answers.
         host_config.dns = Some(vec![address]);

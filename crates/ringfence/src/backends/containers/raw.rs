@@ -13,14 +13,14 @@ use hyper_util::rt::TokioIo;
 use serde_json::json;
 use tokio::net::UnixStream;
 
-use super::client::Client;
+use super::client::EngineClient;
 use super::error::printable;
 
 /// Maximum size of an answer that is read, in bytes.
-const LONGEST_ANSWER: usize = 1 << 20;
+const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 /// Sends one request to an engine, and reads the whole answer.
-pub(super) async fn ask(
+pub(super) async fn send_request(
     socket: &Path,
     request: Builder,
     body: impl Into<Bytes>,
@@ -33,7 +33,8 @@ pub(super) async fn ask(
     let answer = async move {
         let (head, body) =
             sender.send_request(request).await.map_err(io::Error::other)?.into_parts();
-        let body = Limited::new(body, LONGEST_ANSWER).collect().await.map_err(io::Error::other)?;
+        let body =
+            Limited::new(body, MAX_ANSWER_BYTES).collect().await.map_err(io::Error::other)?;
         Ok(Response::from_parts(head, body.to_bytes()))
     };
     // An error of the connection also shows in the answer.
@@ -43,7 +44,7 @@ pub(super) async fn ask(
 
 /// Creates an internal network without a resolver at a Podman engine.
 pub(super) async fn create_network(
-    client: &Client,
+    client: &EngineClient,
     name: &str,
     labels: &HashMap<String, String>,
 ) -> io::Result<()> {
@@ -57,7 +58,7 @@ pub(super) async fn create_network(
     });
     let request = Request::post("/v4.0.0/libpod/networks/create")
         .header(header::CONTENT_TYPE, "application/json");
-    let answer = ask(&client.socket, request, network.to_string()).await?;
+    let answer = send_request(&client.socket, request, network.to_string()).await?;
     match answer.status().is_success() {
         true => Ok(()),
         false => Err(io::Error::other(printable(&String::from_utf8_lossy(answer.body())))),

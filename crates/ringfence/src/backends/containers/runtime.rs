@@ -2,7 +2,7 @@
 
 use bollard::models::SystemVersion;
 
-use crate::backends::version::Version;
+use crate::backends::version::VersionNumber;
 
 /// Returns warnings about the runtime of an engine.
 pub(crate) fn warnings(version: &SystemVersion) -> Vec<String> {
@@ -20,11 +20,11 @@ pub(crate) fn warnings(version: &SystemVersion) -> Vec<String> {
 
 /// Returns a warning if a version of runc is known to allow escapes.
 fn escapable(version: &str) -> Option<String> {
-    let number = Version::parse(version)?;
-    let candidate = Version { candidate: 3, ..Version::new(1, 4, 0) };
+    let number = VersionNumber::parse(version)?;
+    let candidate = VersionNumber { candidate: 3, ..VersionNumber::new(1, 4, 0) };
     let is_fixed = match (number.major, number.minor) {
-        (1, 2) => number >= Version::new(1, 2, 8),
-        (1, 3) => number >= Version::new(1, 3, 3),
+        (1, 2) => number >= VersionNumber::new(1, 2, 8),
+        (1, 3) => number >= VersionNumber::new(1, 3, 3),
         _ => number >= candidate,
     };
     (!is_fixed).then(|| {

@@ -7,105 +7,117 @@ use std::time::Duration;
 use bollard::query_parameters::{ListContainersOptionsBuilder, ListNetworksOptionsBuilder};
 use tokio::time::sleep;
 
-use super::client::{self, Client, Flavour};
+use super::client::{self, EngineClient, EngineKind};
 use super::proxy_network::ProxyNetwork;
-use super::removal::{Registration, is_ours, make_way, remove};
-use super::{LABEL, container_name, mapped};
+use super::removal::{Registration, is_ours, remove, remove_leftover};
+use super::{LABEL_PREFIX, container_name, mapped};
 use crate::Host;
 use crate::sandbox::directory::{Name, SandboxDirs};
 
 /// Maximum number of passes over an engine's objects.
-const MOST_PASSES: usize = 10;
+const MAX_PASSES: usize = 10;
 /// Maximum number of passes after failed requests.
-const MOST_RETRIES: usize = 3;
+const MAX_RETRIES: usize = 3;
 /// Pause between two passes.
-const PAUSE: Duration = Duration::from_millis(100);
+const PASS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Removes the containers of the unused sandbox directories in `rooms`, and no others.
-pub(super) async fn sweep(flavour: Flavour, host: &Host, rooms: &Path) {
+/// Removes the containers of the unused sandbox directories in `base_directory`, and no others.
+pub(super) async fn sweep(kind: EngineKind, host: &Host, base_directory: &Path) {
     if host.user_id == 0 {
         mapped::sweep();
     }
-    let Ok(kept) = SandboxDirs::of(host) else { return };
-    let usual = client::connect(host, flavour).await.ok();
+    let Ok(sandbox_dirs) = SandboxDirs::for_host(host) else { return };
+    let usual = client::connect(host, kind).await.ok();
     let mut visited: BTreeSet<PathBuf> = BTreeSet::new();
     if let Some(client) = usual {
         visited.insert(client.socket.clone());
-        sweep_engine(&client, rooms, &kept).await;
+        sweep_engine(&client, base_directory, &sandbox_dirs).await;
     }
     // Containers may have been created while a variable named another engine.
-    for socket in registered(rooms, &kept) {
+    for socket in registered_sockets(base_directory, &sandbox_dirs) {
         if visited.insert(socket.clone())
-            && let Ok(client) = client::connect_to(flavour, &socket).await
+            && let Ok(client) = client::connect_to(kind, &socket).await
         {
-            sweep_engine(&client, rooms, &kept).await;
+            sweep_engine(&client, base_directory, &sandbox_dirs).await;
         }
     }
 }
 
 /// Removes what an unused sandbox directory has registered, at whichever engine that is.
-pub(super) async fn sweep_room(room: &Path) {
-    let Some(Registration { socket, container, beside }) = Registration::read(room) else { return };
-    for flavour in [Flavour::Podman, Flavour::Docker] {
-        if let Ok(client) = client::connect_to(flavour, &socket).await {
+pub(super) async fn sweep_sandbox_dir(sandbox_dir: &Path) {
+    let Some(Registration { socket, container, proxy_network }) = Registration::read(sandbox_dir)
+    else {
+        return;
+    };
+    for kind in [EngineKind::Podman, EngineKind::Docker] {
+        if let Ok(client) = client::connect_to(kind, &socket).await {
             tracing::info!(container, "removing a container that a crash left");
-            let rooms = room.parent().unwrap_or(room);
+            let base_directory = sandbox_dir.parent().unwrap_or(sandbox_dir);
             // Ignore errors: a later sweep tries again, and containers of others are left alone.
-            let _ = make_way(&client, rooms, &container).await;
-            if let Some(beside) = &beside {
-                let _ = beside.make_way(&client, rooms).await; // as above
+            let _ = remove_leftover(&client, base_directory, &container).await;
+            if let Some(proxy_network) = &proxy_network {
+                let _ = proxy_network.remove_leftover(&client, base_directory).await; // as above
             }
         }
     }
 }
 
 /// Returns the sockets of the engines at which unused sandbox directories have containers.
-fn registered(rooms: &Path, kept: &SandboxDirs) -> Vec<PathBuf> {
-    let entries = fs_err::read_dir(rooms).into_iter().flatten().flatten().map(|entry| entry.path());
-    let name = |room: &PathBuf| Name::new(room.file_name()?.to_str()?).ok();
-    let left = entries.filter(|room| name(room).is_some_and(|name| !kept.is_kept(&name)));
-    left.filter_map(|room| Some(Registration::read(&room)?.socket)).collect()
+fn registered_sockets(base_directory: &Path, sandbox_dirs: &SandboxDirs) -> Vec<PathBuf> {
+    let entries =
+        fs_err::read_dir(base_directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    let name = |sandbox_dir: &PathBuf| Name::new(sandbox_dir.file_name()?.to_str()?).ok();
+    let left = entries
+        .filter(|sandbox_dir| name(sandbox_dir).is_some_and(|name| !sandbox_dirs.is_kept(&name)));
+    left.filter_map(|sandbox_dir| Some(Registration::read(&sandbox_dir)?.socket)).collect()
 }
 
-async fn sweep_engine(client: &Client, rooms: &Path, kept: &SandboxDirs) {
-    let label = format!("{LABEL}state={}", rooms.display());
+async fn sweep_engine(client: &EngineClient, base_directory: &Path, sandbox_dirs: &SandboxDirs) {
+    let label = format!("{LABEL_PREFIX}state={}", base_directory.display());
     let filters = HashMap::from([("label", vec![label.as_str()])]);
-    until_clean(|| sweep_containers(client, &filters, rooms, kept)).await;
-    until_clean(|| sweep_networks(client, &filters, rooms, kept)).await;
+    repeat_until_clean(|| sweep_containers(client, &filters, base_directory, sandbox_dirs)).await;
+    repeat_until_clean(|| sweep_networks(client, &filters, base_directory, sandbox_dirs)).await;
 }
 
-/// Repeats a pass until it finds nothing, at most `MOST_PASSES` times.
+/// Repeats a pass until it finds nothing, at most `MAX_PASSES` times.
 ///
 /// An engine may report a container as gone that is just ending, and may fail to list any container
 /// or network meanwhile. A pass is repeated only after it found something or failed, because a busy
 /// engine takes seconds for a list.
-async fn until_clean<E, Pass: Future<Output = Result<usize, E>>>(mut pass: impl FnMut() -> Pass) {
-    let mut retries = 0..MOST_RETRIES;
-    for _ in 0..MOST_PASSES {
+async fn repeat_until_clean<E, Pass: Future<Output = Result<usize, E>>>(
+    mut pass: impl FnMut() -> Pass,
+) {
+    let mut retries = 0..MAX_RETRIES;
+    for _ in 0..MAX_PASSES {
         match pass().await {
             Ok(0) => return,
             Err(_) if retries.next().is_none() => return,
-            _ => sleep(PAUSE).await,
+            _ => sleep(PASS_INTERVAL).await,
         }
     }
 }
 
 /// Removes containers of unused sandbox directories. Returns how many were found.
 async fn sweep_containers(
-    client: &Client,
+    client: &EngineClient,
     filters: &HashMap<&str, Vec<&str>>,
-    rooms: &Path,
-    kept: &SandboxDirs,
+    base_directory: &Path,
+    sandbox_dirs: &SandboxDirs,
 ) -> Result<usize, bollard::errors::Error> {
     let options = ListContainersOptionsBuilder::default().all(true).filters(filters).build();
     let mut found = 0;
     for container in client.api.list_containers(Some(options)).await? {
-        let Some(name) = left(&container.labels.unwrap_or_default(), rooms, kept) else { continue };
+        let Some(name) =
+            unused_sandbox(&container.labels.unwrap_or_default(), base_directory, sandbox_dirs)
+        else {
+            continue;
+        };
         // Also check the name: an image can have these labels, too, and the caller may have created
         // a container from it.
-        let own_names = [container_name(name.as_str()), ProxyNetwork::of(name.as_str()).proxy];
+        let expected_names =
+            [container_name(name.as_str()), ProxyNetwork::for_sandbox(name.as_str()).proxy];
         let is_own =
-            |given: &String| own_names.iter().any(|own| given.trim_start_matches('/') == own);
+            |given: &String| expected_names.iter().any(|own| given.trim_start_matches('/') == own);
         if let Some(id) = container.id.filter(|_| container.names.iter().flatten().any(is_own)) {
             tracing::info!(
                 container = id,
@@ -122,36 +134,44 @@ async fn sweep_containers(
 /// Removes networks of unused sandbox directories with their proxies. Returns how many were
 /// removed.
 async fn sweep_networks(
-    client: &Client,
+    client: &EngineClient,
     filters: &HashMap<&str, Vec<&str>>,
-    rooms: &Path,
-    kept: &SandboxDirs,
+    base_directory: &Path,
+    sandbox_dirs: &SandboxDirs,
 ) -> Result<usize, bollard::errors::Error> {
     let options = ListNetworksOptionsBuilder::default().filters(filters).build();
     let mut found = 0;
     for network in client.api.list_networks(Some(options)).await? {
-        let Some(name) = left(&network.labels.unwrap_or_default(), rooms, kept) else { continue };
-        let beside = ProxyNetwork::of(name.as_str());
-        if network.name.as_ref() == Some(&beside.network) {
+        let Some(name) =
+            unused_sandbox(&network.labels.unwrap_or_default(), base_directory, sandbox_dirs)
+        else {
+            continue;
+        };
+        let proxy_network = ProxyNetwork::for_sandbox(name.as_str());
+        if network.name.as_ref() == Some(&proxy_network.network) {
             tracing::info!(
-                network = beside.network,
+                network = proxy_network.network,
                 sandbox = %name,
                 "removing a network that a crash left"
             );
             // A network that cannot be removed is left to the next sweep.
-            found += usize::from(beside.remove(client).await.is_ok());
+            found += usize::from(proxy_network.remove(client).await.is_ok());
         }
     }
     Ok(found)
 }
 
 /// Returns the sandbox that an object with these labels was made for, if its directory is an unused
-/// one in `rooms`.
+/// one in `base_directory`.
 ///
 /// The labels are checked again here, so that ownership does not depend on the engine's filters.
-fn left(labels: &HashMap<String, String>, rooms: &Path, kept: &SandboxDirs) -> Option<Name> {
-    let name = Name::new(labels.get(&format!("{LABEL}name"))?).ok()?;
-    (is_ours(labels, rooms) && !kept.is_kept(&name)).then_some(name)
+fn unused_sandbox(
+    labels: &HashMap<String, String>,
+    base_directory: &Path,
+    sandbox_dirs: &SandboxDirs,
+) -> Option<Name> {
+    let name = Name::new(labels.get(&format!("{LABEL_PREFIX}name"))?).ok()?;
+    (is_ours(labels, base_directory) && !sandbox_dirs.is_kept(&name)).then_some(name)
 }
 
 #[cfg(test)]
@@ -169,11 +189,11 @@ mod tests {
             (&[CLEAN] as &[_], 1),
             (&[LEFT, LEFT, CLEAN], 3),
             (&[FAILED, LEFT, FAILED, CLEAN], 4),
-            (&[FAILED; 99], 1 + MOST_RETRIES),
-            (&[LEFT; 99], MOST_PASSES),
+            (&[FAILED; 99], 1 + MAX_RETRIES),
+            (&[LEFT; 99], MAX_PASSES),
         ] {
             let mut asked = 0;
-            until_clean(|| {
+            repeat_until_clean(|| {
                 asked += 1;
                 ready(answers[asked - 1])
             })

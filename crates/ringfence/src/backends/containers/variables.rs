@@ -25,6 +25,6 @@ pub(super) fn named_variables(
     let of_proxy = of_proxy.into_iter().map(|(name, value)| (name.to_owned(), value));
     // A variable that stands for a secret replaces the caller's variable of the same name, even if
     // that one is passed.
-    let of_secrets = context.sealed.iter().flat_map(LoadedCredentials::variables);
+    let of_secrets = context.credentials.iter().flat_map(LoadedCredentials::variables);
     of_proxy.chain(passed).chain(of_secrets).chain(environment.set.clone()).collect()
 }

@@ -17,16 +17,16 @@ use crate::backends::Freshness;
 use crate::backends::probe_cache::{ProbeCache, ProbeSubject};
 
 /// Timeout for a greeting. Without a greeting, the engine is asked for its version.
-const PATIENCE: Duration = Duration::from_secs(2);
+const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Response headers that identify an engine.
-const TELLING: [&str; 3] = ["server", "api-version", "libpod-api-version"];
+const IDENTIFYING_HEADERS: [&str; 3] = ["server", "api-version", "libpod-api-version"];
 
 /// Versions that engines reported to this process, by socket and process ID.
-static KNOWN: Mutex<BTreeMap<(PathBuf, i32), SystemVersion>> = Mutex::new(BTreeMap::new());
+static KNOWN_VERSIONS: Mutex<BTreeMap<(PathBuf, i32), SystemVersion>> = Mutex::new(BTreeMap::new());
 
-/// Engine whose version is wanted.
+/// Query for the version of an engine.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asked<'a> {
+pub(super) struct EngineVersionQuery<'a> {
     pub(super) socket: &'a Path,
     /// Process ID of the engine.
     pub(super) pid: i32,
@@ -35,19 +35,20 @@ pub(super) struct Asked<'a> {
     pub(super) freshness: Freshness,
 }
 
-impl Asked<'_> {
+impl EngineVersionQuery<'_> {
     /// Returns the version of the engine. Calls `ask` unless the version is known.
     pub(super) async fn version<E>(
         self,
         ask: impl Future<Output = Result<SystemVersion, E>>,
     ) -> Result<SystemVersion, E> {
         let key = (self.socket.to_path_buf(), self.pid);
-        let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let known =
+            KNOWN_VERSIONS.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         if let Some(known) = known {
             return Ok(known);
         }
-        let memory = self.memory().await;
-        let note = memory
+        let cache = self.cache().await;
+        let note = cache
             .as_ref()
             .and_then(ProbeCache::note)
             .filter(|_| self.freshness == Freshness::Remembered);
@@ -55,16 +56,16 @@ impl Asked<'_> {
             return Ok(remembered);
         }
         let version = ask.await?;
-        if let Some(memory) = memory {
-            memory.keep_note(&serde_json::to_string(&version).expect("it has only string keys"));
+        if let Some(cache) = cache {
+            cache.store_note(&serde_json::to_string(&version).expect("it has only string keys"));
         }
-        KNOWN.lock().unwrap_or_else(PoisonError::into_inner).insert(key, version.clone());
+        KNOWN_VERSIONS.lock().unwrap_or_else(PoisonError::into_inner).insert(key, version.clone());
         Ok(version)
     }
 
-    async fn memory(&self) -> Option<ProbeCache> {
-        let greeting = timeout(PATIENCE, greeting(self.socket)).await.ok()??;
-        Some(ProbeCache::of(
+    async fn cache(&self) -> Option<ProbeCache> {
+        let greeting = timeout(GREETING_TIMEOUT, greeting(self.socket)).await.ok()??;
+        Some(ProbeCache::for_subject(
             self.host?,
             ProbeSubject::Version { socket: self.socket, greeting: &greeting },
         ))
@@ -73,9 +74,10 @@ impl Asked<'_> {
 
 /// Returns the identifying headers that an engine sends with every answer.
 async fn greeting(socket: &Path) -> Option<String> {
-    let answer = raw::ask(socket, Request::get("/_ping"), "").await.ok()?;
-    let told = TELLING.iter().filter_map(|name| answer.headers().get(*name)?.to_str().ok());
-    Some(told.collect::<Vec<_>>().join(" ")).filter(|told| !told.is_empty())
+    let answer = raw::send_request(socket, Request::get("/_ping"), "").await.ok()?;
+    let headers =
+        IDENTIFYING_HEADERS.iter().filter_map(|name| answer.headers().get(*name)?.to_str().ok());
+    Some(headers.collect::<Vec<_>>().join(" ")).filter(|headers| !headers.is_empty())
 }
 
 #[cfg(test)]
@@ -102,15 +104,20 @@ mod tests {
 
     #[tokio::test]
     async fn an_engine_is_asked_once_until_it_greets_as_another() {
-        let place = tempfile::tempdir().unwrap();
-        let host = Host::new([("HOME".into(), place.path().into())].into(), place.path().into());
-        let socket = place.path().join("engine.sock");
+        let directory = tempfile::tempdir().unwrap();
+        let host =
+            Host::new([("HOME".into(), directory.path().into())].into(), directory.path().into());
+        let socket = directory.path().join("engine.sock");
         let (asked, process) = (Cell::new(0), Cell::new(0));
         let version = async |freshness| {
             // Use a new process ID each time, so that the cache of this process is not used.
             process.set(process.get() - 1);
-            let engine =
-                Asked { socket: &socket, pid: process.get(), host: Some(&host), freshness };
+            let engine = EngineVersionQuery {
+                socket: &socket,
+                pid: process.get(),
+                host: Some(&host),
+                freshness,
+            };
             let answer = async {
                 asked.set(asked.get() + 1);
                 Ok::<_, Infallible>(SystemVersion {

@@ -13,38 +13,38 @@ use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 
 /// Number of bytes that a pipe accepts at once when it is ready for writing, pipe(7).
-const ALWAYS_TAKEN: usize = rustix::pipe::PIPE_BUF;
+const PIPE_WRITE_BYTES: usize = rustix::pipe::PIPE_BUF;
 
 /// A stream of the caller.
-pub(super) enum Descriptor<'a> {
+pub(super) enum CallerDescriptor<'a> {
     /// A descriptor whose readiness the runtime watches.
     Watched(AsyncFd<BorrowedFd<'a>>),
     /// A regular file, which epoll_ctl(2) cannot watch because it is always ready.
     Ready(BorrowedFd<'a>),
 }
 
-impl<'a> Descriptor<'a> {
-    pub(super) fn to_read(fd: BorrowedFd<'a>) -> Descriptor<'a> {
-        Descriptor::of(fd, Interest::READABLE)
+impl<'a> CallerDescriptor<'a> {
+    pub(super) fn to_read(fd: BorrowedFd<'a>) -> CallerDescriptor<'a> {
+        CallerDescriptor::watch(fd, Interest::READABLE)
     }
 
-    pub(super) fn to_write(fd: BorrowedFd<'a>) -> Descriptor<'a> {
-        Descriptor::of(fd, Interest::WRITABLE)
+    pub(super) fn to_write(fd: BorrowedFd<'a>) -> CallerDescriptor<'a> {
+        CallerDescriptor::watch(fd, Interest::WRITABLE)
     }
 
-    fn of(fd: BorrowedFd<'a>, interest: Interest) -> Descriptor<'a> {
+    fn watch(fd: BorrowedFd<'a>, interest: Interest) -> CallerDescriptor<'a> {
         crate::run::readiness::watch(fd, interest)
-            .map_or(Descriptor::Ready(fd), Descriptor::Watched)
+            .map_or(CallerDescriptor::Ready(fd), CallerDescriptor::Watched)
     }
 
     /// Reads the bytes that are available; returns 0 at the end.
     pub(super) async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let done = match self {
-                Descriptor::Ready(fd) => rustix::io::read(fd, &mut *buffer),
-                Descriptor::Watched(watched) => {
+                CallerDescriptor::Ready(fd) => rustix::io::read(fd, &mut *buffer),
+                CallerDescriptor::Watched(watched) => {
                     let mut ready = watched.readable().await?;
-                    attempt(&mut ready, PollFlags::IN, |fd| rustix::io::read(fd, &mut *buffer))
+                    act_if_ready(&mut ready, PollFlags::IN, |fd| rustix::io::read(fd, &mut *buffer))
                 }
             };
             match done {
@@ -58,10 +58,10 @@ impl<'a> Descriptor<'a> {
     pub(super) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let done = match self {
-                Descriptor::Ready(fd) => rustix::io::write(fd, bytes),
-                Descriptor::Watched(watched) => {
+                CallerDescriptor::Ready(fd) => rustix::io::write(fd, bytes),
+                CallerDescriptor::Watched(watched) => {
                     let mut ready = watched.writable().await?;
-                    attempt(&mut ready, PollFlags::OUT, |fd| write_now(fd, bytes))
+                    act_if_ready(&mut ready, PollFlags::OUT, |fd| write_now(fd, bytes))
                 }
             };
             match done {
@@ -77,19 +77,20 @@ impl<'a> Descriptor<'a> {
 
 /// Writes as many bytes as a ready descriptor accepts at once.
 fn write_now(fd: BorrowedFd<'_>, bytes: &[u8]) -> rustix::io::Result<usize> {
-    const HERE: u64 = u64::MAX; // the file's own position, readv(2)
-    match rustix::io::pwritev2(fd, &[IoSlice::new(bytes)], HERE, ReadWriteFlags::NOWAIT) {
+    const CURRENT_POSITION: u64 = u64::MAX; // the file's own position, readv(2)
+    match rustix::io::pwritev2(fd, &[IoSlice::new(bytes)], CURRENT_POSITION, ReadWriteFlags::NOWAIT)
+    {
         // Terminals, and pipes before Linux 6.4, do not support `RWF_NOWAIT`. Write no more than a
         // ready pipe accepts without blocking.
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
-            rustix::io::write(fd, &bytes[..bytes.len().min(ALWAYS_TAKEN)])
+            rustix::io::write(fd, &bytes[..bytes.len().min(PIPE_WRITE_BYTES)])
         }
         done => done,
     }
 }
 
 /// Calls `act` if the descriptor is still ready, and returns `EAGAIN` otherwise.
-fn attempt<'a>(
+fn act_if_ready<'a>(
     ready: &mut AsyncFdReadyGuard<'_, BorrowedFd<'a>>,
     what: PollFlags,
     act: impl FnOnce(BorrowedFd<'a>) -> rustix::io::Result<usize>,
@@ -114,17 +115,17 @@ mod tests {
 
     use super::*;
 
-    const DEADLINE: Duration = Duration::from_secs(20);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
     #[tokio::test]
     async fn a_full_pipe_is_waited_for_and_its_flags_stay() {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         let bytes: Vec<u8> = (0..1_000_000).map(|index| index as u8).collect();
         let write = async {
-            Descriptor::to_write(writer.as_fd()).write_all(&bytes).await.unwrap();
+            CallerDescriptor::to_write(writer.as_fd()).write_all(&bytes).await.unwrap();
         };
         let read = async {
-            let reader = Descriptor::to_read(reader.as_fd());
+            let reader = CallerDescriptor::to_read(reader.as_fd());
             let (mut all, mut buffer) = (Vec::new(), vec![0; 8192]);
             while all.len() < bytes.len() {
                 let length = reader.read(&mut buffer).await.unwrap();
@@ -133,12 +134,14 @@ mod tests {
             all
         };
         // Both sides run on one thread, so a call that blocks would stop the other side, too.
-        let ((), all) = timeout(DEADLINE, async { tokio::join!(write, read) }).await.unwrap();
+        let ((), all) = timeout(TEST_TIMEOUT, async { tokio::join!(write, read) }).await.unwrap();
         assert!(all == bytes);
         assert!(!fcntl_getfl(&writer).unwrap().contains(OFlags::NONBLOCK));
         drop(writer);
         let length =
-            timeout(DEADLINE, Descriptor::to_read(reader.as_fd()).read(&mut [0])).await.unwrap();
+            timeout(TEST_TIMEOUT, CallerDescriptor::to_read(reader.as_fd()).read(&mut [0]))
+                .await
+                .unwrap();
         assert_eq!(length.unwrap(), 0);
     }
 
@@ -147,18 +150,20 @@ mod tests {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         drop(reader);
         let written =
-            timeout(DEADLINE, Descriptor::to_write(writer.as_fd()).write_all(b"x")).await.unwrap();
+            timeout(TEST_TIMEOUT, CallerDescriptor::to_write(writer.as_fd()).write_all(b"x"))
+                .await
+                .unwrap();
         assert_eq!(written.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 
     #[tokio::test]
     async fn a_file_is_always_ready() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("file");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
         let file = fs_err::File::create(&path).unwrap();
-        let descriptor = Descriptor::to_write(file.as_fd());
-        assert!(matches!(descriptor, Descriptor::Ready(_)));
-        timeout(DEADLINE, descriptor.write_all(&[7; 100_000])).await.unwrap().unwrap();
+        let descriptor = CallerDescriptor::to_write(file.as_fd());
+        assert!(matches!(descriptor, CallerDescriptor::Ready(_)));
+        timeout(TEST_TIMEOUT, descriptor.write_all(&[7; 100_000])).await.unwrap().unwrap();
         assert_eq!(fs_err::read(&path).unwrap(), [7; 100_000]);
     }
 }

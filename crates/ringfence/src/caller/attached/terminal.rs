@@ -9,35 +9,35 @@ use rustix::process::Signal;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
 /// Size that is assumed for a terminal that does not know its own.
-const USUAL: PtySize = PtySize { cols: 80, rows: 24 };
+const DEFAULT_SIZE: PtySize = PtySize { cols: 80, rows: 24 };
 
 /// Returns the size of a terminal, or `None` if `stream` is not a terminal.
 pub(super) fn size(stream: BorrowedFd<'_>) -> Option<PtySize> {
     let size = tcgetwinsize(stream).ok()?;
     let size = PtySize { cols: size.ws_col.into(), rows: size.ws_row.into() };
-    Some(if size.cols == 0 || size.rows == 0 { USUAL } else { size })
+    Some(if size.cols == 0 || size.rows == 0 { DEFAULT_SIZE } else { size })
 }
 
 /// A terminal that is in raw mode until this value is dropped.
-pub(super) struct Raw<'a> {
+pub(super) struct RawMode<'a> {
     terminal: BorrowedFd<'a>,
     before: Termios,
     raw: Termios,
 }
 
-impl<'a> Raw<'a> {
-    pub(super) fn enter(terminal: BorrowedFd<'a>) -> io::Result<Raw<'a>> {
+impl<'a> RawMode<'a> {
+    pub(super) fn enter(terminal: BorrowedFd<'a>) -> io::Result<RawMode<'a>> {
         let before = tcgetattr(terminal)?;
         let mut raw = before.clone();
         raw.make_raw();
         // If this process is in the background, the kernel stops it here until it is in the
         // foreground, which is the intended behaviour.
         tcsetattr(terminal, OptionalActions::Now, &raw)?;
-        Ok(Raw { terminal, before, raw })
+        Ok(RawMode { terminal, before, raw })
     }
 
     /// Sets raw mode again.
-    pub(super) fn again(&self) {
+    pub(super) fn enter_again(&self) {
         self.set(&self.raw);
     }
 
@@ -51,7 +51,7 @@ impl<'a> Raw<'a> {
     }
 }
 
-impl Drop for Raw<'_> {
+impl Drop for RawMode<'_> {
     fn drop(&mut self) {
         self.set(&self.before);
     }

@@ -18,7 +18,7 @@ use crate::view::Guarded;
 pub(crate) use relay::{StreamFailure, StreamRelays};
 
 /// Directory inside the sandbox in which the files of streams are shown.
-const DIRECTORY: &str = "/.streams";
+const STREAMS_DIRECTORY: &str = "/.streams";
 /// Magic number of the file system of unnamed pipes (statfs(2)).
 const PIPEFS_MAGIC: u64 = 0x5049_5045;
 
@@ -56,7 +56,7 @@ pub(crate) struct CallerStreams {
 impl CallerStreams {
     /// Examines the standard streams of this process. `may_write` returns whether the sandbox may
     /// write to a path of the host, under any name inside.
-    pub(crate) fn of_this_process(
+    pub(crate) fn for_this_process(
         may_write: &dyn Fn(&Path) -> bool,
         guarded: &Guarded,
     ) -> Result<CallerStreams, UnnamedTerminal> {
@@ -70,7 +70,7 @@ impl CallerStreams {
                     }
                 }
                 StreamHandover::Reopened(source) => {
-                    let path = Path::new(DIRECTORY).join(number.to_string());
+                    let path = Path::new(STREAMS_DIRECTORY).join(number.to_string());
                     streams.reopened.push((StreamFile { number: number as i32, path }, source));
                 }
                 relayed => streams.relayed.push((number, relayed)),

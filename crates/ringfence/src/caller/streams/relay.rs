@@ -13,9 +13,9 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 /// Maximum number of bytes that are copied at once, and so the most that a relay holds.
-const CHUNK: usize = 64 * 1024;
+const MAX_COPY_BYTES: usize = 64 * 1024;
 /// Number of bytes for which a pipe has room if poll(2) says that the pipe can be written.
-const PIPE_BUF: usize = 4096;
+const PIPE_WRITE_BYTES: usize = 4096;
 
 /// Failure to copy the bytes of a standard stream.
 #[derive(Debug)]
@@ -49,18 +49,19 @@ impl StreamRelays {
                 continue;
             }
             let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-            let (ours, theirs) = if is_output { (reader, writer) } else { (writer, reader) };
-            rustix::io::ioctl_fionbio(&ours, true)?;
+            let (own_end, command_end) =
+                if is_output { (reader, writer) } else { (writer, reader) };
+            rustix::io::ioctl_fionbio(&own_end, true)?;
             let gives_back = !is_output && seek(outside, SeekFrom::Current(0)).is_ok();
             let unread =
-                gives_back.then(|| open_again(theirs.as_fd(), OFlags::RDONLY)).transpose()?;
-            let outside_io = OutsideIo::of(outside, is_output);
-            let buffer = Vec::with_capacity(CHUNK);
+                gives_back.then(|| open_again(command_end.as_fd(), OFlags::RDONLY)).transpose()?;
+            let outside_io = OutsideIo::for_file(outside, is_output);
+            let buffer = Vec::with_capacity(MAX_COPY_BYTES);
             relays.push(StreamRelay {
                 number,
                 outside,
                 outside_io,
-                pipe: Some(ours),
+                pipe: Some(own_end),
                 is_output,
                 input_of_description: relays.iter().position(is_twin),
                 unread,
@@ -69,7 +70,7 @@ impl StreamRelays {
                 written: 0,
                 left_to_drain: None,
             });
-            ends[number] = Some(theirs);
+            ends[number] = Some(command_end);
         }
         Ok((ends, StreamRelays { relays, failure: None }))
     }
@@ -161,7 +162,7 @@ enum OutsideIo {
 }
 
 impl OutsideIo {
-    fn of(outside: BorrowedFd<'_>, is_output: bool) -> OutsideIo {
+    fn for_file(outside: BorrowedFd<'_>, is_output: bool) -> OutsideIo {
         let kind =
             fstat(outside).map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode));
         let is_unblocked = fcntl_getfl(outside).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
@@ -229,7 +230,7 @@ impl StreamRelay {
         loop {
             if self.pending().is_empty() {
                 let Some(pipe) = &self.pipe else { return Ok(()) };
-                let most = self.left_to_drain.unwrap_or(CHUNK).min(CHUNK);
+                let most = self.left_to_drain.unwrap_or(MAX_COPY_BYTES).min(MAX_COPY_BYTES);
                 self.written = 0;
                 match read_into(&mut self.buffer, pipe.as_fd(), most)? {
                     Some(0) => {
@@ -242,8 +243,11 @@ impl StreamRelay {
                     None => return Ok(()),
                 }
             }
-            let promised =
-                if let OutsideIo::AfterPoll = self.outside_io { PIPE_BUF } else { usize::MAX };
+            let promised = if let OutsideIo::AfterPoll = self.outside_io {
+                PIPE_WRITE_BYTES
+            } else {
+                usize::MAX
+            };
             let length = self.pending().len().min(promised);
             match rustix::io::write(self.outside(), &self.pending()[..length]) {
                 Ok(0) => return Err(Errno::IO),
@@ -272,7 +276,7 @@ impl StreamRelay {
                 self.outside
             };
             self.written = 0;
-            match read_into(&mut self.buffer, source, CHUNK)? {
+            match read_into(&mut self.buffer, source, MAX_COPY_BYTES)? {
                 Some(0) => {
                     self.pipe = None; // the command gets end of file
                     return Ok(());
@@ -304,7 +308,7 @@ impl StreamRelay {
         let in_pipe = rustix::io::ioctl_fionread(unread).map_or(0, |length| length as usize);
         let mut left = in_pipe.min(self.given);
         while let Ok(Some(taken @ 1..)) =
-            read_into(&mut self.buffer, unread.as_fd(), left.min(CHUNK))
+            read_into(&mut self.buffer, unread.as_fd(), left.min(MAX_COPY_BYTES))
         {
             left -= taken;
             length += taken;

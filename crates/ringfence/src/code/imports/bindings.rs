@@ -71,14 +71,14 @@ impl<'a> NameBindings<'a> {
     }
 
     /// Returns the meaning of an expression.
-    pub(super) fn meaning(&self, expr: &Expr) -> Option<KnownObject> {
+    pub(super) fn resolve(&self, expr: &Expr) -> Option<KnownObject> {
         self.followed(expr, MAX_CHAIN_LENGTH)
     }
 
     fn followed(&self, expr: &Expr, left: usize) -> Option<KnownObject> {
         let left = left.checked_sub(1)?;
         match expr {
-            Expr::Name(name) => self.word(name.id.as_str()),
+            Expr::Name(name) => self.lookup_name(name.id.as_str()),
             Expr::Named(named) => self.followed(&named.value, left),
             Expr::Attribute(attribute) => {
                 self.followed(&attribute.value, left)?.member(attribute.attr.as_str())
@@ -96,12 +96,12 @@ impl<'a> NameBindings<'a> {
         }
     }
 
-    fn word(&self, name: &str) -> Option<KnownObject> {
+    fn lookup_name(&self, name: &str) -> Option<KnownObject> {
         if let Some(known) = self.own.get(name) {
             return Some(*known);
         }
         match self.outer {
-            Some(outer) => outer.word(name),
+            Some(outer) => outer.lookup_name(name),
             None if name == "__builtins__" => Some(KnownObject::Builtins),
             None => KnownObject::built_in(name),
         }
@@ -149,12 +149,12 @@ impl<'a> Visitor<'a> for NameBindings<'_> {
             Stmt::Import(import) => self.import(import),
             Stmt::ImportFrom(import) => self.import_from(import),
             Stmt::Assign(assign) => {
-                let known = self.meaning(&assign.value);
+                let known = self.resolve(&assign.value);
                 let names = assign.targets.iter().filter_map(|target| target.as_name_expr());
                 names.for_each(|name| self.bind(name.id.as_str(), known));
             }
             Stmt::AnnAssign(assign) => {
-                let known = assign.value.as_ref().and_then(|value| self.meaning(value));
+                let known = assign.value.as_ref().and_then(|value| self.resolve(value));
                 if let Some(name) = assign.target.as_name_expr() {
                     self.bind(name.id.as_str(), known);
                 }
@@ -168,7 +168,7 @@ impl<'a> Visitor<'a> for NameBindings<'_> {
         if let Expr::Named(named) = expr
             && let Some(name) = named.target.as_name_expr()
         {
-            let known = self.meaning(&named.value);
+            let known = self.resolve(&named.value);
             self.bind(name.id.as_str(), known);
         }
         walk_expr(self, expr);

@@ -154,7 +154,7 @@ impl CallVisitor<'_> {
     }
 
     fn call(&mut self, call: &ExprCall) {
-        let Some(known) = self.words.meaning(&call.func) else { return };
+        let Some(known) = self.words.resolve(&call.func) else { return };
         let (keyword, how) = match known {
             KnownObject::ImportModule => ("name", ImportedBy::ImportModule),
             KnownObject::BuiltInImport => ("name", ImportedBy::BuiltIn),

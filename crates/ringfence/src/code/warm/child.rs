@@ -17,7 +17,7 @@ use crate::code::CodeError;
 use crate::code::script::{LintResult, Script};
 use crate::code::stage::CodeStage;
 use crate::engine::Core;
-use crate::host_paths::granted::Locations;
+use crate::host_paths::granted::MountTable;
 use crate::host_paths::untrusted;
 use crate::host_paths::workspace::ResolvedWorkspace;
 use crate::run::RunningTree;
@@ -80,7 +80,7 @@ pub(super) struct GuardedState {
 impl GuardedState {
     /// Returns true if the same paths of the workspace would be guarded now.
     pub(super) fn is_unchanged(&self, core: &Core) -> bool {
-        let guarded = core.guarded(&self.policy, &self.workspace, &Locations::read());
+        let guarded = core.guarded(&self.policy, &self.workspace, &MountTable::read());
         guarded.is_ok_and(|guarded| guarded.is_same(&self.guarded))
     }
 }
@@ -140,7 +140,7 @@ impl WarmInterpreter {
             not_imported: Vec::new(),
             stage,
         };
-        child.greet(recipe, line)?;
+        child.send_modules(recipe, line)?;
         // Empty the file now, through a descriptor of its own: ext4 writes a file that was
         // truncated to the disk when it is closed.
         fs_err::write(&child.stage.file, "").map_err(|source| CodeError::Stage { source })?;
@@ -155,7 +155,7 @@ impl WarmInterpreter {
 
     /// Returns the state of the workspace at the start, if the policy names a workspace, which
     /// others can change, too.
-    pub(super) fn scene(&self, recipe: &InterpreterRecipe) -> Option<GuardedState> {
+    pub(super) fn guarded_state(&self, recipe: &InterpreterRecipe) -> Option<GuardedState> {
         let context = &self.underway.context;
         let (workspace, guarded) = (context.workspace.clone(), context.guarded.clone());
         let is_shared = recipe.policy.filesystem.workspace.is_some();
@@ -169,15 +169,19 @@ impl WarmInterpreter {
 
     /// Sends the list of modules to import, and waits for the message that the interpreter is
     /// ready.
-    fn greet(&mut self, recipe: &InterpreterRecipe, line: &OwnedFd) -> Result<(), CodeError> {
+    fn send_modules(
+        &mut self,
+        recipe: &InterpreterRecipe,
+        line: &OwnedFd,
+    ) -> Result<(), CodeError> {
         let lost = |why: &str| CodeError::NotWaiting { why: why.to_owned() };
         let sent =
             rustix::net::send(&*self.channel, recipe.preload.as_bytes(), SendFlags::NOSIGNAL);
         if sent.is_ok() {
             match self.poll(line, Some(Instant::now() + IMPORT_TIMEOUT)) {
-                None => return Err(lost("it does not come to an end with its imports")),
+                None => return Err(lost("its imports did not end in time")),
                 Some(InterpreterEvent::Called | InterpreterEvent::Dismissed) => {
-                    return Err(lost("it is not wanted any more"));
+                    return Err(lost("it is no longer needed"));
                 }
                 Some(InterpreterEvent::Ended) => {}
             }
@@ -266,12 +270,12 @@ impl WarmInterpreter {
         let result = self.underway.watch(&self.command, watch, None);
         let was_killed =
             result.as_ref().map_or(true, |result| result.signal.is_some() && !result.timed_out);
-        (!was_killed || was_told.get().unwrap_or_else(|| self.has_heard())).then_some(result)
+        (!was_killed || was_told.get().unwrap_or_else(|| self.has_read_code())).then_some(result)
     }
 
     /// Returns true if an interpreter that has ended had read the message about the code. A socket
     /// that is closed with unread data resets its peer (unix(7)).
-    fn has_heard(&self) -> bool {
+    fn has_read_code(&self) -> bool {
         // The first process holds the other end, too, and ends now. The call fails if that process
         // is gone already.
         let _ = rustix::net::shutdown(&self.underway.started.control, Shutdown::Both);

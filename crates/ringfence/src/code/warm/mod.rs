@@ -22,7 +22,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::script::{LintResult, Script};
 use super::stage::ResultBuilder;
-use super::{CodeError, time, with_time};
+use super::{CodeError, time_limit, with_time};
 use crate::engine::Core;
 use crate::{Engine, RunError, chain};
 pub(super) use child::INTERPRETER_SCRIPT;
@@ -102,13 +102,14 @@ impl Interpreters {
             && let Some(waiting) = self.pool.take_current().await
         {
             let begun = Instant::now();
-            let time = time(timeout, recipe.policy.limits.time.map(|time| time.duration()));
+            let time = time_limit(timeout, recipe.policy.limits.time.map(|time| time.duration()));
             if let Some(outcome) = waiting.run(code, time).await {
                 let policy_sha256 = match timeout {
                     None => self.pool.policy_sha256.clone(),
                     Some(_) => with_time(&recipe.policy, timeout).sha256(),
                 };
-                let mut result = ResultBuilder::new(script, lint, policy_sha256).tell(outcome)?;
+                let mut result =
+                    ResultBuilder::new(script, lint, policy_sha256).complete(outcome)?;
                 result.meta.warm = true;
                 return Ok(result);
             }
@@ -167,7 +168,7 @@ struct InterpreterPool {
 #[derive(Debug, Default)]
 struct PoolState {
     seats: Vec<PoolEntry>,
-    /// Number of the next seat.
+    /// Number of the next entry.
     next: u64,
     not_imported: Vec<String>,
     trouble: Option<String>,
@@ -287,14 +288,14 @@ impl InterpreterPool {
         }
     }
 
-    /// Records that an interpreter waits, if its seat still exists.
-    fn seat(
+    /// Records that an interpreter waits, if its entry still exists.
+    fn add_waiting(
         self: &Arc<InterpreterPool>,
         number: u64,
         child: &WarmInterpreter,
         calls: mpsc::SyncSender<RunRequest>,
     ) {
-        let scene = child.scene(&self.recipe).map(Arc::new);
+        let scene = child.guarded_state(&self.recipe).map(Arc::new);
         let waiting =
             WaitingInterpreter { calls, channel: child.channel(), file: child.file(), scene };
         let mut state = self.state();
@@ -313,8 +314,8 @@ impl InterpreterPool {
         self.refill();
     }
 
-    /// Removes the seat of an interpreter that has ended.
-    fn leave(&self, number: u64, trouble: Option<String>) {
+    /// Removes the entry of an interpreter that has ended.
+    fn remove_entry(&self, number: u64, trouble: Option<String>) {
         let mut state = self.state();
         state.seats.retain(|seat| seat.number != number);
         if let Some(trouble) = &trouble {
@@ -340,14 +341,14 @@ fn keep(
             // Do not try again before there is code to run, because the same error would occur
             // again.
             if let Some(pool) = pool.upgrade() {
-                pool.leave(number, Some(chain(&error)));
+                pool.remove_entry(number, Some(chain(&error)));
             }
             return;
         }
     };
     let (sender, calls) = mpsc::sync_channel(1);
     let Some(owner) = pool.upgrade() else { return };
-    owner.seat(number, &child, sender);
+    owner.add_waiting(number, &child, sender);
     drop(owner);
     let called = match child.wait(line) {
         InterpreterEvent::Called => calls.try_recv().ok(),
@@ -364,7 +365,7 @@ fn keep(
             std::thread::yield_now(); // let the thread that waits for the result go first
         }
     } else if let Some(pool) = pool.upgrade() {
-        pool.leave(number, None);
+        pool.remove_entry(number, None);
     }
     drop(child);
     if let Some(pool) = pool.upgrade() {

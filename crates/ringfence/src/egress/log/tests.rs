@@ -45,8 +45,8 @@ fn size_of(directory: &Path) -> u64 {
 
 #[test]
 fn a_flood_leaves_the_first_and_the_last_events_of_a_sandbox_and_the_number_of_all() {
-    let room = tempfile::tempdir().unwrap();
-    let mut log = OwnLog::new(room.path());
+    let sandbox_dir = tempfile::tempdir().unwrap();
+    let mut log = OwnLog::new(sandbox_dir.path());
     log.write(denied("first.test:443"));
     for number in 0..30_000 {
         log.write(denied(&format!("{number}.flood.test:443")));
@@ -58,17 +58,17 @@ fn a_flood_leaves_the_first_and_the_last_events_of_a_sandbox_and_the_number_of_a
     assert!(recorded.omitted > 0);
     assert_eq!(recorded.omitted + recorded.entries.len() as u64, 30_002);
     assert_eq!(last_number(&log.path), 30_002);
-    assert!(size_of(room.path()) <= 3 * MAX_SANDBOX_PART_BYTES);
+    assert!(size_of(sandbox_dir.path()) <= 3 * MAX_SANDBOX_PART_BYTES);
     // Another process continues with the next number.
-    let mut log = OwnLog::new(room.path());
+    let mut log = OwnLog::new(sandbox_dir.path());
     log.write(denied("later.test:443"));
     assert_eq!(last_number(&log.path), 30_003);
 }
 
 #[test]
 fn a_result_tells_of_the_denials_since_its_command_began_whatever_became_of_the_log() {
-    let room = tempfile::tempdir().unwrap();
-    let mut log = OwnLog::new(room.path());
+    let sandbox_dir = tempfile::tempdir().unwrap();
+    let mut log = OwnLog::new(sandbox_dir.path());
     let path = log.path.clone();
     let since = |start: u64| -> Vec<String> {
         denials_since(&path, start, "own").into_iter().map(|denial| denial.what).collect()
@@ -89,20 +89,20 @@ fn a_result_tells_of_the_denials_since_its_command_began_whatever_became_of_the_
     for number in 0..30_000 {
         log.write(denied(&format!("{number}.again.test:443")));
     }
-    let told = since(start);
-    assert_eq!(told.len(), MAX_LISTED_DENIALS + 1);
-    let more: u64 = told[MAX_LISTED_DENIALS].split(' ').next().unwrap().parse().unwrap();
+    let reported = since(start);
+    assert_eq!(reported.len(), MAX_LISTED_DENIALS + 1);
+    let more: u64 = reported[MAX_LISTED_DENIALS].split(' ').next().unwrap().parse().unwrap();
     assert_eq!(more + MAX_LISTED_DENIALS as u64, 30_001);
 }
 
 #[test]
 fn the_log_of_a_sandbox_that_ends_goes_to_its_user() {
-    let (room, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    hand_over(room.path(), state.path());
+    let (sandbox_dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    hand_over(sandbox_dir.path(), state.path());
     assert!(!state.path().join(CURRENT_FILE).exists(), "nothing was denied");
-    let mut log = OwnLog::new(room.path());
+    let mut log = OwnLog::new(sandbox_dir.path());
     log.write(denied("first.test:443"));
-    hand_over(room.path(), state.path());
+    hand_over(sandbox_dir.path(), state.path());
     assert_eq!(
         targets(&read_part(&state.path().join(CURRENT_FILE)).unwrap().entries),
         ["first.test:443"]
@@ -113,7 +113,7 @@ fn the_log_of_a_sandbox_that_ends_goes_to_its_user() {
     }
     log.write(denied("last.test:443"));
     let state = tempfile::tempdir().unwrap();
-    hand_over(room.path(), state.path());
+    hand_over(sandbox_dir.path(), state.path());
     let recorded = read_part(&state.path().join(CURRENT_FILE)).unwrap();
     let found = targets(&recorded.entries);
     assert_eq!((found[0], found[found.len() - 1]), ("first.test:443", "last.test:443"));
@@ -187,8 +187,8 @@ fn a_run_goes_on_in_the_new_part_that_other_runs_have_begun() {
 
 #[test]
 fn text_of_a_client_makes_no_line_longer_than_the_limit() {
-    let room = tempfile::tempdir().unwrap();
-    let mut log = OwnLog::new(room.path());
+    let sandbox_dir = tempfile::tempdir().unwrap();
+    let mut log = OwnLog::new(sandbox_dir.path());
     let mut long = denied(&"\u{1}".repeat(60_000));
     let EgressEvent::Denied(denial) = &mut long.event else { unreachable!("it is a denial") };
     denial.reason = DenialReason::Malformed { fault: "x".repeat(60_000) };
@@ -196,6 +196,6 @@ fn text_of_a_client_makes_no_line_longer_than_the_limit() {
     log.write(denied("short.test:443"));
     let recorded = read_numbered(&log.path).unwrap();
     assert_eq!((recorded.entries.len(), recorded.omitted), (2, 0));
-    assert!(size_of(room.path()) < 2 * MAX_LINE_BYTES);
+    assert!(size_of(sandbox_dir.path()) < 2 * MAX_LINE_BYTES);
     assert_eq!(last_number(&log.path), 2);
 }

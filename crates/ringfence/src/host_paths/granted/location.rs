@@ -13,23 +13,23 @@ use rustix::io::Errno;
 use crate::view::is_resolved;
 
 /// Limit of links to follow; a kernel follows no more than this (path_resolution(7)).
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 
 /// Result of following a path that need not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Trail {
+pub(super) struct FollowedPath {
     /// Symbolic links on the way, each under a path without links.
     pub(super) links: Vec<PathBuf>,
     /// Path that the last link leads to. Components that do not exist are taken as plain names.
     pub(super) end: PathBuf,
 }
 
-impl Trail {
+impl FollowedPath {
     /// Follows an absolute path.
-    pub(super) fn of(path: &Path) -> Trail {
+    pub(super) fn follow(path: &Path) -> FollowedPath {
         // Fast path: in the usual case, one system call shows that there is no link to follow.
         if is_resolved(path) {
-            return Trail { links: Vec::new(), end: path.components().collect() };
+            return FollowedPath { links: Vec::new(), end: path.components().collect() };
         }
         let mut links = Vec::new();
         let mut end = PathBuf::from("/");
@@ -41,7 +41,7 @@ impl Trail {
             }
             let next = end.join(&name);
             match fs_err::read_link(&next) {
-                Ok(target) if links.len() < MOST_LINKS => {
+                Ok(target) if links.len() < MAX_LINKS => {
                     if target.is_absolute() {
                         end = PathBuf::from("/");
                     }
@@ -51,18 +51,18 @@ impl Trail {
                 _ => end = next,
             }
         }
-        Trail { links, end }
+        FollowedPath { links, end }
     }
 
     /// Follows an absolute path to a file or directory that exists. The error does not name the
     /// path.
-    pub(super) fn existing(path: &Path) -> io::Result<Trail> {
-        let trail = Trail::of(path);
-        if trail.links.len() >= MOST_LINKS {
+    pub(super) fn follow_existing(path: &Path) -> io::Result<FollowedPath> {
+        let followed = FollowedPath::follow(path);
+        if followed.links.len() >= MAX_LINKS {
             return Err(Errno::LOOP.into());
         }
-        std::fs::symlink_metadata(&trail.end)?;
-        Ok(trail)
+        std::fs::symlink_metadata(&followed.end)?;
+        Ok(followed)
     }
 }
 
@@ -80,7 +80,7 @@ fn names_in_reverse(path: &Path) -> Vec<OsString> {
 
 /// Location in a file system, independent of mount points.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Location {
+struct FileSystemLocation {
     /// Device number of the file system, as "major:minor".
     device: String,
     path: PathBuf,
@@ -88,16 +88,16 @@ struct Location {
 
 /// All names of a path: paths, and locations in file systems.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Names {
+pub(super) struct PathNames {
     paths: BTreeSet<PathBuf>,
-    locations: BTreeSet<Location>,
+    locations: BTreeSet<FileSystemLocation>,
 }
 
-impl Names {
+impl PathNames {
     /// Tells whether one of these names equals or lies in one of `other`.
-    pub(super) fn lie_in(&self, other: &Names) -> bool {
+    pub(super) fn lies_in(&self, other: &PathNames) -> bool {
         let lies = |path: &PathBuf| other.paths.iter().any(|above| path.starts_with(above));
-        let is_located = |own: &Location| {
+        let is_located = |own: &FileSystemLocation| {
             other
                 .locations
                 .iter()
@@ -109,7 +109,7 @@ impl Names {
 
 /// One line of the mount table (proc_pid_mountinfo(5)).
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Mount {
+struct MountEntry {
     id: u64,
     device: String,
     /// Directory of the file system that is mounted.
@@ -120,28 +120,28 @@ struct Mount {
 
 /// Mounts of this process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Locations(Vec<Mount>);
+pub(crate) struct MountTable(Vec<MountEntry>);
 
-impl Locations {
-    pub(crate) fn read() -> Locations {
+impl MountTable {
+    pub(crate) fn read() -> MountTable {
         // Use a large buffer to read the table at once, because the kernel makes the table anew for
         // each read.
         let mut table = Vec::with_capacity(1 << 16);
         let opened = fs_err::File::open("/proc/self/mountinfo");
         // Ignore errors: without the table, paths have no locations.
         let _ = opened.and_then(|mut file| file.read_to_end(&mut table));
-        Locations(table.split(|byte| *byte == b'\n').filter_map(Mount::parse).collect())
+        MountTable(table.split(|byte| *byte == b'\n').filter_map(MountEntry::parse).collect())
     }
 
     /// Returns all names of the given paths, and the locations of everything that is mounted below
     /// them.
-    pub(super) fn names<'p>(&self, paths: impl IntoIterator<Item = &'p Path>) -> Names {
-        let mut names = Names::default();
+    pub(super) fn names<'p>(&self, paths: impl IntoIterator<Item = &'p Path>) -> PathNames {
+        let mut names = PathNames::default();
         for path in paths {
             names.paths.insert(path.to_path_buf());
             names.locations.extend(self.locate(path));
             let below = self.0.iter().filter(|mount| is_below(&mount.point, path));
-            names.locations.extend(below.map(Mount::location));
+            names.locations.extend(below.map(MountEntry::location));
         }
         names
     }
@@ -167,8 +167,10 @@ impl Locations {
 
     /// Returns the other paths under which mounts show a file or directory, or a part of it.
     pub(crate) fn other_names(&self, path: &Path) -> Vec<PathBuf> {
-        let below = self.0.iter().filter(|mount| is_below(&mount.point, path)).map(Mount::location);
-        let locations: BTreeSet<Location> = self.locate(path).into_iter().chain(below).collect();
+        let below =
+            self.0.iter().filter(|mount| is_below(&mount.point, path)).map(MountEntry::location);
+        let locations: BTreeSet<FileSystemLocation> =
+            self.locate(path).into_iter().chain(below).collect();
         let mut names = BTreeSet::new();
         for (location, mount) in
             locations.iter().flat_map(|location| self.0.iter().map(move |mount| (location, mount)))
@@ -186,12 +188,12 @@ impl Locations {
     }
 
     /// Returns the location of a path in its file system. The path need not exist.
-    fn locate(&self, path: &Path) -> Option<Location> {
+    fn locate(&self, path: &Path) -> Option<FileSystemLocation> {
         let mount = path.ancestors().find_map(|above| {
             let stat = statx(CWD, above, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID).ok()?;
             // Kernels before 5.8 do not report the mount ID, and leave its bit out of the mask.
-            let is_told = stat.stx_mask & StatxFlags::MNT_ID.bits() != 0;
-            is_told.then(|| self.0.iter().find(|mount| mount.id == stat.stx_mnt_id)).flatten()
+            let is_reported = stat.stx_mask & StatxFlags::MNT_ID.bits() != 0;
+            is_reported.then(|| self.0.iter().find(|mount| mount.id == stat.stx_mnt_id)).flatten()
         });
         let deepest = || {
             let above = self.0.iter().filter(|mount| path.starts_with(&mount.point));
@@ -199,33 +201,33 @@ impl Locations {
         };
         let mount = mount.filter(|mount| path.starts_with(&mount.point)).or_else(deepest)?;
         let rest = path.strip_prefix(&mount.point).ok()?;
-        Some(Location {
+        Some(FileSystemLocation {
             device: mount.device.clone(),
             path: mount.root.join(rest).components().collect(),
         })
     }
 }
 
-impl Mount {
-    fn parse(line: &[u8]) -> Option<Mount> {
+impl MountEntry {
+    fn parse(line: &[u8]) -> Option<MountEntry> {
         let mut fields = line.split(|byte| *byte == b' ');
         let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
         let device = String::from_utf8(fields.nth(1)?.to_vec()).ok()?;
-        Some(Mount {
+        Some(MountEntry {
             id,
             device,
-            root: unescaped(fields.next()?),
-            point: unescaped(fields.next()?),
+            root: decode_mount_path(fields.next()?),
+            point: decode_mount_path(fields.next()?),
         })
     }
 
-    fn location(&self) -> Location {
-        Location { device: self.device.clone(), path: self.root.clone() }
+    fn location(&self) -> FileSystemLocation {
+        FileSystemLocation { device: self.device.clone(), path: self.root.clone() }
     }
 
     /// Returns the name that the mount gives to a location, or `None` if the mount does not show
     /// the location.
-    fn name_of(&self, location: &Location) -> Option<MountedName> {
+    fn name_of(&self, location: &FileSystemLocation) -> Option<MountedName> {
         if self.device != location.device {
             return None;
         }
@@ -263,7 +265,7 @@ fn is_below(path: &Path, above: &Path) -> bool {
 }
 
 /// Decodes a path of the mount table, in which white space and backslashes are octal.
-fn unescaped(text: &[u8]) -> PathBuf {
+fn decode_mount_path(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((&first, tail)) = rest.split_first() {
@@ -296,31 +298,37 @@ mod tests {
         symlink("../real", root.join("real/up")).unwrap();
         symlink(root.join("real/up"), root.join("link")).unwrap();
         symlink("missing/x", root.join("dangling")).unwrap();
-        let trail = |path: &str| Trail::of(&root.join(path));
+        let followed = |path: &str| FollowedPath::follow(&root.join(path));
         let links = |names: &[&str]| names.iter().map(|name| root.join(name)).collect::<Vec<_>>();
-        assert_eq!(trail("real/sub"), Trail { links: vec![], end: root.join("real/sub") });
-        assert_eq!(trail("real/new/x"), Trail { links: vec![], end: root.join("real/new/x") });
         assert_eq!(
-            trail("link/sub"),
-            Trail { links: links(&["link", "real/up"]), end: root.join("real/sub") }
+            followed("real/sub"),
+            FollowedPath { links: vec![], end: root.join("real/sub") }
         );
         assert_eq!(
-            trail("dangling/y"),
-            Trail { links: links(&["dangling"]), end: root.join("missing/x/y") }
+            followed("real/new/x"),
+            FollowedPath { links: vec![], end: root.join("real/new/x") }
+        );
+        assert_eq!(
+            followed("link/sub"),
+            FollowedPath { links: links(&["link", "real/up"]), end: root.join("real/sub") }
+        );
+        assert_eq!(
+            followed("dangling/y"),
+            FollowedPath { links: links(&["dangling"]), end: root.join("missing/x/y") }
         );
         symlink("loop", root.join("loop")).unwrap();
-        assert!(trail("loop/x").links.len() >= MOST_LINKS, "a loop comes to an end");
+        assert!(followed("loop/x").links.len() >= MAX_LINKS, "a loop comes to an end");
     }
 
     #[test]
     fn a_bind_mount_is_where_its_directory_is() {
-        let mount = |id: u64, device: &str, root: &str, point: &str| Mount {
+        let mount = |id: u64, device: &str, root: &str, point: &str| MountEntry {
             id,
             device: device.to_owned(),
             root: root.into(),
             point: point.into(),
         };
-        let table = Locations(vec![
+        let table = MountTable(vec![
             mount(u64::MAX, "8:1", "/", "/"),
             mount(u64::MAX - 1, "8:1", "/nowhere/ada/.config", "/nowhere/mnt/bind"),
             mount(u64::MAX - 2, "8:2", "/", "/nowhere/volume"),
@@ -330,17 +338,17 @@ mod tests {
         for holder in
             ["/nowhere/mnt/bind", "/nowhere/mnt", "/nowhere", "/nowhere/mnt/bind/ringfence"]
         {
-            assert!(config.lie_in(&names(holder)), "{holder}");
+            assert!(config.lies_in(&names(holder)), "{holder}");
         }
-        assert!(names("/nowhere/mnt/bind/ringfence/x").lie_in(&config));
+        assert!(names("/nowhere/mnt/bind/ringfence/x").lies_in(&config));
         for other in ["/nowhere/mnt/bind/other", "/nowhere/volume", "/nowhere/ada/.configuration"] {
-            assert!(!config.lie_in(&names(other)) && !names(other).lie_in(&config), "{other}");
+            assert!(!config.lies_in(&names(other)) && !names(other).lies_in(&config), "{other}");
         }
     }
 
     #[test]
     fn a_file_has_a_name_in_every_mount_that_shows_it() {
-        let mount = |id: u64, device: &str, root: &str, point: &str| Mount {
+        let mount = |id: u64, device: &str, root: &str, point: &str| MountEntry {
             id,
             device: device.to_owned(),
             root: root.into(),
@@ -357,10 +365,10 @@ mod tests {
         let bound = |root: &str, point: &str| {
             let mut table = plain.clone();
             table.push(mount(u64::MAX - 1, "8:1", root, &text(path(point))));
-            Locations(table)
+            MountTable(table)
         };
-        let has_names = |table: &Locations| table.has_other_names([path("ws").as_path()]);
-        assert!(!has_names(&Locations(plain.clone())), "one mount gives one name");
+        let has_names = |table: &MountTable| table.has_other_names([path("ws").as_path()]);
+        assert!(!has_names(&MountTable(plain.clone())), "one mount gives one name");
         assert!(!has_names(&bound("/elsewhere", "m")), "another part of the filesystem is mounted");
         for (root, point) in [(ws.as_str(), "m"), (&a, "ws/b"), (&a, "m"), ("/elsewhere", "ws/b")] {
             assert!(has_names(&bound(root, point)), "{root} at {point}");
@@ -368,7 +376,7 @@ mod tests {
         let volumes = [("/", "ws/volume"), ("/", "ws/other")]
             .map(|(root, at)| mount(7, "8:2", root, &text(path(at))));
         assert!(
-            has_names(&Locations(plain.iter().cloned().chain(volumes).collect())),
+            has_names(&MountTable(plain.iter().cloned().chain(volumes).collect())),
             "a volume is mounted twice"
         );
 
@@ -379,7 +387,7 @@ mod tests {
         // The kernel knows none of these mounts, so they have the ID of the mount that holds the
         // directory.
         let id = statx(CWD, &root, AtFlags::empty(), StatxFlags::MNT_ID).unwrap().stx_mnt_id;
-        let table = Locations(vec![
+        let table = MountTable(vec![
             mount(id, "8:1", "/", "/"),
             mount(id, "8:1", &a, &text(path("ws/b"))),
             mount(id, "8:1", &ws, &text(path("m"))),
@@ -395,14 +403,14 @@ mod tests {
     #[test]
     fn a_line_of_the_mount_table_is_read_back() {
         let line = b"36 35 98:0 /m\\040nt /mnt\\134x rw,noatime master:1 - ext3 /dev/root rw";
-        let expected = Mount {
+        let expected = MountEntry {
             id: 36,
             device: "98:0".to_owned(),
             root: "/m nt".into(),
             point: "/mnt\\x".into(),
         };
-        assert_eq!(Mount::parse(line), Some(expected));
-        assert_eq!(Mount::parse(b""), None);
-        assert!(Locations::read().0.iter().any(|mount| mount.point == Path::new("/")));
+        assert_eq!(MountEntry::parse(line), Some(expected));
+        assert_eq!(MountEntry::parse(b""), None);
+        assert!(MountTable::read().0.iter().any(|mount| mount.point == Path::new("/")));
     }
 }

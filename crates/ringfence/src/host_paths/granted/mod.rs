@@ -19,9 +19,9 @@ use ringfence_linux::Access;
 use crate::backends::PrivateDirectory;
 use crate::host_paths::workspace::ResolvedWorkspace;
 use crate::{Host, ViewError};
-pub(crate) use location::Locations;
-use location::Trail;
-use reserved::{Reserved, ReservedKind, file_identity};
+use location::FollowedPath;
+pub(crate) use location::MountTable;
+use reserved::{ReservedKind, ReservedPlace, file_identity};
 
 /// Reason why a path cannot be given to a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -76,7 +76,8 @@ impl GrantError {
                     .to_owned()
             }
             GrantError::EngineSocket { .. } => {
-                "name paths beside it: whoever reaches that socket is the engine's user on the host"
+                "name paths beside it: code that reaches that socket has the rights of the \
+                 engine's user on the host"
                     .to_owned()
             }
             GrantError::Changed { .. } => {
@@ -84,7 +85,7 @@ impl GrantError {
             }
             GrantError::ChangeableLink { path, .. } => {
                 let leads = Host::resolve(path).unwrap_or_else(|_| path.clone());
-                format!("name the path that is meant: `{}` if it is this one", leads.display())
+                format!("name the path that the link leads to, such as `{}`", leads.display())
             }
         }
     }
@@ -93,12 +94,12 @@ impl GrantError {
 /// Returns the path that an absolute path leads to, without links. Components that do not exist are
 /// taken as plain names.
 pub(crate) fn without_links(path: &Path) -> PathBuf {
-    Trail::of(path).end
+    FollowedPath::follow(path).end
 }
 
 /// Use that a sandbox makes of a granted path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Use {
+enum GrantUse {
     Workspace,
     Named(Access),
 }
@@ -119,27 +120,27 @@ pub(crate) struct GrantedPath {
 /// Reserved places that grants are compared with, as they are on the host at this moment.
 #[derive(Debug)]
 pub(crate) struct Grants {
-    locations: Locations,
-    reserved: Vec<Reserved>,
+    locations: MountTable,
+    reserved: Vec<ReservedPlace>,
 }
 
 impl Grants {
     /// Reads the reserved places and the mounts of the host.
     pub(crate) fn on(host: &Host) -> Grants {
-        let locations = Locations::read();
-        let reserved = Reserved::all(host, &locations);
+        let locations = MountTable::read();
+        let reserved = ReservedPlace::all(host, &locations);
         Grants { locations, reserved }
     }
 
     /// Returns the mounts of the host, as they were when the reserved places were read.
-    pub(crate) fn locations(&self) -> &Locations {
+    pub(crate) fn locations(&self) -> &MountTable {
         &self.locations
     }
 
     /// Refuses a workspace that is given as `given` and lies at `resolved`, if the workspace
     /// touches a reserved place.
     pub(crate) fn check_workspace(&self, given: &Path, resolved: &Path) -> Result<(), GrantError> {
-        self.check(given, resolved, Use::Workspace)
+        self.check(given, resolved, GrantUse::Workspace)
     }
 
     /// Refuses a path that a sandbox would get beside its workspace, if the path touches a reserved
@@ -150,7 +151,7 @@ impl Grants {
         resolved: &Path,
         access: Access,
     ) -> Result<(), GrantError> {
-        self.check(given, resolved, Use::Named(access))
+        self.check(given, resolved, GrantUse::Named(access))
     }
 
     /// Follows and checks the paths that `policy` names beside the workspace.
@@ -163,22 +164,19 @@ impl Grants {
         let files = &policy.filesystem;
         let read = files.read.iter().flatten().map(|path| ("read", path, Access::Read));
         let write = files.write.iter().flatten().map(|path| ("write", path, Access::Write));
-        let way = Trail::of(&workspace.given);
-        if way.end != workspace.source {
+        let followed = FollowedPath::follow(&workspace.given);
+        if followed.end != workspace.source {
             return Err(GrantError::Changed { path: workspace.given.clone() }.into());
         }
-        let mut links = vec![(workspace.given.clone(), way.links)];
+        let mut links = vec![(workspace.given.clone(), followed.links)];
         let mut granted = Vec::new();
         for (key, path, access) in read.chain(write) {
             let given = host.absolute(path);
-            let way = Trail::existing(&given).map_err(|source| ViewError::Missing {
-                path: given.clone(),
-                key,
-                source,
-            })?;
-            self.check_path(&given, &way.end, access)?;
-            links.push((given.clone(), way.links));
-            granted.push(GrantedPath { given, source: way.end, access });
+            let followed = FollowedPath::follow_existing(&given)
+                .map_err(|source| ViewError::Missing { path: given.clone(), key, source })?;
+            self.check_path(&given, &followed.end, access)?;
+            links.push((given.clone(), followed.links));
+            granted.push(GrantedPath { given, source: followed.end, access });
         }
         let written = granted.iter().filter(|granted| granted.access == Access::Write);
         let writable: Vec<&PathBuf> =
@@ -192,12 +190,12 @@ impl Grants {
         Ok(granted)
     }
 
-    fn check(&self, given: &Path, resolved: &Path, used: Use) -> Result<(), GrantError> {
+    fn check(&self, given: &Path, resolved: &Path, used: GrantUse) -> Result<(), GrantError> {
         let names = self.locations.names(BTreeSet::from([given, resolved]));
         let file = file_identity(resolved);
         for reserved in self.reserved.iter().filter(|reserved| reserved.forbids(used)) {
             if file.is_some_and(|file| reserved.has_file(file)) || reserved.touches(&names) {
-                if self.is_meant(reserved, resolved, &names, used) {
+                if self.is_exempt(reserved, resolved, &names, used) {
                     continue;
                 }
                 return Err(reserved.refusal(given.to_path_buf()));
@@ -209,19 +207,19 @@ impl Grants {
     /// Tells whether a grant lies in a place of ringfence's that was made to be given: the
     /// directory of one run of this process, or the workspace that `ringfence serve` made for one
     /// of its sandboxes.
-    fn is_meant(
+    fn is_exempt(
         &self,
-        reserved: &Reserved,
+        reserved: &ReservedPlace,
         resolved: &Path,
-        names: &location::Names,
-        used: Use,
+        names: &location::PathNames,
+        used: GrantUse,
     ) -> bool {
         let lies_in_it = reserved.holds(names);
         lies_in_it
             && match reserved.kind {
                 ReservedKind::Temporary => PrivateDirectory::holds(resolved),
                 ReservedKind::State => {
-                    used == Use::Workspace && resolved.parent() == Some(&reserved.workspaces())
+                    used == GrantUse::Workspace && resolved.parent() == Some(&reserved.workspaces())
                 }
                 _ => false,
             }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use ringfence_linux::Access;
 
 use super::engine_sockets::engine_sockets;
-use super::location::{Locations, Names, Trail};
-use super::{GrantError, Use};
+use super::location::{FollowedPath, MountTable, PathNames};
+use super::{GrantError, GrantUse};
 use crate::Host;
 use crate::backends::PrivateDirectory;
 
@@ -40,20 +40,20 @@ pub(super) type FileIdentity = (u64, u64);
 
 /// Place that no grant may touch.
 #[derive(Debug)]
-pub(super) struct Reserved {
+pub(super) struct ReservedPlace {
     pub(super) kind: ReservedKind,
     path: PathBuf,
     /// Names of the place itself, and of its parts that are kept elsewhere.
-    names: Names,
+    names: PathNames,
     /// Links that lead to the place. Code that can change such a link can lead ringfence elsewhere.
-    links: Names,
+    links: PathNames,
     /// Files of the place, which may also have other names.
     files: Vec<FileIdentity>,
 }
 
-impl Reserved {
+impl ReservedPlace {
     /// Returns all reserved places of a host.
-    pub(super) fn all(host: &Host, locations: &Locations) -> Vec<Reserved> {
+    pub(super) fn all(host: &Host, locations: &MountTable) -> Vec<ReservedPlace> {
         let user = [
             (ReservedKind::Settings, "XDG_CONFIG_HOME", ".config"),
             (ReservedKind::State, "XDG_STATE_HOME", ".local/state"),
@@ -72,11 +72,11 @@ impl Reserved {
         let sockets: BTreeSet<PathBuf> = engine_sockets(host).into_iter().collect();
         let sockets = sockets.into_iter().filter(|socket| is_socket(socket));
         places.extend(sockets.map(|socket| (ReservedKind::EngineSocket, socket)));
-        places.into_iter().map(|(kind, path)| Reserved::at(kind, path, locations)).collect()
+        places.into_iter().map(|(kind, path)| ReservedPlace::at(kind, path, locations)).collect()
     }
 
-    fn at(kind: ReservedKind, path: PathBuf, locations: &Locations) -> Reserved {
-        let Trail { mut links, end } = Trail::of(&path);
+    fn at(kind: ReservedKind, path: PathBuf, locations: &MountTable) -> ReservedPlace {
+        let FollowedPath { mut links, end } = FollowedPath::follow(&path);
         let mut parts = BTreeSet::from([path.clone(), end.clone()]);
         let has_files = matches!(
             kind,
@@ -90,9 +90,9 @@ impl Reserved {
         // dotfiles.
         for part in fs_err::read_dir(&end).into_iter().flatten().flatten() {
             if part.file_type().is_ok_and(|kind| kind.is_symlink()) {
-                let trail = Trail::of(&part.path());
-                links.extend(trail.links);
-                parts.insert(trail.end);
+                let followed = FollowedPath::follow(&part.path());
+                links.extend(followed.links);
+                parts.insert(followed.end);
             }
             if has_files {
                 files.extend(file_identity(&part.path()));
@@ -100,33 +100,33 @@ impl Reserved {
         }
         let names = locations.names(parts.iter().map(PathBuf::as_path));
         let links = locations.names(links.iter().map(PathBuf::as_path));
-        Reserved { kind, path, names, links, files }
+        ReservedPlace { kind, path, names, links, files }
     }
 
     /// Returns the resolved directory of the workspaces that a server makes.
     pub(super) fn workspaces(&self) -> PathBuf {
-        Trail::of(&self.path.join(SERVED_WORKSPACES)).end
+        FollowedPath::follow(&self.path.join(SERVED_WORKSPACES)).end
     }
 
     /// Tells whether a grant for this use must not touch the place.
-    pub(super) fn forbids(&self, used: Use) -> bool {
+    pub(super) fn forbids(&self, used: GrantUse) -> bool {
         match (self.kind, used) {
-            (ReservedKind::Cache, Use::Named(Access::Read)) => false,
+            (ReservedKind::Cache, GrantUse::Named(Access::Read)) => false,
             // A host without system settings may have `/etc` read, because it then contains none of
             // ringfence's secrets.
-            (ReservedKind::SystemSettings, Use::Named(Access::Read)) => self.path.exists(),
+            (ReservedKind::SystemSettings, GrantUse::Named(Access::Read)) => self.path.exists(),
             _ => true,
         }
     }
 
     /// Tells whether a grant contains the place, a part of it or a link to it, or lies in it.
-    pub(super) fn touches(&self, grant: &Names) -> bool {
-        self.names.lie_in(grant) || self.links.lie_in(grant) || self.holds(grant)
+    pub(super) fn touches(&self, grant: &PathNames) -> bool {
+        self.names.lies_in(grant) || self.links.lies_in(grant) || self.holds(grant)
     }
 
     /// Tells whether a grant lies in the place.
-    pub(super) fn holds(&self, grant: &Names) -> bool {
-        grant.lie_in(&self.names)
+    pub(super) fn holds(&self, grant: &PathNames) -> bool {
+        grant.lies_in(&self.names)
     }
 
     /// Tells whether a file belongs to the place under another name, as a hard link or as a socket

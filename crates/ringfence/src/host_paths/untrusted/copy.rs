@@ -22,21 +22,21 @@ use super::printable;
 use crate::remove_untrusted;
 
 /// Greatest depth of a tree. Each level needs two descriptors.
-const DEEPEST: usize = 128;
+const MAX_DEPTH: usize = 128;
 /// Number of bytes that are copied at once, before the copy can be stopped.
-const PIECE: u64 = 8 << 20;
+const PIECE_BYTES: u64 = 8 << 20;
 /// Longest list of a file's extended attributes, and longest attribute, in bytes (xattr(7)).
-const LONGEST_ATTRIBUTE: usize = 64 << 10;
+const MAX_ATTRIBUTE_BYTES: usize = 64 << 10;
 /// Number of characters of a path that an error shows.
-const LONGEST_PATH: usize = 200;
+const MAX_PATH_CHARS: usize = 200;
 /// Flags for opening files. They do not block on a pipe that replaced a file.
-const TO_READ: OFlags = OFlags::RDONLY
+const READ_FLAGS: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
 /// Flags for opening directories.
-const DIRECTORY: OFlags =
+const DIRECTORY_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Limits of a copy.
@@ -51,7 +51,7 @@ pub struct CopyLimits {
 /// Statistics of a copy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Copied {
+pub struct CopySummary {
     /// Bytes in files, without holes.
     pub bytes: u64,
     /// Files, directories, and all other entries.
@@ -77,7 +77,7 @@ pub enum CopyError {
         limit: u64,
     },
     /// The tree has too many levels.
-    #[error("cannot copy the tree: it is more than {DEEPEST} directories deep, at `{path}`")]
+    #[error("cannot copy the tree: it is more than {MAX_DEPTH} directories deep, at `{path}`")]
     TooDeep {
         /// Path of the directory that is too deep, relative to the top of the tree.
         path: String,
@@ -133,7 +133,7 @@ pub fn copy_untrusted(
     to: &Path,
     limits: CopyLimits,
     stop: &AtomicBool,
-) -> Result<Copied, CopyError> {
+) -> Result<CopySummary, CopyError> {
     let mut name = std::ffi::OsString::from(".");
     name.push(to.file_name().unwrap_or_default());
     name.push(".links");
@@ -152,24 +152,32 @@ fn copy(
     links: &Path,
     limits: CopyLimits,
     stop: &AtomicBool,
-) -> Result<Copied, CopyError> {
+) -> Result<CopySummary, CopyError> {
     let here = || String::from(".");
     let made = |path: &Path| match mkdir(path, Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => openat(CWD, path, DIRECTORY, Mode::empty()),
+        Ok(()) | Err(Errno::EXIST) => openat(CWD, path, DIRECTORY_FLAGS, Mode::empty()),
         Err(error) => Err(error),
     };
     let written = |error: Errno| CopyError::Write { path: here(), source: error.into() };
     let read = |error: Errno| CopyError::Read { path: here(), source: error.into() };
     let (target, links) = (made(to).map_err(written)?, made(links).map_err(written)?);
-    let source = openat(CWD, from, DIRECTORY, Mode::empty()).and_then(Dir::new).map_err(read)?;
-    let (names, value) = (vec![0; LONGEST_ATTRIBUTE], vec![0; LONGEST_ATTRIBUTE]);
-    let mut copier =
-        Copier { limits, stop, links, path: PathBuf::new(), done: Copied::default(), names, value };
-    copier.directory(source, &target, DEEPEST)?;
+    let source =
+        openat(CWD, from, DIRECTORY_FLAGS, Mode::empty()).and_then(Dir::new).map_err(read)?;
+    let (names, value) = (vec![0; MAX_ATTRIBUTE_BYTES], vec![0; MAX_ATTRIBUTE_BYTES]);
+    let mut copier = TreeCopier {
+        limits,
+        stop,
+        links,
+        path: PathBuf::new(),
+        done: CopySummary::default(),
+        names,
+        value,
+    };
+    copier.copy_directory(source, &target, MAX_DEPTH)?;
     Ok(copier.done)
 }
 
-struct Copier<'a> {
+struct TreeCopier<'a> {
     limits: CopyLimits,
     stop: &'a AtomicBool,
     /// Directory with one name for each copied file that has several names in the tree, derived
@@ -177,30 +185,35 @@ struct Copier<'a> {
     links: OwnedFd,
     /// Path of the entry that is being copied, relative to the top of the tree.
     path: PathBuf,
-    done: Copied,
+    done: CopySummary,
     /// Buffers for the names of extended attributes, and for one value.
     names: Vec<u8>,
     value: Vec<u8>,
 }
 
-impl Copier<'_> {
+impl TreeCopier<'_> {
     /// Copies the entries of a directory.
-    fn directory(&mut self, mut from: Dir, to: &OwnedFd, levels: usize) -> Result<(), CopyError> {
+    fn copy_directory(
+        &mut self,
+        mut from: Dir,
+        to: &OwnedFd,
+        levels: usize,
+    ) -> Result<(), CopyError> {
         while let Some(entry) = from.read() {
-            let entry = entry.map_err(|error| self.unread(error))?;
+            let entry = entry.map_err(|error| self.read_error(error))?;
             let name = entry.file_name();
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
             self.path.push(OsStr::from_bytes(name.to_bytes()));
-            let directory = from.fd().map_err(|error| self.unread(error))?;
-            self.entry(directory, name, to, levels)?;
+            let directory = from.fd().map_err(|error| self.read_error(error))?;
+            self.copy_entry(directory, name, to, levels)?;
             self.path.pop();
         }
         Ok(())
     }
 
-    fn entry(
+    fn copy_entry(
         &mut self,
         from: BorrowedFd<'_>,
         name: &CStr,
@@ -214,30 +227,30 @@ impl Copier<'_> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(CopyError::Stopped);
         }
-        let stat =
-            statat(from, name, AtFlags::SYMLINK_NOFOLLOW).map_err(|error| self.unread(error))?;
+        let stat = statat(from, name, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|error| self.read_error(error))?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
                 let levels = levels
                     .checked_sub(1)
-                    .ok_or_else(|| CopyError::TooDeep { path: self.shown() })?;
-                let (source, stat) = self.open(from, name, DIRECTORY, FileType::Directory)?;
+                    .ok_or_else(|| CopyError::TooDeep { path: self.shown_path() })?;
+                let (source, stat) = self.open(from, name, DIRECTORY_FLAGS, FileType::Directory)?;
                 // The copy needs a mode that lets us fill it; `finish` sets the final mode.
                 let made = mkdirat(to, name, Mode::RWXU)
-                    .and_then(|()| openat(to, name, DIRECTORY, Mode::empty()));
-                let target = made.map_err(|error| self.unwritten(error))?;
-                self.attributes(source.as_fd(), &target)?;
-                let source = Dir::new(source).map_err(|error| self.unread(error))?;
-                self.directory(source, &target, levels)?;
+                    .and_then(|()| openat(to, name, DIRECTORY_FLAGS, Mode::empty()));
+                let target = made.map_err(|error| self.write_error(error))?;
+                self.copy_attributes(source.as_fd(), &target)?;
+                let source = Dir::new(source).map_err(|error| self.read_error(error))?;
+                self.copy_directory(source, &target, levels)?;
                 self.finish(&target, &stat)
             }
-            FileType::RegularFile => self.file(from, name, to),
+            FileType::RegularFile => self.copy_file(from, name, to),
             FileType::Symlink => {
                 let leads_to =
-                    readlinkat(from, name, Vec::new()).map_err(|error| self.unread(error))?;
+                    readlinkat(from, name, Vec::new()).map_err(|error| self.read_error(error))?;
                 let made = symlinkat(leads_to.as_c_str(), to, name)
                     .and_then(|()| utimensat(to, name, &times(&stat), AtFlags::SYMLINK_NOFOLLOW));
-                made.map_err(|error| self.unwritten(error))
+                made.map_err(|error| self.write_error(error))
             }
             _ => {
                 self.done.left_out += 1;
@@ -246,8 +259,13 @@ impl Copier<'_> {
         }
     }
 
-    fn file(&mut self, from: BorrowedFd<'_>, name: &CStr, to: &OwnedFd) -> Result<(), CopyError> {
-        let (source, stat) = self.open(from, name, TO_READ, FileType::RegularFile)?;
+    fn copy_file(
+        &mut self,
+        from: BorrowedFd<'_>,
+        name: &CStr,
+        to: &OwnedFd,
+    ) -> Result<(), CopyError> {
+        let (source, stat) = self.open(from, name, READ_FLAGS, FileType::RegularFile)?;
         let known = (stat.st_nlink > 1).then(|| format!("{:x}-{:x}", stat.st_dev, stat.st_ino));
         let mut is_first = true;
         if let Some(known) = &known {
@@ -255,26 +273,26 @@ impl Copier<'_> {
                 Ok(()) => return Ok(()),
                 Err(Errno::NOENT) => {}
                 Err(Errno::MLINK) => is_first = false, // the file system allows no further link
-                Err(error) => return Err(self.unwritten(error)),
+                Err(error) => return Err(self.write_error(error)),
             }
         }
         let flags =
             OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let target = openat(to, name, flags, Mode::RUSR | Mode::WUSR)
-            .map_err(|error| self.unwritten(error))?;
-        self.content(&source, &target, &stat)?;
-        self.attributes(source.as_fd(), &target)?;
+            .map_err(|error| self.write_error(error))?;
+        self.copy_content(&source, &target, &stat)?;
+        self.copy_attributes(source.as_fd(), &target)?;
         self.finish(&target, &stat)?;
         match known {
             Some(known) if is_first => linkat(to, name, &self.links, known, AtFlags::empty())
-                .map_err(|error| self.unwritten(error)),
+                .map_err(|error| self.write_error(error)),
             _ => Ok(()),
         }
     }
 
     /// Copies the content of a file, and leaves out its holes, because a file can have any length
     /// without content.
-    fn content(
+    fn copy_content(
         &mut self,
         source: &OwnedFd,
         target: &OwnedFd,
@@ -286,20 +304,20 @@ impl Copier<'_> {
             // count as if they were copied.
             return self.count(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512));
         }
-        ftruncate(target, size).map_err(|error| self.unwritten(error))?;
+        ftruncate(target, size).map_err(|error| self.write_error(error))?;
         let mut at = 0;
         while at < size {
             at = match seek(source, SeekFrom::Data(at)) {
                 Ok(at) => at,
                 Err(Errno::NXIO) => break, // only a hole is left
-                Err(error) => return Err(self.unread(error)),
+                Err(error) => return Err(self.read_error(error)),
             };
             let end =
-                seek(source, SeekFrom::Hole(at)).map_err(|error| self.unread(error))?.min(size);
+                seek(source, SeekFrom::Hole(at)).map_err(|error| self.read_error(error))?.min(size);
             while at < end {
-                let length = PIECE.min(end - at);
+                let length = PIECE_BYTES.min(end - at);
                 self.count(length)?;
-                self.piece(source, target, at, length)?;
+                self.copy_piece(source, target, at, length)?;
                 at += length;
             }
         }
@@ -308,7 +326,7 @@ impl Copier<'_> {
 
     /// Copies `length` bytes of a file, in the kernel where that is possible. If the file has fewer
     /// bytes, the rest stays a hole.
-    fn piece(
+    fn copy_piece(
         &mut self,
         source: &OwnedFd,
         target: &OwnedFd,
@@ -325,30 +343,34 @@ impl Copier<'_> {
                 Ok(0)
                 | Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) =>
                 {
-                    let room = self.value.len().min(left);
-                    let read = pread(source, &mut self.value[..room], from)
-                        .map_err(|error| self.unread(error))?;
+                    let length_read = self.value.len().min(left);
+                    let read = pread(source, &mut self.value[..length_read], from)
+                        .map_err(|error| self.read_error(error))?;
                     if read == 0 {
                         return Ok(());
                     }
                     let written = pwrite(target, &self.value[..read], from)
-                        .map_err(|error| self.unwritten(error))?;
+                        .map_err(|error| self.write_error(error))?;
                     from += written as u64;
                     to = from;
                 }
                 Ok(_) => {}
-                Err(error) => return Err(self.unwritten(error)),
+                Err(error) => return Err(self.write_error(error)),
             }
         }
         Ok(())
     }
 
     /// Copies the extended attributes that users may set, and none that grant rights.
-    fn attributes(&mut self, source: BorrowedFd<'_>, target: &OwnedFd) -> Result<(), CopyError> {
+    fn copy_attributes(
+        &mut self,
+        source: BorrowedFd<'_>,
+        target: &OwnedFd,
+    ) -> Result<(), CopyError> {
         let length = match flistxattr(source, &mut self.names[..]) {
             Ok(length) => length,
             Err(Errno::OPNOTSUPP) => return Ok(()),
-            Err(error) => return Err(self.unread(error)),
+            Err(error) => return Err(self.read_error(error)),
         };
         let names: Vec<Vec<u8>> = self.names[..length]
             .split(|byte| *byte == 0)
@@ -357,11 +379,11 @@ impl Copier<'_> {
             .collect();
         for name in names {
             let length = fgetxattr(source, name.as_slice(), &mut self.value[..])
-                .map_err(|error| self.unread(error))?;
+                .map_err(|error| self.read_error(error))?;
             self.count(length as u64)?;
             let set =
                 fsetxattr(target, name.as_slice(), &self.value[..length], XattrFlags::empty());
-            set.map_err(|error| self.unwritten(error))?;
+            set.map_err(|error| self.write_error(error))?;
         }
         Ok(())
     }
@@ -371,7 +393,7 @@ impl Copier<'_> {
     fn finish(&self, target: &OwnedFd, stat: &Stat) -> Result<(), CopyError> {
         let done = fchmod(target, Mode::from_raw_mode(stat.st_mode & 0o777))
             .and_then(|()| futimens(target, &times(stat)));
-        done.map_err(|error| self.unwritten(error))
+        done.map_err(|error| self.write_error(error))
     }
 
     /// Opens an entry of a directory, and fails if it is no longer of the expected type.
@@ -390,10 +412,10 @@ impl Copier<'_> {
             let stat = fstat(&file)?;
             Ok((file, stat))
         });
-        let (file, stat) = opened.map_err(|error| self.unread(error))?;
+        let (file, stat) = opened.map_err(|error| self.read_error(error))?;
         if FileType::from_raw_mode(stat.st_mode) != kind {
             let source = io::Error::other("it was replaced meanwhile");
-            return Err(CopyError::Read { path: self.shown(), source });
+            return Err(CopyError::Read { path: self.shown_path(), source });
         }
         Ok((file, stat))
     }
@@ -406,16 +428,16 @@ impl Copier<'_> {
         }
     }
 
-    fn shown(&self) -> String {
-        printable(&self.path.to_string_lossy()).chars().take(LONGEST_PATH).collect()
+    fn shown_path(&self) -> String {
+        printable(&self.path.to_string_lossy()).chars().take(MAX_PATH_CHARS).collect()
     }
 
-    fn unread(&self, error: Errno) -> CopyError {
-        CopyError::Read { path: self.shown(), source: error.into() }
+    fn read_error(&self, error: Errno) -> CopyError {
+        CopyError::Read { path: self.shown_path(), source: error.into() }
     }
 
-    fn unwritten(&self, error: Errno) -> CopyError {
-        CopyError::Write { path: self.shown(), source: error.into() }
+    fn write_error(&self, error: Errno) -> CopyError {
+        CopyError::Write { path: self.shown_path(), source: error.into() }
     }
 }
 

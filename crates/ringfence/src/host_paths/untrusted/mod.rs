@@ -11,7 +11,7 @@ use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom, fstat, seek};
 
-pub use copy::{Copied, CopyError, CopyLimits, copy_untrusted};
+pub use copy::{CopyError, CopyLimits, CopySummary, copy_untrusted};
 
 /// Reads the regular file at `path`, which must not be a link and must not be longer than `limit`.
 pub(crate) fn read(path: &Path, limit: u64) -> io::Result<String> {
@@ -26,12 +26,12 @@ pub(crate) fn read_from(path: &Path, start: u64, limit: u64) -> io::Result<Strin
     if start > 0 {
         seek(&file, SeekFrom::Start(start))?;
     }
-    text(file, limit)
+    read_text(file, limit)
 }
 
 /// Reads the text of an open file from its position on. The file must be a regular file and no
 /// longer than `limit`.
-pub(crate) fn text(file: OwnedFd, limit: u64) -> io::Result<String> {
+pub(crate) fn read_text(file: OwnedFd, limit: u64) -> io::Result<String> {
     let stat = fstat(&file)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(io::Error::other("it is not a regular file"));
@@ -55,8 +55,8 @@ mod tests {
 
     #[test]
     fn only_a_short_regular_file_is_read() {
-        let place = tempfile::tempdir().unwrap();
-        let path = |name: &str| place.path().join(name);
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
         fs_err::write(path("file"), "text").unwrap();
         fs_err::File::create(path("giant")).unwrap().set_len(1 << 40).unwrap();
         std::os::unix::fs::symlink("/dev/zero", path("link")).unwrap();

@@ -40,7 +40,8 @@ pub struct Manifest {
     /// The network of the sandbox.
     pub network: NetworkReach,
     /// Hash of everything that was asked for.
-    pub spec: String,
+    #[serde(rename = "spec")]
+    pub request_hash: String,
     /// The limits of all processes of the sandbox together, and of the time and output of one
     /// command.
     pub limits: Limits,

@@ -18,26 +18,26 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 
-use crate::sandbox::guest::Installed;
+use crate::sandbox::guest::InstalledGuest;
 use crate::sandbox::host_observer::HostObserver;
 use crate::{Host, make_private_directory};
 pub use manifest::{ContainerManifest, Manifest, NetworkReach, Owner};
 pub use name::{Name, NameError};
 
 /// Number of tries to take a lock before it counts as held, and below, the time between two tries.
-const LOOKS: u32 = 4;
-const MOMENT: Duration = Duration::from_millis(5);
+const LOCK_ATTEMPTS: u32 = 4;
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// Longest manifest that is read, in bytes.
-const LONGEST_MANIFEST: u64 = 1 << 20;
+const MAX_MANIFEST_BYTES: u64 = 1 << 20;
 
 /// The directory of a sandbox, held by its owner.
 #[derive(Debug)]
 pub(crate) struct SandboxDir {
     pub(crate) name: Name,
-    pub(crate) directory: PathBuf,
+    pub(crate) path: PathBuf,
     /// The guest's program on the host, which is not removed as long as the sandbox directory is
     /// held.
-    pub(crate) guest: Installed,
+    pub(crate) guest: InstalledGuest,
     /// Lock of the sandbox directory, held as long as this value exists.
     _lock: OwnedFd,
 }
@@ -71,7 +71,7 @@ pub enum SandboxDirError {
         name: Name,
     },
     /// The sandbox is still starting or ending after a long wait.
-    #[error("the sandbox `{name}` is being made, or ended, and that takes long")]
+    #[error("the sandbox `{name}` is still starting or ending")]
     Pending {
         /// Name of the sandbox.
         name: Name,
@@ -98,21 +98,22 @@ impl SandboxDirError {
             SandboxDirError::Name(_) => "give it another name: ringfence up NAME".to_owned(),
             SandboxDirError::Taken { name } => {
                 format!(
-                    "enter it: ringfence enter {name}; or make it anew: ringfence up {name} \
-                     --replace"
+                    "enter it: ringfence enter {name}; or replace it: ringfence up {name} --replace"
                 )
             }
             SandboxDirError::Absent { .. } => {
-                "`ringfence ps` lists those that are there; `ringfence up` makes one".to_owned()
+                "`ringfence ps` lists the running sandboxes; `ringfence up` starts one".to_owned()
             }
             SandboxDirError::Pending { .. } => {
-                "try again in a while; `ringfence ps` lists those that are up".to_owned()
+                "try again later; `ringfence ps` lists the running sandboxes".to_owned()
             }
             SandboxDirError::File { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
-                "the disk is full: free some space, or set XDG_STATE_HOME to another".to_owned()
+                "the disk is full: free some space, or set XDG_STATE_HOME to a directory on \
+                 another disk"
+                    .to_owned()
             }
             SandboxDirError::File { .. } => {
-                "look at the permissions of ~/.local/state/ringfence".to_owned()
+                "check the permissions of ~/.local/state/ringfence".to_owned()
             }
         }
     }
@@ -125,7 +126,8 @@ pub(crate) struct SandboxDirs {
 }
 
 impl SandboxDirs {
-    pub(crate) fn of(host: &Host) -> Result<SandboxDirs, SandboxDirError> {
+    /// Returns the sandbox directories of the user of `host`.
+    pub(crate) fn for_host(host: &Host) -> Result<SandboxDirs, SandboxDirError> {
         let state = host.state_directory().ok_or(SandboxDirError::Nowhere)?;
         // Files in this directory decide which program is started in a sandbox, and which process
         // is killed.
@@ -143,18 +145,18 @@ impl SandboxDirs {
     }
 
     /// Returns the directory that contains the sandbox directories.
-    pub(crate) fn directory(&self) -> PathBuf {
+    pub(crate) fn base_directory(&self) -> PathBuf {
         self.state.join("sandboxes")
     }
 
-    /// Returns the directory of a sandbox's directory.
+    /// Returns the path of the directory of a sandbox.
     pub(crate) fn path(&self, name: &Name) -> PathBuf {
-        self.directory().join(name.as_str())
+        self.base_directory().join(name.as_str())
     }
 
     /// Returns the names of all sandbox directories, including those that a crash left.
     pub(crate) fn names(&self) -> Vec<Name> {
-        let entries = fs_err::read_dir(self.directory()).into_iter().flatten().flatten();
+        let entries = fs_err::read_dir(self.base_directory()).into_iter().flatten().flatten();
         let mut names: Vec<Name> =
             entries.filter_map(|entry| Name::new(entry.file_name().to_str()?).ok()).collect();
         names.sort();
@@ -165,7 +167,8 @@ impl SandboxDirs {
     /// determined, for example when no descriptor is left, because a sandbox that nobody keeps is
     /// removed.
     pub(crate) fn is_kept(&self, name: &Name) -> bool {
-        match open(self.path(name).join(LOCK), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        match open(self.path(name).join(LOCK_FILE), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        {
             Ok(lock) => {
                 flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
             }
@@ -181,41 +184,42 @@ impl SandboxDirs {
         };
         make_private_directory(&self.state).map_err(failed("make the directory", &name))?;
         let guest = crate::sandbox::guest::install(&self.state)
-            .map_err(failed("put the guest on disk", &name))?;
-        let directory = self.path(&name);
+            .map_err(failed("install the guest", &name))?;
+        let path = self.path(&name);
         loop {
-            make_private_directory(&directory).map_err(failed("make the directory", &name))?;
+            make_private_directory(&path).map_err(failed("make the directory", &name))?;
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            let lock = match open(directory.join(LOCK), flags, Mode::RUSR | Mode::WUSR) {
+            let lock = match open(path.join(LOCK_FILE), flags, Mode::RUSR | Mode::WUSR) {
                 Ok(lock) => lock,
                 // The last owner has just removed the sandbox directory.
                 Err(Errno::NOENT) => continue,
                 Err(error) => return Err(failed("open the lock", &name)(error.into())),
             };
-            match take(&lock) {
+            match take_lock(&lock) {
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) => return Err(SandboxDirError::Taken { name }),
                 Err(error) => return Err(failed("take the lock", &name)(error.into())),
             }
-            if !is_at(&lock, &directory.join(LOCK)) {
+            if !is_at(&lock, &path.join(LOCK_FILE)) {
                 continue; // the lock file was removed before we took the lock
             }
-            let room = SandboxDir { name: name.clone(), directory, guest, _lock: lock };
+            let sandbox_dir = SandboxDir { name: name.clone(), path, guest, _lock: lock };
             // Delete the old manifest first: with the lock held, readers would take it as current.
-            room.close();
-            for (_, backend) in crate::backends::AVAILABLE {
-                backend.remove_remains(&room.directory);
+            sandbox_dir.remove_manifest();
+            for (_, backend) in crate::backends::BACKENDS {
+                backend.remove_remains(&sandbox_dir.path);
             }
-            for path in room.planted() {
+            for planted in sandbox_dir.planted() {
                 tracing::warn!(
                     sandbox = %name,
-                    path,
+                    path = planted,
                     "a sandbox that was killed planted a path that the host acts on"
                 );
             }
-            room.clear().map_err(failed("clear the directory", &name))?;
-            make_private_directory(&room.channel()).map_err(failed("make the channel", &name))?;
-            return Ok(room);
+            sandbox_dir.clear().map_err(failed("clear the directory", &name))?;
+            make_private_directory(&sandbox_dir.channel())
+                .map_err(failed("make the channel", &name))?;
+            return Ok(sandbox_dir);
         }
     }
 
@@ -238,7 +242,7 @@ impl SandboxDirs {
             name: name.clone(),
             source,
         };
-        let file = fs_err::File::open(self.path(name).join(MANIFEST)).map_err(|error| {
+        let file = fs_err::File::open(self.path(name).join(MANIFEST_FILE)).map_err(|error| {
             match error.kind() {
                 // The sandbox is starting or ending.
                 io::ErrorKind::NotFound => SandboxDirError::Absent { name: name.clone() },
@@ -246,51 +250,51 @@ impl SandboxDirs {
             }
         })?;
         let mut text = String::new();
-        (&file).take(LONGEST_MANIFEST).read_to_string(&mut text).map_err(failed)?;
+        (&file).take(MAX_MANIFEST_BYTES).read_to_string(&mut text).map_err(failed)?;
         let mut manifest: Manifest =
             serde_json::from_str(&text).map_err(|error| failed(error.into()))?;
         if let (Some(ends), Some(renewed)) =
-            (&mut manifest.ends, crate::sandbox::lease::ends(&self.path(name)))
+            (&mut manifest.ends, crate::sandbox::lease::renewed_end(&self.path(name)))
         {
             *ends = renewed.to_string();
         }
         if let Some(changed) = crate::egress::changed(&self.path(name)).map_err(failed)? {
-            changed.tell(&mut manifest);
+            changed.apply_to_manifest(&mut manifest);
         }
         Ok((manifest, file))
     }
 
     /// Returns the path of a sandbox's log.
     pub(crate) fn log(&self, name: &Name) -> PathBuf {
-        self.path(name).join(LOG)
+        self.path(name).join(LOG_FILE)
     }
 
     /// Removes the sandbox directories that no process keeps.
     pub(crate) fn sweep(&self) {
         for name in self.names() {
             if !self.is_kept(&name)
-                && let Ok(room) = self.claim(name)
+                && let Ok(sandbox_dir) = self.claim(name)
             {
-                room.leave();
+                sandbox_dir.remove();
             }
         }
     }
 }
 
-const LOCK: &str = "lock";
-const MANIFEST: &str = "manifest.json";
-const LOG: &str = "log";
-const CHANNEL: &str = "channel";
+const LOCK_FILE: &str = "lock";
+const MANIFEST_FILE: &str = "manifest.json";
+const LOG_FILE: &str = "log";
+const CHANNEL_DIRECTORY: &str = "channel";
 
 impl SandboxDir {
     /// Returns the directory that contains the guest's socket.
     pub(crate) fn channel(&self) -> PathBuf {
-        channel_in(&self.directory)
+        channel_in(&self.path)
     }
 
     /// Opens the sandbox's log for appending.
     pub(crate) fn log(&self) -> io::Result<fs_err::File> {
-        fs_err::OpenOptions::new().create(true).append(true).open(self.directory.join(LOG))
+        fs_err::OpenOptions::new().create(true).append(true).open(self.path.join(LOG_FILE))
     }
 
     /// Writes the observer, and then the manifest, completely or not at all.
@@ -299,46 +303,46 @@ impl SandboxDir {
         manifest: &Manifest,
         observer: Option<&HostObserver>,
     ) -> io::Result<()> {
-        observer.map_or(Ok(()), |observer| observer.write(&self.directory))?;
-        let temporary = self.directory.join(".manifest");
+        observer.map_or(Ok(()), |observer| observer.write(&self.path))?;
+        let temporary = self.path.join(".manifest");
         fs_err::write(&temporary, serde_json::to_vec_pretty(manifest)?)?;
-        fs_err::rename(&temporary, self.directory.join(MANIFEST))
+        fs_err::rename(&temporary, self.path.join(MANIFEST_FILE))
     }
 
     /// Removes the manifest, so that no other process finds the sandbox: either the sandbox is
     /// about to end, or the manifest is one that a crash left.
-    pub(crate) fn close(&self) {
-        let _ = fs_err::remove_file(self.directory.join(MANIFEST)); // there may be no manifest yet
+    pub(crate) fn remove_manifest(&self) {
+        let _ = fs_err::remove_file(self.path.join(MANIFEST_FILE)); // there may be no manifest yet
     }
 
     /// Removes the sandbox directory with all its files, and releases it. Returns the paths that
     /// the sandbox planted.
-    pub(crate) fn leave(self) -> Vec<String> {
+    pub(crate) fn remove(self) -> Vec<String> {
         let planted = self.planted();
         // The lock file goes last. A process that takes the lock then finds that the lock file is
         // no longer at its path, and tries again.
         let _ = self.clear(); // the next sweep removes the rest
-        let _ = fs_err::remove_file(self.directory.join(LOCK)); // the next sweep removes the rest
-        let _ = fs_err::remove_dir(&self.directory); // the next sweep removes the rest
+        let _ = fs_err::remove_file(self.path.join(LOCK_FILE)); // the next sweep removes the rest
+        let _ = fs_err::remove_dir(&self.path); // the next sweep removes the rest
         planted
     }
 
     /// Finds the paths that the sandbox planted, and remembers the links of git among them, so that
     /// they mislead no other sandbox.
     fn planted(&self) -> Vec<String> {
-        let observer = HostObserver::read(&self.directory).ok().flatten();
+        let observer = HostObserver::read(&self.path).ok().flatten();
         observer.as_ref().map(HostObserver::planted).unwrap_or_default()
     }
 
     /// Removes everything but the lock. The user keeps the egress log.
     fn clear(&self) -> io::Result<()> {
-        if let Some(state) = self.directory.parent().and_then(Path::parent) {
-            crate::egress::hand_over(&self.directory, state);
+        if let Some(state) = self.path.parent().and_then(Path::parent) {
+            crate::egress::hand_over(&self.path, state);
         }
-        for entry in fs_err::read_dir(&self.directory)? {
+        for entry in fs_err::read_dir(&self.path)? {
             let entry = entry?;
             match entry.file_name() {
-                name if name == LOCK => {}
+                name if name == LOCK_FILE => {}
                 _ if entry.file_type()?.is_dir() => remove_tree(&entry.path())?,
                 _ => fs_err::remove_file(entry.path())?,
             }
@@ -349,15 +353,15 @@ impl SandboxDir {
 
 /// Returns the directory of the guest's socket in the directory of a sandbox.
 pub(crate) fn channel_in(directory: &Path) -> PathBuf {
-    directory.join(CHANNEL)
+    directory.join(CHANNEL_DIRECTORY)
 }
 
 /// Takes a lock that no owner holds. A process that checks whether the lock is held holds it for a
 /// moment, so this function retries for a short time.
-fn take(lock: &OwnedFd) -> rustix::io::Result<()> {
-    for _ in 0..LOOKS {
+fn take_lock(lock: &OwnedFd) -> rustix::io::Result<()> {
+    for _ in 0..LOCK_ATTEMPTS {
         match flock(lock, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => std::thread::sleep(MOMENT),
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_RETRY_INTERVAL),
             taken => return taken,
         }
     }
@@ -391,22 +395,22 @@ pub(crate) fn is_at(file: &OwnedFd, path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    fn rooms(state: &Path) -> SandboxDirs {
+    fn sandbox_dirs(state: &Path) -> SandboxDirs {
         SandboxDirs { state: state.to_path_buf() }
     }
 
     #[test]
-    fn a_room_has_one_owner_and_is_free_after_it() {
+    fn a_sandbox_directory_has_one_owner_and_is_free_after_it() {
         let state = tempfile::tempdir().unwrap();
-        let rooms = rooms(state.path());
+        let sandbox_dirs = sandbox_dirs(state.path());
         let name = Name::new("one").unwrap();
-        let room = rooms.claim(name.clone()).unwrap();
-        assert!(rooms.is_kept(&name));
-        assert!(matches!(rooms.claim(name.clone()), Err(SandboxDirError::Taken { .. })));
-        room.leave();
-        assert!(!rooms.is_kept(&name));
-        assert_eq!(rooms.names(), []);
-        rooms.claim(name).unwrap().leave();
+        let sandbox_dir = sandbox_dirs.claim(name.clone()).unwrap();
+        assert!(sandbox_dirs.is_kept(&name));
+        assert!(matches!(sandbox_dirs.claim(name.clone()), Err(SandboxDirError::Taken { .. })));
+        sandbox_dir.remove();
+        assert!(!sandbox_dirs.is_kept(&name));
+        assert_eq!(sandbox_dirs.names(), []);
+        sandbox_dirs.claim(name).unwrap().remove();
     }
 
     #[test]
@@ -414,30 +418,31 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let variables = [("XDG_STATE_HOME".into(), place.path().into())].into_iter().collect();
         let host = Host::new(variables, "/".into());
-        let rooms = SandboxDirs::of(&host).unwrap();
-        rooms.claim(Name::new("one").unwrap()).unwrap().leave();
-        let mode = || fs_err::metadata(rooms.state()).unwrap().permissions().mode() & 0o777;
+        let sandbox_dirs = SandboxDirs::for_host(&host).unwrap();
+        sandbox_dirs.claim(Name::new("one").unwrap()).unwrap().remove();
+        let mode = || fs_err::metadata(sandbox_dirs.state()).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(), 0o700);
-        SandboxDirs::of(&host).unwrap();
-        fs_err::set_permissions(rooms.state(), std::fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(matches!(SandboxDirs::of(&host), Err(SandboxDirError::NotOwn { .. })));
+        SandboxDirs::for_host(&host).unwrap();
+        fs_err::set_permissions(sandbox_dirs.state(), std::fs::Permissions::from_mode(0o777))
+            .unwrap();
+        assert!(matches!(SandboxDirs::for_host(&host), Err(SandboxDirError::NotOwn { .. })));
     }
 
     #[test]
     fn what_a_crash_left_is_cleared_and_swept() {
         let state = tempfile::tempdir().unwrap();
-        let rooms = rooms(state.path());
+        let sandbox_dirs = sandbox_dirs(state.path());
         let name = Name::new("one").unwrap();
-        let room = rooms.claim(name.clone()).unwrap();
-        fs_err::write(room.channel().join("left"), "").unwrap();
-        fs_err::write(room.directory.join("manifest.json"), "{").unwrap();
-        drop(room); // as a crash does: the lock is released, and nothing is removed
-        assert_eq!(rooms.names(), std::slice::from_ref(&name));
-        assert!(matches!(rooms.manifest(&name), Err(SandboxDirError::Absent { .. })));
-        let again = rooms.claim(name).unwrap();
+        let sandbox_dir = sandbox_dirs.claim(name.clone()).unwrap();
+        fs_err::write(sandbox_dir.channel().join("left"), "").unwrap();
+        fs_err::write(sandbox_dir.path.join("manifest.json"), "{").unwrap();
+        drop(sandbox_dir); // as a crash does: the lock is released, and nothing is removed
+        assert_eq!(sandbox_dirs.names(), std::slice::from_ref(&name));
+        assert!(matches!(sandbox_dirs.manifest(&name), Err(SandboxDirError::Absent { .. })));
+        let again = sandbox_dirs.claim(name).unwrap();
         assert_eq!(fs_err::read_dir(again.channel()).unwrap().count(), 0);
         drop(again);
-        rooms.sweep();
-        assert_eq!(rooms.names(), []);
+        sandbox_dirs.sweep();
+        assert_eq!(sandbox_dirs.names(), []);
     }
 }

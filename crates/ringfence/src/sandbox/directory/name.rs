@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 /// Longest name of a sandbox, because it is part of a container's name and of a host name for ssh.
-const LONGEST_NAME: usize = 48;
+const MAX_NAME_LENGTH: usize = 48;
 
 /// Name of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -17,7 +17,7 @@ pub struct Name(String);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{given}` cannot be a sandbox's name: it is made of a-z, 0-9, `-`, `_` and `.`, begins with a \
-     letter or digit, and is {LONGEST_NAME} long at most"
+     letter or digit, and is {MAX_NAME_LENGTH} long at most"
 )]
 pub struct NameError {
     given: String,
@@ -29,7 +29,7 @@ impl Name {
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         let begins_well = given.bytes().next().is_some_and(is_plain);
         if begins_well
-            && given.len() <= LONGEST_NAME
+            && given.len() <= MAX_NAME_LENGTH
             && given.bytes().all(|byte| is_plain(byte) || b"-_.".contains(&byte))
         {
             Ok(Name(given.to_owned()))
@@ -47,7 +47,7 @@ impl Name {
         let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
         let name: String = last.chars().map(plain).collect();
         let name: String =
-            name.trim_start_matches(['-', '_', '.']).chars().take(LONGEST_NAME).collect();
+            name.trim_start_matches(['-', '_', '.']).chars().take(MAX_NAME_LENGTH).collect();
         Name::new(&name).unwrap_or_else(|_| Name("sandbox".to_owned()))
     }
 

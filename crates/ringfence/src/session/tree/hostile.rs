@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tar::{Builder, EntryType, Header};
 use tokio::sync::mpsc;
 
-use super::{Arrival, Here, Inlet, Outlet, Transferred, pack, unpack};
+use super::{HostFiles, PieceMessage, PieceReader, PieceWriter, TransferSummary, pack, unpack};
 use crate::SessionError;
 
 fn entry(tar: &mut Builder<Vec<u8>>, kind: EntryType, name: &str, link: &str, content: &[u8]) {
@@ -25,26 +25,31 @@ fn entry(tar: &mut Builder<Vec<u8>>, kind: EntryType, name: &str, link: &str, co
     tar.append(&header, content).unwrap();
 }
 
-fn inlet(bytes: &[u8], ends: bool) -> Inlet {
+fn reader(bytes: &[u8], ends: bool) -> PieceReader {
     let (sender, arrivals) = mpsc::channel(bytes.len() / 1000 + 2);
     for piece in bytes.chunks(1000) {
-        sender.try_send(Arrival::Piece(Bytes::copy_from_slice(piece))).ok().unwrap();
+        sender.try_send(PieceMessage::Piece(Bytes::copy_from_slice(piece))).ok().unwrap();
     }
     if ends {
-        sender.try_send(Arrival::End).ok().unwrap();
+        sender.try_send(PieceMessage::End).ok().unwrap();
     }
-    Inlet::new(arrivals)
+    PieceReader::new(arrivals)
 }
 
 fn unpacked(
     entries: &[(EntryType, &str, &str, &[u8])],
     to: &Path,
-) -> Result<Transferred, SessionError> {
+) -> Result<TransferSummary, SessionError> {
     let mut tar = Builder::new(Vec::new());
     for (kind, name, link, content) in entries {
         entry(&mut tar, *kind, name, link, content);
     }
-    unpack::tree(&Here::default(), inlet(&tar.into_inner().unwrap(), true), to, &AtomicU64::new(0))
+    unpack::unpack_tree(
+        &HostFiles::default(),
+        reader(&tar.into_inner().unwrap(), true),
+        to,
+        &AtomicU64::new(0),
+    )
 }
 
 #[test]
@@ -115,9 +120,9 @@ fn no_link_is_followed_neither_a_planted_nor_an_older_one() {
     // A file replaces a link, and the link's target is not changed.
     unpacked(&[(EntryType::Regular, "file", "", b"new")], &to).unwrap();
     assert_eq!(fs_err::read_to_string(to.join("file")).unwrap(), "new");
-    unpack::file(
-        &Here::default(),
-        inlet(b"newer", true),
+    unpack::unpack_file(
+        &HostFiles::default(),
+        reader(b"newer", true),
         &to.join("older"),
         0o4755,
         &AtomicU64::new(0),
@@ -160,9 +165,9 @@ fn trees_that_break_off_or_make_no_sense_are_errors() {
     let whole = tar.into_inner().unwrap();
     let place = tempfile::tempdir().unwrap();
     let read = |bytes: &[u8], ends| {
-        unpack::tree(
-            &Here::default(),
-            inlet(bytes, ends),
+        unpack::unpack_tree(
+            &HostFiles::default(),
+            reader(bytes, ends),
             &place.path().join("to"),
             &AtomicU64::new(0),
         )
@@ -180,8 +185,14 @@ fn trees_that_break_off_or_make_no_sense_are_errors() {
     entry(&mut tar, EntryType::GNULongName, "long", "", &vec![b'a'; 1 << 20]);
     assert!(read(&tar.into_inner().unwrap(), true).is_err());
     let file = place.path().join("file");
-    unpack::file(&Here::default(), inlet(b"half", false), &file, 0o644, &AtomicU64::new(0))
-        .unwrap_err();
+    unpack::unpack_file(
+        &HostFiles::default(),
+        reader(b"half", false),
+        &file,
+        0o644,
+        &AtomicU64::new(0),
+    )
+    .unwrap_err();
     assert!(!file.exists());
     assert_eq!(fs_err::read_dir(place.path()).unwrap().count(), 1, "nothing is left beside it");
 }
@@ -196,10 +207,10 @@ fn what_is_packed_is_what_is_there_and_not_what_it_leads_to() {
     symlink("/etc/passwd", from.join("secret")).unwrap();
     let (sender, mut pieces) = mpsc::channel(100);
     let done = pack::pack(
-        pack::open(&Here::default(), &from).unwrap(),
+        pack::open(&HostFiles::default(), &from).unwrap(),
         &from,
         "",
-        Outlet::new(sender),
+        PieceWriter::new(sender),
         &AtomicU64::new(0),
     )
     .unwrap();
@@ -208,9 +219,11 @@ fn what_is_packed_is_what_is_there_and_not_what_it_leads_to() {
     while let Some(piece) = pieces.blocking_recv() {
         piece.as_ref().read_to_end(&mut tar).unwrap();
     }
-    let done = unpack::tree(&Here::default(), inlet(&tar, true), &to, &AtomicU64::new(0)).unwrap();
+    let done =
+        unpack::unpack_tree(&HostFiles::default(), reader(&tar, true), &to, &AtomicU64::new(0))
+            .unwrap();
     assert_eq!((done.files, done.bytes, done.left_out_count), (1, 1 << 20, 1));
     assert_eq!(fs_err::read(to.join(&long).join("file")).unwrap().len(), 1 << 20);
     symlink(&from, place.path().join("link")).unwrap();
-    assert!(pack::open(&Here::default(), &place.path().join("link")).is_err());
+    assert!(pack::open(&HostFiles::default(), &place.path().join("link")).is_err());
 }

@@ -3,7 +3,7 @@
 //! A tree that comes out of a sandbox is built by the guest, which is not trusted: see [`unpack`].
 //! A tree that goes in may lie in a workspace, where sandboxed code can plant links: see [`pack`].
 
-mod here;
+mod host_files;
 mod pack;
 mod unpack;
 
@@ -23,26 +23,26 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::SessionError;
-use super::error::{What, clean};
-use super::files::{Files, WAITING_PIECES};
-use super::transport::Exchange;
-pub(super) use here::Here;
+use super::error::{Operation, clean};
+use super::files::{MAX_QUEUED_PIECES, SandboxFiles};
+use super::transport::HttpExchange;
+pub(super) use host_files::HostFiles;
 
 /// Highest number of bytes of a tree that are handed on at once.
-const PIECE: usize = 256 << 10;
+const MAX_PIECE_BYTES: usize = 256 << 10;
 /// Highest number of left-out entries that are named.
-const NAMED: usize = 100;
+const MAX_NAMED_ENTRIES: usize = 100;
 
 /// Summary of a copy into or out of a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Transferred {
+pub struct TransferSummary {
     /// Number of files that were copied.
     pub files: u64,
     /// Number of bytes in these files.
     pub bytes: u64,
     /// Entries that were not copied, at most the first hundred.
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<OmittedEntry>,
     /// Number of entries that were not copied.
     pub left_out_count: u64,
 }
@@ -50,23 +50,23 @@ pub struct Transferred {
 /// An entry that was not copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct LeftOut {
+pub struct OmittedEntry {
     /// Path of the entry in the tree, without control characters.
     pub name: String,
     /// Reason why the entry was not copied.
     pub why: &'static str,
 }
 
-impl Transferred {
+impl TransferSummary {
     fn leave_out(&mut self, name: &[u8], why: &'static str) {
         self.left_out_count += 1;
-        if self.left_out.len() < NAMED {
-            self.left_out.push(LeftOut { name: clean(&String::from_utf8_lossy(name)), why });
+        if self.left_out.len() < MAX_NAMED_ENTRIES {
+            self.left_out.push(OmittedEntry { name: clean(&String::from_utf8_lossy(name)), why });
         }
     }
 }
 
-impl Files<'_> {
+impl SandboxFiles<'_> {
     /// Copies a file, or a directory with all its contents, from the host to a path of the sandbox.
     /// Existing files are replaced. `progress` is called with the number of file bytes that have
     /// been read so far.
@@ -78,38 +78,40 @@ impl Files<'_> {
         from: &Path,
         to: &str,
         mut progress: impl FnMut(u64) + Send,
-    ) -> Result<Transferred, SessionError> {
-        let what = What { verb: "write", of: to };
-        let source = pack::open(&self.session.here, from)?;
+    ) -> Result<TransferSummary, SessionError> {
+        let operation = Operation { verb: "write", object: to };
+        let source = pack::open(&self.session.host_files, from)?;
         // A file is sent as a tree with one entry, so that its mode is copied, too. A directory is
         // sent as its contents.
         let (below, name) = match &source {
-            pack::Source::Directory(_) => (to, ""),
-            pack::Source::File(_) => split(to),
+            pack::PackSource::Directory(_) => (to, ""),
+            pack::PackSource::File(_) => split(to),
         };
-        if let pack::Source::Directory(_) = source {
+        if let pack::PackSource::Directory(_) = source {
             match self.make_directory(to).await {
                 Err(error) if error.code() != Some(Code::AlreadyExists) => return Err(error),
                 _ => {}
             }
         }
         let count = Arc::new(AtomicU64::new(0));
-        let (pieces, body) = mpsc::channel(WAITING_PIECES);
-        let (outlet, mut packed) = mpsc::channel(WAITING_PIECES);
-        let packing: JoinHandle<Result<Transferred, SessionError>> = {
+        let (pieces, body) = mpsc::channel(MAX_QUEUED_PIECES);
+        let (writer, mut packed) = mpsc::channel(MAX_QUEUED_PIECES);
+        let packing: JoinHandle<Result<TransferSummary, SessionError>> = {
             let (from, name, count) = (from.to_owned(), name.to_owned(), Arc::clone(&count));
-            spawn_blocking(move || pack::pack(source, &from, &name, Outlet::new(outlet), &count))
+            spawn_blocking(move || {
+                pack::pack(source, &from, &name, PieceWriter::new(writer), &count)
+            })
         };
         let feeding = async move {
             while let Some(piece) = packed.recv().await {
-                self.pass_on(what, &pieces, piece).await?;
+                self.queue_piece(operation, &pieces, piece).await?;
                 progress(count.load(Ordering::Relaxed));
             }
-            let transferred = joined(packing).await?;
+            let transferred = join_job(packing).await?;
             progress(transferred.bytes);
             Ok(transferred)
         };
-        self.post(what, "/tree", below, body, feeding).await
+        self.send_bytes(operation, "/tree", below, body, feeding).await
     }
 
     /// Copies a file, or a directory with all its contents, from a path of the sandbox to a path on
@@ -124,57 +126,61 @@ impl Files<'_> {
         from: &str,
         to: &Path,
         progress: impl FnMut(u64) + Send,
-    ) -> Result<Transferred, SessionError> {
-        let what = What { verb: "read", of: from };
+    ) -> Result<TransferSummary, SessionError> {
+        let operation = Operation { verb: "read", object: from };
         let entry = self.stat(from).await?;
         let count = Arc::new(AtomicU64::new(0));
-        let (to, counter, here) = (to.to_owned(), Arc::clone(&count), self.session.here.clone());
+        let (to, counter, host_files) =
+            (to.to_owned(), Arc::clone(&count), self.session.host_files.clone());
         match entry.kind {
             FileType::File => {
-                let exchange = self.get(what, "/files", from).await?;
-                let job = move |inlet| unpack::file(&here, inlet, &to, entry.mode, &counter);
-                self.take_in(what, exchange, count, progress, job).await
+                let exchange = self.get(operation, "/files", from).await?;
+                let job = move |reader| {
+                    unpack::unpack_file(&host_files, reader, &to, entry.mode, &counter)
+                };
+                self.receive_pieces(operation, exchange, count, progress, job).await
             }
             FileType::Directory => {
-                let exchange = self.get(what, "/tree", from).await?;
-                let job = move |inlet| unpack::tree(&here, inlet, &to, &counter);
-                self.take_in(what, exchange, count, progress, job).await
+                let exchange = self.get(operation, "/tree", from).await?;
+                let job = move |reader| unpack::unpack_tree(&host_files, reader, &to, &counter);
+                self.receive_pieces(operation, exchange, count, progress, job).await
             }
             FileType::Symlink | FileType::Unspecified => {
-                Err(what.refused(Code::InvalidArgument, "it is neither a file nor a directory"))
+                Err(operation
+                    .refused(Code::InvalidArgument, "it is neither a file nor a directory"))
             }
         }
     }
 
     /// Passes the bytes of an answer to a job that may block, and waits for both.
-    async fn take_in(
+    async fn receive_pieces(
         &self,
-        what: What<'_>,
-        mut exchange: Exchange,
+        operation: Operation<'_>,
+        mut exchange: HttpExchange,
         count: Arc<AtomicU64>,
         mut progress: impl FnMut(u64) + Send,
-        job: impl FnOnce(Inlet) -> Result<Transferred, SessionError> + Send + 'static,
-    ) -> Result<Transferred, SessionError> {
-        let (pieces, inlet) = mpsc::channel(WAITING_PIECES);
-        let job = spawn_blocking(move || job(Inlet::new(inlet)));
+        job: impl FnOnce(PieceReader) -> Result<TransferSummary, SessionError> + Send + 'static,
+    ) -> Result<TransferSummary, SessionError> {
+        let (pieces, reader) = mpsc::channel(MAX_QUEUED_PIECES);
+        let job = spawn_blocking(move || job(PieceReader::new(reader)));
         let arrived = loop {
-            match self.piece(what, &mut exchange).await {
+            match self.piece(operation, &mut exchange).await {
                 Ok(Some(piece)) => {
-                    if pieces.send(Arrival::Piece(piece)).await.is_err() {
+                    if pieces.send(PieceMessage::Piece(piece)).await.is_err() {
                         break Ok(()); // the job has failed, and its result says why
                     }
                     progress(count.load(Ordering::Relaxed));
                 }
                 Ok(None) => {
-                    let _ = pieces.send(Arrival::End).await; // as above
-                    self.transport().keep(exchange);
+                    let _ = pieces.send(PieceMessage::End).await; // as above
+                    self.transport().return_to_pool(exchange);
                     break Ok(());
                 }
                 Err(error) => break Err(error),
             }
         };
         drop(pieces);
-        let done = joined(job).await;
+        let done = join_job(job).await;
         arrived?;
         let done = done?;
         progress(done.bytes);
@@ -182,15 +188,15 @@ impl Files<'_> {
     }
 }
 
-async fn joined(
-    job: JoinHandle<Result<Transferred, SessionError>>,
-) -> Result<Transferred, SessionError> {
+async fn join_job(
+    job: JoinHandle<Result<TransferSummary, SessionError>>,
+) -> Result<TransferSummary, SessionError> {
     match job.await {
         Ok(done) => done,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
         Err(error) => {
             // The runtime is shutting down.
-            Err(What { verb: "copy the tree", of: "" }.local(io::Error::other(error)))
+            Err(Operation { verb: "copy the tree", object: "" }.local(io::Error::other(error)))
         }
     }
 }
@@ -204,32 +210,32 @@ fn split(path: &str) -> (&str, &str) {
     }
 }
 
-/// Writer for a blocking job: a queue of large pieces.
-struct Outlet {
+/// Writer through which a blocking job sends a stream to its task, in large pieces.
+struct PieceWriter {
     buffer: Vec<u8>,
     pieces: mpsc::Sender<Bytes>,
 }
 
-impl Outlet {
-    fn new(pieces: mpsc::Sender<Bytes>) -> Outlet {
-        Outlet { buffer: Vec::with_capacity(PIECE), pieces }
+impl PieceWriter {
+    fn new(pieces: mpsc::Sender<Bytes>) -> PieceWriter {
+        PieceWriter { buffer: Vec::with_capacity(MAX_PIECE_BYTES), pieces }
     }
 
     /// Reads up to `most` bytes of a file directly into the next piece, and returns their number.
     fn read_from(&mut self, file: &mut File, most: u64) -> io::Result<u64> {
-        let room = (PIECE - self.buffer.len()) as u64;
-        let read = file.take(most.min(room)).read_to_end(&mut self.buffer)?;
-        if self.buffer.len() >= PIECE {
+        let free = (MAX_PIECE_BYTES - self.buffer.len()) as u64;
+        let read = file.take(most.min(free)).read_to_end(&mut self.buffer)?;
+        if self.buffer.len() >= MAX_PIECE_BYTES {
             self.flush()?;
         }
         Ok(read as u64)
     }
 }
 
-impl Write for Outlet {
+impl Write for PieceWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.buffer.extend_from_slice(bytes);
-        if self.buffer.len() >= PIECE {
+        if self.buffer.len() >= MAX_PIECE_BYTES {
             self.flush()?;
         }
         Ok(bytes.len())
@@ -239,38 +245,38 @@ impl Write for Outlet {
         if self.buffer.is_empty() {
             return Ok(());
         }
-        let piece = std::mem::replace(&mut self.buffer, Vec::with_capacity(PIECE));
+        let piece = std::mem::replace(&mut self.buffer, Vec::with_capacity(MAX_PIECE_BYTES));
         self.pieces.blocking_send(piece.into()).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 }
 
-/// Message to a blocking job that reads.
-enum Arrival {
+/// Message to a blocking job that reads a stream.
+enum PieceMessage {
     Piece(Bytes),
     /// All bytes have arrived. A queue that closes without this message means that the stream
     /// broke.
     End,
 }
 
-/// Reader for a blocking job.
-struct Inlet {
+/// Reader through which a blocking job receives a stream from its task.
+struct PieceReader {
     piece: Bytes,
-    arrivals: mpsc::Receiver<Arrival>,
+    arrivals: mpsc::Receiver<PieceMessage>,
     over: bool,
 }
 
-impl Inlet {
-    fn new(arrivals: mpsc::Receiver<Arrival>) -> Inlet {
-        Inlet { piece: Bytes::new(), arrivals, over: false }
+impl PieceReader {
+    fn new(arrivals: mpsc::Receiver<PieceMessage>) -> PieceReader {
+        PieceReader { piece: Bytes::new(), arrivals, over: false }
     }
 }
 
-impl BufRead for Inlet {
+impl BufRead for PieceReader {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         while self.piece.is_empty() && !self.over {
             match self.arrivals.blocking_recv() {
-                Some(Arrival::Piece(piece)) => self.piece = piece,
-                Some(Arrival::End) => self.over = true,
+                Some(PieceMessage::Piece(piece)) => self.piece = piece,
+                Some(PieceMessage::End) => self.over = true,
                 None => return Err(io::ErrorKind::ConnectionAborted.into()),
             }
         }
@@ -282,7 +288,7 @@ impl BufRead for Inlet {
     }
 }
 
-impl Read for Inlet {
+impl Read for PieceReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let piece = self.fill_buf()?;
         let length = piece.len().min(into.len());

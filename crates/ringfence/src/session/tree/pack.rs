@@ -13,15 +13,15 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, openat, read
 use tar::{Builder, EntryType, Header};
 
 use super::super::SessionError;
-use super::{Here, Outlet, Transferred};
+use super::{HostFiles, PieceWriter, TransferSummary};
 
 /// Deepest level of a tree that is packed, because each level takes a descriptor.
-const DEEPEST: usize = 128;
+const MAX_DEPTH: usize = 128;
 /// Length of the blocks of a tar file, in bytes.
-const BLOCK: usize = 512;
+const BLOCK_BYTES: usize = 512;
 /// Flags with which files are opened. The open does not wait for a pipe that takes the place of a
 /// file.
-const TO_READ: OFlags = OFlags::RDONLY
+const READ_FLAGS: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOCTTY)
@@ -29,18 +29,18 @@ const TO_READ: OFlags = OFlags::RDONLY
 
 /// File or directory to be packed.
 #[derive(Debug)]
-pub(super) enum Source {
+pub(super) enum PackSource {
     Directory(OwnedFd),
     File(OwnedFd),
 }
 
 /// Opens the file or directory to be packed. The path must not be a link.
-pub(super) fn open(here: &Here, path: &Path) -> Result<Source, SessionError> {
+pub(super) fn open(host_files: &HostFiles, path: &Path) -> Result<PackSource, SessionError> {
     let opened = || {
-        let file = here.open(path, TO_READ)?;
+        let file = host_files.open(path, READ_FLAGS)?;
         match FileType::from_raw_mode(fstat(&file)?.st_mode) {
-            FileType::Directory => Ok(Source::Directory(file)),
-            FileType::RegularFile => Ok(Source::File(file)),
+            FileType::Directory => Ok(PackSource::Directory(file)),
+            FileType::RegularFile => Ok(PackSource::File(file)),
             _ => Err(io::Error::other("it is neither a file nor a directory")),
         }
     };
@@ -48,41 +48,42 @@ pub(super) fn open(here: &Here, path: &Path) -> Result<Source, SessionError> {
 }
 
 fn open_at(directory: impl AsFd, name: &(impl AsRef<Path> + ?Sized)) -> io::Result<OwnedFd> {
-    Ok(openat(directory, name.as_ref(), TO_READ, Mode::empty())?)
+    Ok(openat(directory, name.as_ref(), READ_FLAGS, Mode::empty())?)
 }
 
 fn cannot_read(path: &Path, source: io::Error) -> SessionError {
-    SessionError::Here { doing: "read", path: path.to_owned(), source }
+    SessionError::HostFile { operation: "read", path: path.to_owned(), source }
 }
 
 /// Packs the source that was found at `path`. A single file gets the name `name`.
 pub(super) fn pack(
-    source: Source,
+    source: PackSource,
     path: &Path,
     name: &str,
-    outlet: Outlet,
+    writer: PieceWriter,
     count: &AtomicU64,
-) -> Result<Transferred, SessionError> {
-    let mut packer = Packer { tar: Builder::new(outlet), done: Transferred::default(), count };
+) -> Result<TransferSummary, SessionError> {
+    let mut packer =
+        TreePacker { tar: Builder::new(writer), done: TransferSummary::default(), count };
     match source {
-        Source::Directory(directory) => {
-            packer.directory(&directory, path, Path::new(""), DEEPEST)?
+        PackSource::Directory(directory) => {
+            packer.directory(&directory, path, Path::new(""), MAX_DEPTH)?
         }
-        Source::File(file) => packer.file(file, path, Path::new(name))?,
+        PackSource::File(file) => packer.file(file, path, Path::new(name))?,
     }
-    let packed = packer.tar.into_inner().and_then(|mut outlet| outlet.flush());
+    let packed = packer.tar.into_inner().and_then(|mut writer| writer.flush());
     packed.map_err(|source| cannot_read(path, source))?;
     packer.done.bytes = count.load(Ordering::Relaxed);
     Ok(packer.done)
 }
 
-struct Packer<'a> {
-    tar: Builder<Outlet>,
-    done: Transferred,
+struct TreePacker<'a> {
+    tar: Builder<PieceWriter>,
+    done: TransferSummary,
     count: &'a AtomicU64,
 }
 
-impl Packer<'_> {
+impl TreePacker<'_> {
     /// Packs the contents of a directory. The directory lies at `path` on the host, and is called
     /// `name` in the tree.
     fn directory(
@@ -158,10 +159,10 @@ impl Packer<'_> {
     /// Packs as many bytes of a file as its header promised. A file that has grown is cut, one that
     /// has shrunk is an error.
     fn content(&mut self, mut file: File, size: u64) -> io::Result<()> {
-        let outlet = self.tar.get_mut();
+        let writer = self.tar.get_mut();
         let mut left = size;
         while left > 0 {
-            let read = outlet.read_from(&mut file, left)?;
+            let read = writer.read_from(&mut file, left)?;
             if read == 0 {
                 return Err(io::Error::new(
                     io::ErrorKind::UnexpectedEof,
@@ -171,8 +172,10 @@ impl Packer<'_> {
             left -= read;
             self.count.fetch_add(read, Ordering::Relaxed);
         }
-        let padding = size.next_multiple_of(BLOCK as u64) - size;
-        outlet.write_all(&[0; BLOCK][..usize::try_from(padding).expect("it is less than a block")])
+        let padding = size.next_multiple_of(BLOCK_BYTES as u64) - size;
+        writer.write_all(
+            &[0; BLOCK_BYTES][..usize::try_from(padding).expect("it is less than a block")],
+        )
     }
 }
 

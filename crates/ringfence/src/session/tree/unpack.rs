@@ -18,39 +18,42 @@ use tar::{Archive, Entry, EntryType};
 
 use super::super::SessionError;
 use super::super::error::clean;
-use super::{Here, Inlet, Transferred};
+use super::{HostFiles, PieceReader, TransferSummary};
 
 /// Highest number of entries of a tree. A file system has room for so many names.
-const MOST_ENTRIES: u64 = 4_000_000;
+const MAX_ENTRIES: u64 = 4_000_000;
 /// Longest name or link, and longest list of attributes of an entry, in bytes.
-const LONGEST_NAME: u64 = 16 << 10;
+const MAX_NAME_BYTES: u64 = 16 << 10;
 /// Limit of the padding after the end of a tree, in bytes. There is padding because tar fills its
 /// last record.
-const LONGEST_FILLING: u64 = 1 << 20;
+const MAX_PADDING_BYTES: u64 = 1 << 20;
 /// Number of bytes that are written at once.
-const PIECE: usize = 128 << 10;
+const WRITE_BYTES: usize = 128 << 10;
 
 /// Writes one file. The content goes to a temporary file in the same directory, which is renamed
 /// when it is complete.
-pub(super) fn file(
-    here: &Here,
-    inlet: Inlet,
+pub(super) fn unpack_file(
+    host_files: &HostFiles,
+    reader: PieceReader,
     to: &Path,
     mode: u32,
     count: &AtomicU64,
-) -> Result<Transferred, SessionError> {
-    let failed =
-        |source: io::Error| SessionError::Here { doing: "write", path: to.to_owned(), source };
+) -> Result<TransferSummary, SessionError> {
+    let failed = |source: io::Error| SessionError::HostFile {
+        operation: "write",
+        path: to.to_owned(),
+        source,
+    };
     let name = to.file_name().ok_or_else(|| failed(io::Error::other("it names no file")))?;
-    let parent = parent(here, to).map_err(failed)?;
+    let parent = open_parent(host_files, to).map_err(failed)?;
     let mut beside = OsString::from(".");
     beside.push(name);
     beside.push(format!(".ringfence-{}", std::process::id()));
     let written = create(parent.as_fd(), &beside, mode)
-        .and_then(|file| copy(inlet, file, count))
+        .and_then(|file| copy(reader, file, count))
         .and_then(|length| Ok(renameat(&parent, &beside, &parent, name).map(|()| length)?));
     match written {
-        Ok(bytes) => Ok(Transferred { files: 1, bytes, ..Transferred::default() }),
+        Ok(bytes) => Ok(TransferSummary { files: 1, bytes, ..TransferSummary::default() }),
         Err(error) => {
             let _ = unlinkat(&parent, &beside, AtFlags::empty()); // the file may not exist yet
             Err(failed(error))
@@ -59,68 +62,71 @@ pub(super) fn file(
 }
 
 /// Fills the directory at `to`. The directory is made if it does not exist, and must not be a link.
-pub(super) fn tree(
-    here: &Here,
-    inlet: Inlet,
+pub(super) fn unpack_tree(
+    host_files: &HostFiles,
+    reader: PieceReader,
     to: &Path,
     count: &AtomicU64,
-) -> Result<Transferred, SessionError> {
-    let failed =
-        |source: io::Error| SessionError::Here { doing: "write", path: to.to_owned(), source };
-    let root = top(here, to).map_err(failed)?;
-    let mut unpacker = Unpacker { root, count, done: Transferred::default() };
-    let mut archive = Archive::new(inlet);
-    unpacker.all(&mut archive)?;
-    let mut rest = archive.into_inner().take(LONGEST_FILLING);
-    let nonsense = |source: io::Error| broken(b"", source.to_string());
-    let filling = io::copy(&mut rest, &mut io::sink()).map_err(nonsense)?;
-    if filling == LONGEST_FILLING {
-        return Err(broken(b"", "something follows its end"));
+) -> Result<TransferSummary, SessionError> {
+    let failed = |source: io::Error| SessionError::HostFile {
+        operation: "write",
+        path: to.to_owned(),
+        source,
+    };
+    let root = open_destination(host_files, to).map_err(failed)?;
+    let mut unpacker = TreeUnpacker { root, count, done: TransferSummary::default() };
+    let mut archive = Archive::new(reader);
+    unpacker.unpack_all(&mut archive)?;
+    let mut rest = archive.into_inner().take(MAX_PADDING_BYTES);
+    let failed = |source: io::Error| invalid_tree(b"", source.to_string());
+    let padding = io::copy(&mut rest, &mut io::sink()).map_err(failed)?;
+    if padding == MAX_PADDING_BYTES {
+        return Err(invalid_tree(b"", "something follows its end"));
     }
     unpacker.done.bytes = count.load(Ordering::Relaxed);
     Ok(unpacker.done)
 }
 
 /// Opens the directory of the path `of`.
-fn parent(here: &Here, of: &Path) -> io::Result<OwnedFd> {
+fn open_parent(host_files: &HostFiles, of: &Path) -> io::Result<OwnedFd> {
     let parent = of.parent().filter(|parent| !parent.as_os_str().is_empty());
-    here.open(parent.unwrap_or(Path::new(".")), OFlags::PATH | OFlags::DIRECTORY)
+    host_files.open(parent.unwrap_or(Path::new(".")), OFlags::PATH | OFlags::DIRECTORY)
 }
 
 /// Opens the directory that is to be filled, and makes it if it does not exist.
-fn top(here: &Here, to: &Path) -> io::Result<OwnedFd> {
+fn open_destination(host_files: &HostFiles, to: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let Some(name) = to.file_name() else { return here.open(to, flags) };
-    let parent = parent(here, to)?;
+    let Some(name) = to.file_name() else { return host_files.open(to, flags) };
+    let parent = open_parent(host_files, to)?;
     match mkdirat(&parent, name, Mode::from_raw_mode(0o777)) {
         Ok(()) | Err(Errno::EXIST) => Ok(openat(&parent, name, flags, Mode::empty())?),
         Err(errno) => Err(errno.into()),
     }
 }
 
-struct Unpacker<'a> {
+struct TreeUnpacker<'a> {
     root: OwnedFd,
     count: &'a AtomicU64,
-    done: Transferred,
+    done: TransferSummary,
 }
 
 /// Attributes of the next entry, from the entries before it.
 #[derive(Default)]
-struct Ahead {
+struct NextEntryAttributes {
     name: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
 }
 
-impl Unpacker<'_> {
-    fn all(&mut self, archive: &mut Archive<Inlet>) -> Result<(), SessionError> {
+impl TreeUnpacker<'_> {
+    fn unpack_all(&mut self, archive: &mut Archive<PieceReader>) -> Result<(), SessionError> {
         // Read raw entries, because the library itself would read a name of any length into memory.
         let entries =
-            archive.entries().map_err(|source| broken(b"", source.to_string()))?.raw(true);
-        let mut ahead = Ahead::default();
+            archive.entries().map_err(|source| invalid_tree(b"", source.to_string()))?.raw(true);
+        let mut ahead = NextEntryAttributes::default();
         for (entry, number) in entries.zip(1..) {
-            let mut entry = entry.map_err(|source| broken(b"", source.to_string()))?;
-            if number > MOST_ENTRIES {
-                return Err(broken(b"", format!("it has more than {MOST_ENTRIES} entries")));
+            let mut entry = entry.map_err(|source| invalid_tree(b"", source.to_string()))?;
+            if number > MAX_ENTRIES {
+                return Err(invalid_tree(b"", format!("it has more than {MAX_ENTRIES} entries")));
             }
             match entry.header().entry_type() {
                 EntryType::GNULongName => ahead.name = Some(text(&mut entry)?),
@@ -136,13 +142,13 @@ impl Unpacker<'_> {
     fn entry(
         &mut self,
         kind: EntryType,
-        entry: Entry<'_, Inlet>,
-        ahead: Ahead,
+        entry: Entry<'_, PieceReader>,
+        ahead: NextEntryAttributes,
     ) -> Result<(), SessionError> {
         let name = ahead.name.unwrap_or_else(|| entry.path_bytes().into_owned());
-        let parts = parts(&name).map_err(|why| broken(&name, why))?;
+        let parts = parts(&name).map_err(|why| invalid_tree(&name, why))?;
         let Some((last, before)) = parts.split_last() else { return Ok(()) };
-        let failed = |source: io::Error| broken(&name, source.to_string());
+        let failed = |source: io::Error| invalid_tree(&name, source.to_string());
         let mode = entry.header().mode().map_err(failed)?;
         let parent = self.parent(before).map_err(failed)?;
         let parent = parent.as_ref().unwrap_or(&self.root);
@@ -151,9 +157,9 @@ impl Unpacker<'_> {
             EntryType::Regular | EntryType::Continuous => {
                 let size = entry.size();
                 let file = create(parent.as_fd(), last, mode).map_err(failed)?;
-                let content = BufReader::with_capacity(PIECE, entry);
+                let content = BufReader::with_capacity(WRITE_BYTES, entry);
                 if copy(content, file, self.count).map_err(failed)? != size {
-                    return Err(broken(&name, "it ends too early"));
+                    return Err(invalid_tree(&name, "it ends too early"));
                 }
                 self.done.files += 1;
                 Ok(())
@@ -290,7 +296,7 @@ fn stays_below(target: &[u8], depth: usize) -> bool {
 }
 
 /// Returns the name that an entry holds for the next entry.
-fn text(entry: &mut Entry<'_, Inlet>) -> Result<Vec<u8>, SessionError> {
+fn text(entry: &mut Entry<'_, PieceReader>) -> Result<Vec<u8>, SessionError> {
     let mut text = content(entry)?;
     let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
     text.truncate(end);
@@ -298,15 +304,18 @@ fn text(entry: &mut Entry<'_, Inlet>) -> Result<Vec<u8>, SessionError> {
 }
 
 /// Reads the attributes that an entry holds for the next entry (pax(1)).
-fn attributes(entry: &mut Entry<'_, Inlet>, ahead: &mut Ahead) -> Result<(), SessionError> {
+fn attributes(
+    entry: &mut Entry<'_, PieceReader>,
+    ahead: &mut NextEntryAttributes,
+) -> Result<(), SessionError> {
     for attribute in tar::PaxExtensions::new(&content(entry)?) {
-        let attribute = attribute.map_err(|source| broken(b"", source.to_string()))?;
+        let attribute = attribute.map_err(|source| invalid_tree(b"", source.to_string()))?;
         match attribute.key_bytes() {
             b"path" => ahead.name = Some(attribute.value_bytes().to_owned()),
             b"linkpath" => ahead.link = Some(attribute.value_bytes().to_owned()),
-            b"size" => return Err(broken(b"", "it has a size where none is understood")),
+            b"size" => return Err(invalid_tree(b"", "it has a size where none is understood")),
             key if key.starts_with(b"GNU.sparse.") => {
-                return Err(broken(b"", "it has a file with holes"));
+                return Err(invalid_tree(b"", "it has a file with holes"));
             }
             _ => {}
         }
@@ -314,16 +323,16 @@ fn attributes(entry: &mut Entry<'_, Inlet>, ahead: &mut Ahead) -> Result<(), Ses
     Ok(())
 }
 
-fn content(entry: &mut Entry<'_, Inlet>) -> Result<Vec<u8>, SessionError> {
-    if entry.size() > LONGEST_NAME {
-        return Err(broken(b"", "it has a name that is too long"));
+fn content(entry: &mut Entry<'_, PieceReader>) -> Result<Vec<u8>, SessionError> {
+    if entry.size() > MAX_NAME_BYTES {
+        return Err(invalid_tree(b"", "it has a name that is too long"));
     }
     let mut content = Vec::new();
-    entry.read_to_end(&mut content).map_err(|source| broken(b"", source.to_string()))?;
+    entry.read_to_end(&mut content).map_err(|source| invalid_tree(b"", source.to_string()))?;
     Ok(content)
 }
 
-fn broken(name: &[u8], why: impl Into<String>) -> SessionError {
+fn invalid_tree(name: &[u8], why: impl Into<String>) -> SessionError {
     let name = if name.is_empty() { b"a tree".as_slice() } else { name };
     SessionError::Tree { name: clean(&String::from_utf8_lossy(name)), why: clean(&why.into()) }
 }

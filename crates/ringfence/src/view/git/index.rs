@@ -247,7 +247,7 @@ impl Extensions {
             let length = number(&head[4..]) as usize;
             // Of two extensions with the same name, git uses the last one, or both.
             if !found.insert(signature) {
-                return Err(unusual("an extension comes twice"));
+                return Err(unusual("an extension occurs twice"));
             }
             let end = reader.position + length as u64;
             if end > self.end {
@@ -259,7 +259,7 @@ impl Extensions {
                     let mut offset = [0; 4];
                     reader.read_exact(&mut offset)?;
                     if u64::from(number(&offset)) != self.start {
-                        return Err(unusual("its entries end elsewhere than it says"));
+                        return Err(unusual("its entries do not end where it says"));
                     }
                 }
                 b"EOIE" => return Err(unusual("its end is not marked at its end")),

@@ -37,7 +37,7 @@ use super::observed::{Listing, Unreadable};
 use config::{ConfigVariable, parse_config};
 use index::Gitlink;
 use modules::SubmoduleCheckout;
-use programs::{SettingEffect, effect_of};
+use programs::{SettingEffect, setting_effect};
 
 pub(super) use links::{LinkSurvey, WrittenDirectories};
 pub(super) use scope::GitScope;
@@ -478,7 +478,7 @@ impl GitSearch<'_> {
     fn load_config(&mut self, file: &Path, reading: &mut ConfigReading) {
         let Some(found) = self.deciders.protect(file) else { return };
         if reading.depth > MAX_INCLUDE_DEPTH {
-            let source = io::Error::other("it is at the end of a long chain of includes");
+            let source = io::Error::other("too many includes lead to it");
             // The call records the failure.
             let _ = self.deciders.or_denied::<()>(Err(Unreadable { path: found.path, source }));
             return;
@@ -501,7 +501,7 @@ impl GitSearch<'_> {
         reading: &mut ConfigReading,
     ) {
         for variable in found {
-            if effect_of(&variable) == SettingEffect::Include {
+            if setting_effect(&variable) == SettingEffect::Include {
                 reading.depth += 1;
                 for base in bases {
                     if let Some(included) = self.scope.expand(&variable.value, base) {

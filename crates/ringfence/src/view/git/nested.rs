@@ -27,7 +27,7 @@ impl GitSearch<'_> {
         self.nearest_repositories(tree);
         if let SearchPhase::AfterRun { began } = self.deciders.phase {
             self.deciders.note_only_since(Some(began));
-            self.younger_repositories(tree, began);
+            self.add_newer_repositories(tree, began);
             self.deciders.note_only_since(None);
         } else if self.reaches_unnamed_submodules() {
             self.deciders.written.searched.push(tree.to_path_buf());
@@ -78,7 +78,7 @@ impl GitSearch<'_> {
     /// files that changed since the run began, because the kernel notes when a file was changed. A
     /// directory that the run moved brings older files. So all files of a repository count if the
     /// run may have moved the repository, and git may take it for a submodule.
-    fn younger_repositories(&mut self, tree: &Path, began: FileTime) {
+    fn add_newer_repositories(&mut self, tree: &Path, began: FileTime) {
         let counts_moved = self.reaches_unnamed_submodules();
         let mut walk = TreeWalk::new(tree);
         while let Some(directory) = walk.next_directory() {

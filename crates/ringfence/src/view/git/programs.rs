@@ -50,7 +50,7 @@ const COMMANDS: [(&str, &str); 22] = [
 ];
 
 /// Returns the effect of a setting on what git executes.
-pub(super) fn effect_of(variable: &ConfigVariable) -> SettingEffect {
+pub(super) fn setting_effect(variable: &ConfigVariable) -> SettingEffect {
     let ConfigVariable { section, key, .. } = variable;
     match (section.as_str(), key.as_str()) {
         ("include" | "includeif", "path") => SettingEffect::Include,
@@ -103,7 +103,7 @@ pub(super) struct CommandWord {
 /// Returns the words of a command that may be paths. The command is split as a shell would do, and
 /// once more at every character that has a meaning for a shell or in an option, because a command
 /// can contain another one in quotes.
-pub(super) fn words_of_command(command: &[u8]) -> Vec<CommandWord> {
+pub(super) fn split_command(command: &[u8]) -> Vec<CommandWord> {
     let command = command.trim_ascii();
     let command = command.strip_prefix(b"!").unwrap_or(command);
     let command = command.strip_prefix(b"ext::").unwrap_or(command);
@@ -257,7 +257,7 @@ mod tests {
 
     #[track_caller]
     fn check_words(command: &str, expected: &[&str]) {
-        let words = words_of_command(command.as_bytes());
+        let words = split_command(command.as_bytes());
         let words: Vec<_> = words.iter().map(|word| String::from_utf8_lossy(&word.text)).collect();
         for word in expected {
             assert!(words.iter().any(|found| found == word), "`{word}` is not in {words:?}");
@@ -311,17 +311,17 @@ mod tests {
 
     #[test]
     fn only_a_program_without_a_slash_is_looked_for_on_the_path() {
-        let words = words_of_command(b"clean --file rules");
+        let words = split_command(b"clean --file rules");
         let is_program =
             |text: &[u8]| words.iter().find(|word| word.text == text).unwrap().is_program;
         assert!(is_program(b"clean") && !is_program(b"rules"));
-        assert!(words_of_command(b"./clean").iter().all(|word| !word.is_program));
+        assert!(split_command(b"./clean").iter().all(|word| !word.is_program));
     }
 
     #[test]
     fn each_setting_has_the_effect_that_git_gives_it() {
         let check = |config: &str, expected: SettingEffect| {
-            assert_eq!(effect_of(&parse_config(config.as_bytes())[0]), expected, "{config}");
+            assert_eq!(setting_effect(&parse_config(config.as_bytes())[0]), expected, "{config}");
         };
         for config in [
             "[core]\nfsmonitor=x",

@@ -11,8 +11,8 @@ use rustix::fs::FileType;
 
 use super::config::ConfigVariable;
 use super::programs::{
-    SettingEffect, effect_of, globs_of_command, imports_from_working_directory, starts_interpreter,
-    starts_node, starts_python, words_of_command,
+    SettingEffect, globs_of_command, imports_from_working_directory, setting_effect, split_command,
+    starts_interpreter, starts_node, starts_python,
 };
 use super::{GitEntry, GitSearch, PendingVisit};
 use crate::view::deciders::{PathState, ResolvedPath, path_from};
@@ -71,7 +71,7 @@ impl GitSearch<'_> {
     /// Protects the files of `worktree` that settings make git run.
     pub(super) fn apply(&mut self, variables: &[ConfigVariable], worktree: &Path) {
         for variable in variables {
-            match effect_of(variable) {
+            match setting_effect(variable) {
                 SettingEffect::Command if variable.section == "alias" => {
                     self.protect_words(&variable.value, worktree, is_path_like);
                 }
@@ -138,7 +138,7 @@ impl GitSearch<'_> {
     /// Protects the files of `worktree` that words of a command name. `may_be_file` tells whether a
     /// word can be the name of a file.
     fn protect_words(&mut self, command: &[u8], worktree: &Path, may_be_file: fn(&[u8]) -> bool) {
-        let words = words_of_command(command);
+        let words = split_command(command);
         let mut named = NamedPaths::default();
         let is_node = starts_node(command);
         let takes_script = starts_interpreter(command);
@@ -153,7 +153,7 @@ impl GitSearch<'_> {
             }
             if is_node {
                 for end in NODE_ENDS {
-                    self.protect_word(&with_end(&path, end), may_be_file, &mut named);
+                    self.protect_word(&append_suffix(&path, end), may_be_file, &mut named);
                 }
             }
             // A word after a substitution looks absolute but is not:
@@ -391,7 +391,7 @@ fn follows_substitution(command: &[u8], word: &[u8]) -> bool {
     before.into_iter().any(|byte| b")`".contains(byte))
 }
 
-fn with_end(path: &Path, end: &str) -> PathBuf {
+fn append_suffix(path: &Path, end: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(end);
     name.into()

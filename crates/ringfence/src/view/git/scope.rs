@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::config::parse_config;
-use super::programs::{COMMAND_VARIABLES, SettingEffect, effect_of, replace_variables};
+use super::programs::{COMMAND_VARIABLES, SettingEffect, replace_variables, setting_effect};
 use super::worktree::DistrustedLinks;
 use crate::Host;
 use crate::view::deciders::path_from;
@@ -106,7 +106,7 @@ impl GitScope {
         let Some(rest) = path.strip_prefix(b"~") else { return Some(base.join(path_from(path))) };
         let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
         let (user, rest) = (&rest[..end], path_from(rest.get(end + 1..).unwrap_or_default()));
-        let home = if user.is_empty() { self.home.clone() } else { home_of(user) };
+        let home = if user.is_empty() { self.home.clone() } else { home_directory_of(user) };
         Some(home?.join(rest))
     }
 }
@@ -135,7 +135,7 @@ fn path_variables(host: &Host) -> Vec<(String, String)> {
 }
 
 /// Returns the home directory of a user by name (passwd(5)).
-fn home_of(user: &[u8]) -> Option<PathBuf> {
+fn home_directory_of(user: &[u8]) -> Option<PathBuf> {
     let users = fs_err::read("/etc/passwd").ok()?;
     let mut lines = users.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b':'));
     let home = lines
@@ -164,7 +164,7 @@ fn environment_config(host: &Host) -> String {
         let setting = format!("[{header}]\n{name} = \"{}\"\n", escape(value));
         if parse_config(setting.as_bytes())
             .iter()
-            .any(|variable| effect_of(variable) != SettingEffect::None)
+            .any(|variable| setting_effect(variable) != SettingEffect::None)
         {
             config.push_str(&setting);
         }

@@ -69,7 +69,7 @@ impl DistrustedLinks {
     /// its last change, which no process can set. A file that the user puts in the same place
     /// therefore has another identity.
     pub(in crate::view) fn remember(&self, path: &Path) {
-        let Some(mark) = self.mark_of(path) else { return };
+        let Some(mark) = self.find_mark(path) else { return };
         let written = mark.parent().map_or(Ok(()), fs_err::create_dir_all);
         let written =
             written.and_then(|()| fs_err::write(&mark, path.as_os_str().as_encoded_bytes()));
@@ -80,10 +80,10 @@ impl DistrustedLinks {
     }
 
     fn holds(&self, path: &Path) -> bool {
-        self.mark_of(path).is_some_and(|mark| mark.exists())
+        self.find_mark(path).is_some_and(|mark| mark.exists())
     }
 
-    fn mark_of(&self, path: &Path) -> Option<PathBuf> {
+    fn find_mark(&self, path: &Path) -> Option<PathBuf> {
         let stat = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let name =
             format!("{:x}-{:x}-{}-{}", stat.st_dev, stat.st_ino, stat.st_ctime, stat.st_ctime_nsec);

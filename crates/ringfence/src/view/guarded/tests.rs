@@ -1,7 +1,7 @@
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::host_paths::granted::{Grants, Locations};
+use crate::host_paths::granted::{Grants, MountTable};
 use crate::view::observed::FileTime;
 
 mod checkouts;
@@ -66,7 +66,7 @@ impl TestWorkspace {
         let host = Host::new(variables.collect(), self.path("ws"));
         let mut workspace = self.workspace();
         workspace.granted = Grants::on(&host).grant_paths(policy, &host, &workspace)?;
-        Guarded::find(&policy.with_defaults(), &workspace, &host, &Locations::default(), &[])
+        Guarded::find(&policy.with_defaults(), &workspace, &host, &MountTable::default(), &[])
     }
 
     /// Returns the steps for `guarded` in a view of the workspace and `more`.
@@ -650,7 +650,7 @@ fn repositories_above_and_in_other_writable_trees_are_guarded() {
     let host = Host::new([("HOME".into(), place.path("home").into())].into(), place.path("ws"));
     workspace.granted = Grants::on(&host).grant_paths(&policy, &host, &workspace).unwrap();
     let guarded =
-        Guarded::find(&policy.with_defaults(), &workspace, &host, &Locations::default(), &[])
+        Guarded::find(&policy.with_defaults(), &workspace, &host, &MountTable::default(), &[])
             .unwrap();
     for path in ["ws/inner/deep/conf", "other/one/.git/config", "two/tree/hooks"] {
         assert!(

@@ -90,7 +90,10 @@ fn a_form_of_python_that_cannot_be_read_is_left_out() {
         run(context, deep).await;
         for wrong in ["deep", "{'a': 10 ** 400}", "[-10 ** 400]", "[float('nan')]", "{(1, 2): 3}"] {
             let outcome = run(context, &format!("Rich({wrong})")).await;
-            assert!(outcome.error.is_none() && outcome.left.is_nothing(), "{wrong}: {outcome:?}");
+            assert!(
+                outcome.error.is_none() && outcome.omitted.is_nothing(),
+                "{wrong}: {outcome:?}"
+            );
             let forms = [("text/plain", json!("plain")), ("text/html", json!("<b>"))];
             assert_eq!(
                 outcome.results[0].formats,
@@ -116,7 +119,7 @@ fn a_result_that_the_host_cannot_read_is_counted() {
         let forged = "host.send(host.output, \
             b'{\"type\":\"result\",\"is_main_result\":false,\"formats\":{\"x\":1e999}}')\nx";
         let outcome = run(context, forged).await;
-        assert_eq!((outcome.left.results, outcome.results.len()), (1, 1), "{outcome:?}");
+        assert_eq!((outcome.omitted.results, outcome.results.len()), (1, 1), "{outcome:?}");
         assert_eq!(value(context, "x").await, "7");
     });
 }
@@ -130,11 +133,11 @@ fn an_error_is_told_however_much_was_shown_before_it() {
             "for _ in range(9): display('z' * (10 << 20))\nraise ValueError('w' * (10 << 20))",
         )
         .await;
-        assert_eq!((outcome.results.len(), outcome.left.results), (6, 3));
+        assert_eq!((outcome.results.len(), outcome.omitted.results), (6, 3));
         assert_eq!(outcome.error.map(|error| error.name).as_deref(), Some("ValueError"));
         // Fewer than 200 bytes are left for this error.
         let filled = run(context, "for _ in range(64): display('z' * ((1 << 20) - 80))\n1/0").await;
-        assert_eq!((filled.results.len(), filled.left.is_nothing()), (64, true));
+        assert_eq!((filled.results.len(), filled.omitted.is_nothing()), (64, true));
         assert_eq!(filled.error.map(|error| error.name).as_deref(), Some("ZeroDivisionError"));
     });
 }
@@ -284,7 +287,10 @@ fn errors_and_values_of_javascript_that_cannot_be_told_cost_no_state() {
                  ({{ 'text/plain': 'p', 'text/html': '\\ud800', 'application/json': {wrong} }}) }})"
             );
             let outcome = run(&context, &code).await;
-            assert!(outcome.error.is_none() && outcome.left.is_nothing(), "{wrong}: {outcome:?}");
+            assert!(
+                outcome.error.is_none() && outcome.omitted.is_nothing(),
+                "{wrong}: {outcome:?}"
+            );
             let forms = [("text/plain", json!("p")), ("text/html", json!("\u{fffd}"))];
             assert_eq!(
                 outcome.results[0].formats,

@@ -287,7 +287,7 @@ fn a_context_whose_process_ended_meanwhile_says_so() {
         let context = only(sandbox);
         let error = try_run(&context, "x").await.unwrap_err();
         let ContextError::Ended { how, .. } = &error else { panic!("{error:?}") };
-        assert_eq!(how, "its process ended while nobody looked");
+        assert_eq!(how, "its process ended while no ringfence process watched it");
         // A process that only has the tag of a context is ended, because no context is known for
         // it.
         while running(sandbox).await > 1 {

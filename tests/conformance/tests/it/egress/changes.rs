@@ -211,7 +211,7 @@ fn another_list_holds_at_once(stage: TestStage, like: &Egress, way: &str, denied
     assert_eq!(told["policy_sha256"], result.meta.policy_sha256, "{stage:?}");
     let again = said(&up_with(&up.kept, &flags));
     assert!(
-        again.contains("what it may reach was changed since it was started"),
+        again.contains("the hosts that it may reach were changed since its start"),
         "{stage:?}: {again}"
     );
 

@@ -4,11 +4,11 @@ use super::*;
 use crate::NetworkReach;
 
 /// Checks an agent's container: the user, its privileges, and the owners of its files.
-fn check_agent(scene: &EngineFixture, inside: u32, outside: FileOwner) {
+fn check_agent(fixture: &EngineFixture, inside: u32, outside: FileOwner) {
     block_on(async {
-        let instance = scene.start(Policy::default(), agent(TINY)).await.unwrap();
-        let said = scene
-            .says(
+        let instance = fixture.start(Policy::default(), agent(TINY_IMAGE)).await.unwrap();
+        let said = fixture
+            .run_successfully(
                 "id -u; id -un; pwd; echo $HOME; echo x > made && touch $HOME/y /tmp/z; cat \
                  /proc/self/status",
             )
@@ -26,14 +26,14 @@ fn check_agent(scene: &EngineFixture, inside: u32, outside: FileOwner) {
             );
         }
         assert!(lines.contains(&"NoNewPrivs:\t1") && lines.contains(&"Seccomp:\t2"), "{said}");
-        assert_eq!(scene.owner_of("made"), (outside.user, outside.group));
+        assert_eq!(fixture.owner_of("made"), (outside.user, outside.group));
         assert!(
-            !scene.run("echo x > /etc/x || echo x > /x").await.ended.ok(),
+            !fixture.run("echo x > /etc/x || echo x > /x").await.ended.ok(),
             "the root is read-only"
         );
-        assert_eq!(scene.says("ls /sys/class/net").await, "lo");
+        assert_eq!(fixture.run_successfully("ls /sys/class/net").await, "lo");
         Box::new(instance).stop().await.unwrap();
-        assert_left_nothing(scene).await;
+        assert_left_nothing(fixture).await;
     });
 }
 
@@ -70,20 +70,26 @@ fn in_a_workspace_of_roots_nobody_is_root_and_files_are_roots_all_the_same() {
 }
 
 /// Checks a developer's container: the user has the image's home, and the root is writable.
-fn check_developer(scene: &EngineFixture, outside: FileOwner) {
+fn check_developer(fixture: &EngineFixture, outside: FileOwner) {
     block_on(async {
-        let instance = scene.start(Policy::default(), developer()).await.unwrap();
+        let instance = fixture.start(Policy::default(), developer()).await.unwrap();
         assert_eq!(
-            scene.says("id -un; pwd; echo $HOME; getent passwd dev | cut -d: -f7").await,
+            fixture
+                .run_successfully("id -un; pwd; echo $HOME; getent passwd dev | cut -d: -f7")
+                .await,
             "dev\n/home/dev/workspace\n/home/dev\n/bin/zsh"
         );
-        scene.says("echo x > made && mkdir -p ~/.config && git init -q . && python3 -c pass").await;
-        assert_eq!(scene.owner_of("made"), (outside.user, outside.group));
+        fixture
+            .run_successfully(
+                "echo x > made && mkdir -p ~/.config && git init -q . && python3 -c pass",
+            )
+            .await;
+        assert_eq!(fixture.owner_of("made"), (outside.user, outside.group));
         assert_eq!(instance.manifest().network, NetworkReach::Host);
-        assert_ne!(scene.says("ls /sys/class/net").await, "");
-        assert!(!scene.run("sudo -n true || su -c true").await.ended.ok());
+        assert_ne!(fixture.run_successfully("ls /sys/class/net").await, "");
+        assert!(!fixture.run("sudo -n true || su -c true").await.ended.ok());
         Box::new(instance).stop().await.unwrap();
-        assert_left_nothing(scene).await;
+        assert_left_nothing(fixture).await;
     });
 }
 
@@ -96,8 +102,8 @@ fn a_person_is_at_home_in_a_container_of_each_engine() {
     check_developer(&on_docker(ROOT, ROOT), ROOT);
 }
 
-fn check_guards(scene: &EngineFixture) {
-    let workspace = scene.workspace();
+fn check_guards(fixture: &EngineFixture) {
+    let workspace = fixture.workspace();
     fs_err::create_dir_all(workspace.join(".git/hooks")).unwrap();
     for file in [".git/config", ".env"] {
         fs_err::write(workspace.join(file), "SECRET").unwrap();
@@ -110,16 +116,18 @@ fn check_guards(scene: &EngineFixture) {
     unguarded.filesystem.protect = Some(Vec::new());
     let guarded = Policy::default().hide(".env".parse().unwrap());
     block_on(async {
-        let instance = scene.start(unguarded, agent(TINY)).await.unwrap();
+        let instance = fixture.start(unguarded, agent(TINY_IMAGE)).await.unwrap();
         assert_eq!(
-            scene
-                .says("cat .env; echo x > .git/hooks/h; rm .git/hooks/h; mv .git g && mv g .git")
+            fixture
+                .run_successfully(
+                    "cat .env; echo x > .git/hooks/h; rm .git/hooks/h; mv .git g && mv g .git"
+                )
                 .await,
             "SECRET"
         );
         Box::new(instance).stop().await.unwrap();
-        scene.clear();
-        let instance = scene.start(guarded, agent(TINY)).await.unwrap();
+        fixture.clear();
+        let instance = fixture.start(guarded, agent(TINY_IMAGE)).await.unwrap();
         for (line, why) in [
             ("cat .env", "Permission denied"),
             ("echo x > .git/hooks/h", "Read-only file system"),
@@ -127,10 +135,10 @@ fn check_guards(scene: &EngineFixture) {
             ("mv .git g", "busy"),
             ("rm -rf .env", "busy"),
         ] {
-            let captured = scene.run(line).await;
+            let captured = fixture.run(line).await;
             assert!(!captured.ended.ok() && captured.stderr.contains(why), "{line}: {captured:?}");
         }
-        scene.says("echo x > .git/index").await;
+        fixture.run_successfully("echo x > .git/index").await;
         Box::new(instance).stop().await.unwrap();
     });
     assert_eq!(fs_err::read_to_string(workspace.join(".env")).unwrap(), "SECRET");
@@ -147,24 +155,24 @@ fn hidden_files_cannot_be_read_and_protected_ones_not_changed() {
 #[test]
 fn a_limit_that_an_engine_would_ignore_is_refused_unless_that_is_accepted() {
     require!(docker, podman, rootless_podman, ordinary_user, root);
-    for scene in
+    for fixture in
         [on_docker(ordinary(), ordinary()), on_podman(ordinary(), ordinary()), on_rootless_podman()]
     {
         block_on(async {
-            let lenient = scene.start(Policy::default(), agent(TINY)).await.unwrap();
+            let lenient = fixture.start(Policy::default(), agent(TINY_IMAGE)).await.unwrap();
             let limits = lenient.evidence();
             Box::new(lenient).stop().await.unwrap();
-            scene.clear();
-            let strict = scene.start_strictly(Policy::default(), agent(TINY)).await;
+            fixture.clear();
+            let strict = fixture.start_strictly(Policy::default(), agent(TINY_IMAGE)).await;
             match strict {
                 Ok(instance) => {
                     assert!(limits.memory && limits.cpus && limits.processes, "{limits:?}");
                     Box::new(instance).stop().await.unwrap();
                 }
-                Err(Failure::Ignored { .. }) => {
+                Err(ContainerFailure::Ignored { .. }) => {
                     assert!(!(limits.memory && limits.cpus && limits.processes), "{limits:?}");
                     assert!(
-                        block_on(scene.client()).is_rootless(),
+                        block_on(fixture.client()).is_rootless(),
                         "an engine of root's limits what it is told"
                     );
                 }
@@ -177,11 +185,14 @@ fn a_limit_that_an_engine_would_ignore_is_refused_unless_that_is_accepted() {
 #[test]
 fn a_writable_root_is_given_where_it_is_asked_for() {
     require!(docker, ordinary_user);
-    let scene = on_docker(ordinary(), ordinary());
+    let fixture = on_docker(ordinary(), ordinary());
     block_on(async {
-        let spec = ContainerSpec { root: Some(Root::Writable), ..agent(TINY) };
-        let instance = scene.start(Policy::default(), spec).await.unwrap();
-        assert_eq!(scene.says("grep ' / ' /proc/mounts | cut -d' ' -f4 | cut -d, -f1").await, "rw");
+        let spec = ContainerSpec { root: Some(Root::Writable), ..agent(TINY_IMAGE) };
+        let instance = fixture.start(Policy::default(), spec).await.unwrap();
+        assert_eq!(
+            fixture.run_successfully("grep ' / ' /proc/mounts | cut -d' ' -f4 | cut -d, -f1").await,
+            "rw"
+        );
         Box::new(instance).stop().await.unwrap();
     });
 }

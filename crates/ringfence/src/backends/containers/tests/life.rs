@@ -5,24 +5,27 @@ use super::*;
 #[test]
 fn a_container_of_that_name_that_is_not_ours_is_left_alone_and_one_that_a_crash_left_is_not() {
     require!(docker, ordinary_user);
-    let scene = on_docker(ordinary(), ordinary());
+    let fixture = on_docker(ordinary(), ordinary());
     block_on(async {
-        let client = scene.client().await;
+        let client = fixture.client().await;
         let options = bollard::query_parameters::CreateContainerOptionsBuilder::default()
-            .name(&scene.place().container())
+            .name(&fixture.paths().container())
             .build();
         let stranger = |labels| bollard::models::ContainerCreateBody {
-            image: Some(TINY.to_owned()),
+            image: Some(TINY_IMAGE.to_owned()),
             labels,
             ..Default::default()
         };
         client.api.create_container(Some(options.clone()), stranger(None)).await.unwrap();
-        let error = scene.start(Policy::default(), agent(TINY)).await.unwrap_err();
-        assert!(matches!(error, Failure::NameTaken { .. }), "{error}");
-        removal::remove(&client, &scene.place().container()).await.unwrap();
-        let ours = Some([(format!("{LABEL}state"), scene.rooms().display().to_string())].into());
+        let error = fixture.start(Policy::default(), agent(TINY_IMAGE)).await.unwrap_err();
+        assert!(matches!(error, ContainerFailure::NameTaken { .. }), "{error}");
+        removal::remove(&client, &fixture.paths().container()).await.unwrap();
+        let ours = Some(
+            [(format!("{LABEL_PREFIX}state"), fixture.base_directory().display().to_string())]
+                .into(),
+        );
         client.api.create_container(Some(options), stranger(ours)).await.unwrap();
-        let instance = scene.start(Policy::default(), agent(TINY)).await.unwrap();
+        let instance = fixture.start(Policy::default(), agent(TINY_IMAGE)).await.unwrap();
         Box::new(instance).stop().await.unwrap();
     });
 }
@@ -30,21 +33,22 @@ fn a_container_of_that_name_that_is_not_ours_is_left_alone_and_one_that_a_crash_
 #[test]
 fn a_sweep_removes_what_nobody_keeps_and_nothing_else() {
     require!(docker, podman, rootless_podman, ordinary_user);
-    for scene in
+    for fixture in
         [on_docker(ordinary(), ordinary()), on_podman(ordinary(), ordinary()), on_rootless_podman()]
     {
         block_on(async {
-            let client = scene.client().await;
-            let sandbox = |name: &str| format!("{}-{name}", scene.place().name);
+            let client = fixture.client().await;
+            let sandbox = |name: &str| format!("{}-{name}", fixture.paths().name);
             let make = async |name: &str, state: &Path| {
                 let container = container_name(&sandbox(name));
                 let options = bollard::query_parameters::CreateContainerOptionsBuilder::default()
                     .name(&container)
                     .build();
                 let labels = [("state", state.display().to_string()), ("name", sandbox(name))];
-                let labels = labels.map(|(key, value)| (format!("{LABEL}{key}"), value)).into();
+                let labels =
+                    labels.map(|(key, value)| (format!("{LABEL_PREFIX}{key}"), value)).into();
                 let body = bollard::models::ContainerCreateBody {
-                    image: Some(TINY.to_owned()),
+                    image: Some(TINY_IMAGE.to_owned()),
                     labels: Some(labels),
                     ..Default::default()
                 };
@@ -61,21 +65,21 @@ fn a_sweep_removes_what_nobody_keeps_and_nothing_else() {
                     .await
                     .is_ok()
             };
-            let rooms = scene.rooms();
-            let room = rooms.join(sandbox("kept"));
-            fs_err::create_dir_all(&room).unwrap();
-            let lock = fs_err::File::create(room.join("lock")).unwrap();
+            let base_directory = fixture.base_directory();
+            let sandbox_dir = base_directory.join(sandbox("kept"));
+            fs_err::create_dir_all(&sandbox_dir).unwrap();
+            let lock = fs_err::File::create(sandbox_dir.join("lock")).unwrap();
             rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
-            let gone = make("gone", &rooms).await;
-            let kept = make("kept", &rooms).await;
+            let gone = make("gone", &base_directory).await;
+            let kept = make("kept", &base_directory).await;
             let others = make("others", Path::new("/of/somebody/else")).await;
-            sweep::sweep(scene.flavour, &scene.host, &rooms).await;
+            sweep::sweep(fixture.kind, &fixture.host, &base_directory).await;
             assert_eq!(
                 [exists(&gone).await, exists(&kept).await, exists(&others).await],
                 [false, true, true]
             );
             drop(lock);
-            sweep::sweep(scene.flavour, &scene.host, &rooms).await;
+            sweep::sweep(fixture.kind, &fixture.host, &base_directory).await;
             assert_eq!([exists(&kept).await, exists(&others).await], [false, true]);
             removal::remove(&client, &others).await.unwrap();
         });
@@ -85,30 +89,30 @@ fn a_sweep_removes_what_nobody_keeps_and_nothing_else() {
 #[test]
 fn what_would_hand_over_the_host_is_refused_by_name() {
     require!(docker, podman, ordinary_user, root);
-    let scene = on_docker(ROOT, ROOT);
+    let fixture = on_docker(ROOT, ROOT);
     let refuse = |policy: Policy, spec: ContainerSpec| {
-        block_on(scene.start(policy, spec)).map(drop).expect_err("must be refused").to_string()
+        block_on(fixture.start(policy, spec)).map(drop).expect_err("must be refused").to_string()
     };
     let with = |capability: &str| ContainerSpec {
         capabilities: vec![capability.to_owned()],
-        ..agent(TINY)
+        ..agent(TINY_IMAGE)
     };
     let error = refuse(Policy::default(), with("SYS_ADMIN"));
     assert!(error.starts_with("the capability `SYS_ADMIN` is not given to a container"), "{error}");
     let podman = on_podman(ROOT, ROOT);
     let error =
         block_on(podman.start(Policy::default(), with("cap_setuid"))).map(drop).unwrap_err();
-    assert!(matches!(error, Failure::CapabilityOfRoot { .. }), "{error}");
+    assert!(matches!(error, ContainerFailure::CapabilityOfRoot { .. }), "{error}");
     let missing = refuse(Policy::default(), agent("localhost/no-such-image:latest"));
     assert_eq!(missing, "there is no image `localhost/no-such-image:latest`");
-    block_on(assert_left_nothing(&scene));
+    block_on(assert_left_nothing(&fixture));
 }
 
 #[test]
 fn a_guest_that_does_not_come_up_is_told_with_its_last_words_and_leaves_nothing() {
     require!(docker, podman, ordinary_user, root);
-    for scene in [on_docker(ordinary(), ordinary()), on_podman(ordinary(), ordinary())] {
-        let guest = scene.place().guest;
+    for fixture in [on_docker(ordinary(), ordinary()), on_podman(ordinary(), ordinary())] {
+        let guest = fixture.paths().guest;
         fs_err::write(&guest, "#!/bin/sh\nprintf 'cannot \\033[31mgo on\\n' >&2\nexit 3\n")
             .unwrap();
         // Same length as the real guest, so that ringfence does not install the real one again.
@@ -116,23 +120,26 @@ fn a_guest_that_does_not_come_up_is_told_with_its_last_words_and_leaves_nothing(
             .write(true)
             .open(&guest)
             .unwrap()
-            .set_len(crate::sandbox::guest::LENGTH)
+            .set_len(crate::sandbox::guest::GUEST_BYTES)
             .unwrap();
         block_on(async {
-            let error = scene
-                .start(Policy::default(), agent(TINY))
+            let error = fixture
+                .start(Policy::default(), agent(TINY_IMAGE))
                 .await
                 .map(drop)
                 .unwrap_err()
                 .to_string();
-            assert!(error.contains("ended at once; its last words: cannot [31mgo on"), "{error}");
+            assert!(
+                error.contains("ended at once; the last lines of its log: cannot [31mgo on"),
+                "{error}"
+            );
             for _ in 0..200 {
                 let options = None::<bollard::query_parameters::InspectContainerOptions>;
-                if scene
+                if fixture
                     .client()
                     .await
                     .api
-                    .inspect_container(&scene.place().container(), options)
+                    .inspect_container(&fixture.paths().container(), options)
                     .await
                     .is_err()
                 {
@@ -148,20 +155,21 @@ fn a_guest_that_does_not_come_up_is_told_with_its_last_words_and_leaves_nothing(
 #[test]
 fn each_engine_says_what_it_holds_here() {
     require!(docker, podman, rootless_podman, ordinary_user, root);
-    for scene in [on_docker(ROOT, ROOT), on_podman(ROOT, ordinary()), on_docker(ROOT, ordinary())] {
-        let policy = Policy::default().workspace(scene.workspace());
-        let spec = agent(TINY);
+    for fixture in [on_docker(ROOT, ROOT), on_podman(ROOT, ordinary()), on_docker(ROOT, ordinary())]
+    {
+        let policy = Policy::default().workspace(fixture.workspace());
+        let spec = agent(TINY_IMAGE);
         let launcher = ringfence_linux::Launcher::Here;
         let ask = |freshness| {
-            let question = ProbeRequest {
-                host: &scene.host,
+            let request = ProbeRequest {
+                host: &fixture.host,
                 launcher: &launcher,
                 policy: &policy,
                 clauses: Clause::ALL.into(),
                 container: &spec,
                 freshness,
             };
-            block_on(probe::capabilities(scene.flavour, &question)).unwrap()
+            block_on(probe::capabilities(fixture.kind, &request)).unwrap()
         };
         let found = ask(Freshness::Now);
         for clause in Clause::ALL {
@@ -175,20 +183,24 @@ fn each_engine_says_what_it_holds_here() {
         }
         assert!(found.summary.contains("runc"), "{}", found.summary);
         assert_eq!(ask(Freshness::Remembered), found);
-        assert_eq!(fs_err::read_dir(scene.rooms()).unwrap().count(), 1, "the trial's room is gone");
+        assert_eq!(
+            fs_err::read_dir(fixture.base_directory()).unwrap().count(),
+            1,
+            "the directory of the trial is gone"
+        );
     }
 }
 
 #[test]
 fn an_image_is_built_from_a_containerfile_alone_and_a_build_that_fails_says_why() {
     require!(docker, podman, ordinary_user);
-    for scene in [on_docker(ordinary(), ordinary()), on_podman(ordinary(), ordinary())] {
-        let tag = format!("localhost/{}:latest", scene.place().name);
+    for fixture in [on_docker(ordinary(), ordinary()), on_podman(ordinary(), ordinary())] {
+        let tag = format!("localhost/{}:latest", fixture.paths().name);
         block_on(async {
-            let client = scene.client().await;
+            let client = fixture.client().await;
             let mut lines = Vec::new();
             let mut on_line = |line: &str| lines.push(line.to_owned());
-            let good = format!("FROM {TINY}\nENV BUILT=here\n");
+            let good = format!("FROM {TINY_IMAGE}\nENV BUILT=here\n");
             image::build(&client, &good, &tag, &mut on_line).await.unwrap();
             assert!(lines.iter().any(|line| line.contains("ENV BUILT")), "{lines:?}");
             let image = image::find(&client, &tag).await.unwrap().unwrap();
@@ -198,7 +210,7 @@ fn an_image_is_built_from_a_containerfile_alone_and_a_build_that_fails_says_why(
                 .remove_image(&tag, None::<bollard::query_parameters::RemoveImageOptions>, None)
                 .await
                 .unwrap();
-            let bad = format!("FROM {TINY}\nNONSENSE\n");
+            let bad = format!("FROM {TINY_IMAGE}\nNONSENSE\n");
             let error =
                 image::build(&client, &bad, &tag, &mut |_| {}).await.unwrap_err().to_string();
             assert!(error.to_lowercase().contains("nonsense"), "{error}");

@@ -7,39 +7,41 @@ use tempfile::TempDir;
 
 use super::*;
 
-const ENOUGH: CopyLimits = CopyLimits { bytes: 1 << 20, entries: 1000 };
+const AMPLE_LIMITS: CopyLimits = CopyLimits { bytes: 1 << 20, entries: 1000 };
 
 /// Makes a temporary directory with an empty tree to copy, and returns the paths of the tree and of
 /// its copy.
-fn place() -> (TempDir, PathBuf, PathBuf) {
-    let place = tempfile::tempdir().unwrap();
-    let (tree, copy) = (place.path().join("tree"), place.path().join("copy"));
+fn new_tree() -> (TempDir, PathBuf, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let (tree, copy) = (directory.path().join("tree"), directory.path().join("copy"));
     fs_err::create_dir(&tree).unwrap();
-    (place, tree, copy)
+    (directory, tree, copy)
 }
 
-fn copied(tree: &Path, copy: &Path, limits: CopyLimits) -> Result<Copied, CopyError> {
+fn copied(tree: &Path, copy: &Path, limits: CopyLimits) -> Result<CopySummary, CopyError> {
     copy_untrusted(tree, copy, limits, &AtomicBool::new(false))
 }
 
 /// Returns the names in the temporary directory, sorted.
-fn beside(place: &TempDir) -> Vec<std::ffi::OsString> {
-    let mut names: Vec<_> =
-        fs_err::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+fn beside(directory: &TempDir) -> Vec<std::ffi::OsString> {
+    let mut names: Vec<_> = fs_err::read_dir(directory.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     names.sort();
     names
 }
 
 #[test]
 fn a_copy_is_what_the_tree_is_and_follows_none_of_its_links() {
-    let (place, tree, copy) = place();
-    fs_err::write(place.path().join("secret"), "not for others").unwrap();
+    let (directory, tree, copy) = new_tree();
+    fs_err::write(directory.path().join("secret"), "not for others").unwrap();
     fs_err::create_dir_all(tree.join("a/closed")).unwrap();
     fs_err::write(tree.join("a/closed/file"), "text").unwrap();
     fs_err::write(tree.join("program"), "#!/bin/sh").unwrap();
     fs_err::hard_link(tree.join("program"), tree.join("a/same")).unwrap();
     symlink("../secret", tree.join("link")).unwrap();
-    symlink(place.path(), tree.join("a/around")).unwrap();
+    symlink(directory.path(), tree.join("a/around")).unwrap();
     rustix::fs::mknodat(CWD, tree.join("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
     let _socket = UnixListener::bind(tree.join("socket")).unwrap();
     let then = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 7);
@@ -55,7 +57,7 @@ fn a_copy_is_what_the_tree_is_and_follows_none_of_its_links() {
     (right[3], right[5]) = (2, 0x20);
     let has_rights = set("security.capability", &right);
 
-    let done = copied(&tree, &copy, ENOUGH).unwrap();
+    let done = copied(&tree, &copy, AMPLE_LIMITS).unwrap();
     assert_eq!((done.entries, done.left_out), (9, 2));
     assert_eq!(fs_err::read_to_string(copy.join("a/closed/file")).unwrap(), "text");
     assert_eq!(fs_err::metadata(copy.join("a/closed/file")).unwrap().modified().unwrap(), then);
@@ -68,7 +70,7 @@ fn a_copy_is_what_the_tree_is_and_follows_none_of_its_links() {
     );
     assert_ne!(program.ino(), fs_err::metadata(tree.join("program")).unwrap().ino());
     assert_eq!(fs_err::read_link(copy.join("link")).unwrap(), Path::new("../secret"));
-    assert_eq!(fs_err::read_link(copy.join("a/around")).unwrap(), place.path());
+    assert_eq!(fs_err::read_link(copy.join("a/around")).unwrap(), directory.path());
     assert!(!copy.join("pipe").exists() && !copy.join("socket").exists());
     if has_attributes {
         let mut value = [0; 16];
@@ -83,36 +85,36 @@ fn a_copy_is_what_the_tree_is_and_follows_none_of_its_links() {
         assert_eq!(found(&copy.join("program")), Err(Errno::NODATA));
     }
     // Copy the copy, as is done when a sandbox is started from a snapshot.
-    copied(&copy, &place.path().join("next"), ENOUGH).unwrap();
-    assert_eq!(beside(&place), ["copy", "next", "secret", "tree"]);
+    copied(&copy, &directory.path().join("next"), AMPLE_LIMITS).unwrap();
+    assert_eq!(beside(&directory), ["copy", "next", "secret", "tree"]);
 }
 
 #[test]
 fn a_tree_that_is_itself_a_link_is_not_copied() {
-    let (place, tree, copy) = place();
-    symlink(&tree, place.path().join("link")).unwrap();
-    let error = copied(&place.path().join("link"), &copy, ENOUGH).unwrap_err();
+    let (directory, tree, copy) = new_tree();
+    symlink(&tree, directory.path().join("link")).unwrap();
+    let error = copied(&directory.path().join("link"), &copy, AMPLE_LIMITS).unwrap_err();
     assert!(matches!(error, CopyError::Read { .. }), "{error:?}");
-    assert_eq!(beside(&place), ["link", "tree"]);
+    assert_eq!(beside(&directory), ["link", "tree"]);
 }
 
 /// A tree must not change while it is copied. If it does, an opened entry may differ from the one
 /// that was checked.
 #[test]
-fn what_took_the_place_of_something_else_is_not_opened() {
-    let (place, tree, _) = place();
-    fs_err::write(place.path().join("secret"), "not for others").unwrap();
+fn what_took_the_directory_of_something_else_is_not_opened() {
+    let (directory, tree, _) = new_tree();
+    fs_err::write(directory.path().join("secret"), "not for others").unwrap();
     fs_err::write(tree.join("file"), "text").unwrap();
     fs_err::create_dir(tree.join("directory")).unwrap();
     symlink("../secret", tree.join("link")).unwrap();
     symlink("..", tree.join("around")).unwrap();
     rustix::fs::mknodat(CWD, tree.join("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
-    let opened = |path: &Path| openat(CWD, path, DIRECTORY, Mode::empty()).unwrap();
-    let (stop, links, done) = (AtomicBool::new(false), opened(&tree), Copied::default());
+    let opened = |path: &Path| openat(CWD, path, DIRECTORY_FLAGS, Mode::empty()).unwrap();
+    let (stop, links, done) = (AtomicBool::new(false), opened(&tree), CopySummary::default());
     let (path, names, value) = (PathBuf::new(), Vec::new(), Vec::new());
-    let copier = Copier { limits: ENOUGH, stop: &stop, links, path, done, names, value };
+    let copier = TreeCopier { limits: AMPLE_LIMITS, stop: &stop, links, path, done, names, value };
     let check = |below: &Path, name: &CStr, kind: FileType, expected: Result<(), Option<Errno>>| {
-        let flags = if kind == FileType::Directory { DIRECTORY } else { TO_READ };
+        let flags = if kind == FileType::Directory { DIRECTORY_FLAGS } else { READ_FLAGS };
         let found =
             copier.open(opened(below).as_fd(), name, flags, kind).map(|_| ()).map_err(|error| {
                 match error {
@@ -135,26 +137,29 @@ fn what_took_the_place_of_something_else_is_not_opened() {
 
 #[test]
 fn attributes_count_as_what_is_in_files_does() {
-    let (place, tree, copy) = place();
+    let (directory, tree, copy) = new_tree();
     fs_err::write(tree.join("file"), "text").unwrap();
     if rustix::fs::setxattr(tree.join("file"), "user.note", &[1; 1000], XattrFlags::empty())
         .is_err()
     {
         return; // this file system has no extended attributes
     }
-    let error = copied(&tree, &copy, CopyLimits { bytes: 1003, ..ENOUGH }).unwrap_err();
+    let error = copied(&tree, &copy, CopyLimits { bytes: 1003, ..AMPLE_LIMITS }).unwrap_err();
     assert!(matches!(error, CopyError::TooLarge { limit: 1003 }), "{error:?}");
-    assert_eq!(beside(&place), ["tree"]);
-    assert_eq!(copied(&tree, &copy, CopyLimits { bytes: 1 << 13, ..ENOUGH }).unwrap().entries, 1);
+    assert_eq!(beside(&directory), ["tree"]);
+    assert_eq!(
+        copied(&tree, &copy, CopyLimits { bytes: 1 << 13, ..AMPLE_LIMITS }).unwrap().entries,
+        1
+    );
 }
 
 #[test]
 fn a_hole_costs_nothing_and_stays_one() {
-    let (_place, tree, copy) = place();
+    let (_directory, tree, copy) = new_tree();
     let file = fs_err::File::create(tree.join("sparse")).unwrap();
     file.set_len(1 << 40).unwrap();
     pwrite(file.file(), b"far", (1 << 39) + 5).unwrap();
-    let done = copied(&tree, &copy, ENOUGH).unwrap();
+    let done = copied(&tree, &copy, AMPLE_LIMITS).unwrap();
     assert!((3..1 << 17).contains(&done.bytes), "{done:?}");
     let metadata = fs_err::metadata(copy.join("sparse")).unwrap();
     assert_eq!(metadata.len(), 1 << 40);
@@ -166,42 +171,42 @@ fn a_hole_costs_nothing_and_stays_one() {
 
 #[test]
 fn too_much_is_refused_and_nothing_is_left() {
-    let (place, tree, copy) = place();
+    let (directory, tree, copy) = new_tree();
     fs_err::create_dir(tree.join("a")).unwrap();
     fs_err::write(tree.join("a/file"), vec![1; 100_000]).unwrap();
     fs_err::write(tree.join("other"), "x").unwrap();
     let check = |limits, expected: &str| {
         let error = copied(&tree, &copy, limits).unwrap_err();
         assert_eq!((error.to_string().as_str(), error.fault()), (expected, Fault::User));
-        assert_eq!(beside(&place), ["tree"]);
+        assert_eq!(beside(&directory), ["tree"]);
     };
-    let few = CopyLimits { entries: 2, ..ENOUGH };
+    let few = CopyLimits { entries: 2, ..AMPLE_LIMITS };
     check(few, "cannot copy the tree: it has more than 2 files and directories");
-    let small = CopyLimits { bytes: 99_999, ..ENOUGH };
+    let small = CopyLimits { bytes: 99_999, ..AMPLE_LIMITS };
     check(small, "cannot copy the tree: it has more than 99999 bytes in its files");
-    let error = copy_untrusted(&tree, &copy, ENOUGH, &AtomicBool::new(true)).unwrap_err();
+    let error = copy_untrusted(&tree, &copy, AMPLE_LIMITS, &AtomicBool::new(true)).unwrap_err();
     assert!(matches!(error, CopyError::Stopped));
-    assert_eq!(beside(&place), ["tree"]);
+    assert_eq!(beside(&directory), ["tree"]);
     copied(&tree, &copy, CopyLimits { bytes: 1 << 17, entries: 3 }).unwrap();
 }
 
 #[test]
 fn a_tree_that_is_too_deep_is_refused_with_words_and_nothing_is_left() {
-    let (place, tree, copy) = place();
-    let mut directory = openat(CWD, &tree, DIRECTORY, Mode::empty()).unwrap();
-    for level in 0..DEEPEST + 2 {
-        if level == DEEPEST {
-            copied(&tree, &copy, ENOUGH).unwrap();
+    let (directory, tree, copy) = new_tree();
+    let mut deepest = openat(CWD, &tree, DIRECTORY_FLAGS, Mode::empty()).unwrap();
+    for level in 0..MAX_DEPTH + 2 {
+        if level == MAX_DEPTH {
+            copied(&tree, &copy, AMPLE_LIMITS).unwrap();
             remove_untrusted(&copy).unwrap();
         }
-        mkdirat(&directory, "deep", Mode::RWXU).unwrap();
-        directory = openat(&directory, "deep", DIRECTORY, Mode::empty()).unwrap();
+        mkdirat(&deepest, "deep", Mode::RWXU).unwrap();
+        deepest = openat(&deepest, "deep", DIRECTORY_FLAGS, Mode::empty()).unwrap();
     }
-    let error = copied(&tree, &copy, ENOUGH).unwrap_err();
+    let error = copied(&tree, &copy, AMPLE_LIMITS).unwrap_err();
     assert!(
         error.to_string().starts_with(
             "cannot copy the tree: it is more than 128 directories deep, at `deep/deep"
         )
     );
-    assert_eq!(beside(&place), ["tree"]);
+    assert_eq!(beside(&directory), ["tree"]);
 }

@@ -13,14 +13,14 @@ use crate::Host;
 
 /// The host's file system, of which the sandbox can write a part.
 #[derive(Debug, Clone, Default)]
-pub(in crate::session) struct Here {
+pub(in crate::session) struct HostFiles {
     /// Workspace of the sandbox, as a path without links.
     workspace: Option<Arc<Path>>,
 }
 
-impl Here {
-    pub(in crate::session) fn with(workspace: &Path) -> Here {
-        Here { workspace: Some(workspace.into()) }
+impl HostFiles {
+    pub(in crate::session) fn with_workspace(workspace: &Path) -> HostFiles {
+        HostFiles { workspace: Some(workspace.into()) }
     }
 
     /// Opens the file or directory at a path.
@@ -77,15 +77,15 @@ mod tests {
         fs_err::write(workspace.join("own/file"), "").unwrap();
         symlink(&elsewhere, workspace.join("planted")).unwrap();
         symlink(&workspace, place.join("way")).unwrap();
-        let open = |here: &Here, path: &str| {
-            let opened = here.open(&place.join(path), OFlags::PATH);
+        let open = |host_files: &HostFiles, path: &str| {
+            let opened = host_files.open(&place.join(path), OFlags::PATH);
             opened.map(drop).map_err(|error| Errno::from_io_error(&error))
         };
-        let with = Here::with(&workspace);
+        let with = HostFiles::with_workspace(&workspace);
         for path in
             ["ws/planted/secret", "way/planted/secret", "ws/planted/", "ws/own/../planted/secret"]
         {
-            assert_eq!(open(&Here::default(), path), Ok(()), "{path}");
+            assert_eq!(open(&HostFiles::default(), path), Ok(()), "{path}");
             assert_eq!(open(&with, path), Err(Some(Errno::LOOP)), "{path}");
         }
         for path in [
@@ -101,6 +101,6 @@ mod tests {
         }
         // The path does not lead to the siblings of the link's target.
         assert_eq!(open(&with, "ws/planted/../own/file"), Ok(()));
-        assert_eq!(open(&Here::default(), "ws/planted/../own/file"), Err(Some(Errno::NOENT)));
+        assert_eq!(open(&HostFiles::default(), "ws/planted/../own/file"), Err(Some(Errno::NOENT)));
     }
 }

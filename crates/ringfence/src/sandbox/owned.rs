@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use super::Stopped;
-use crate::backends::{Instance, StopError};
+use crate::backends::{SandboxInstance, StopError};
 use crate::egress::GateHolder;
 use crate::sandbox::directory::SandboxDir;
 
@@ -17,19 +17,19 @@ pub(super) struct OwnedSandbox {
 
 #[derive(Debug)]
 struct OwnedResources {
-    instance: Box<dyn Instance>,
-    room: SandboxDir,
+    instance: Box<dyn SandboxInstance>,
+    sandbox_dir: SandboxDir,
     /// Holder of the gate of a container's network.
     _egress: Option<GateHolder>,
 }
 
 impl OwnedSandbox {
     pub(super) fn new(
-        instance: Box<dyn Instance>,
-        room: SandboxDir,
+        instance: Box<dyn SandboxInstance>,
+        sandbox_dir: SandboxDir,
         egress: Option<GateHolder>,
     ) -> OwnedSandbox {
-        let held = OwnedResources { instance, room, _egress: egress };
+        let held = OwnedResources { instance, sandbox_dir, _egress: egress };
         OwnedSandbox { held: Mutex::new(Some(held)), ended: Default::default() }
     }
 
@@ -37,16 +37,18 @@ impl OwnedSandbox {
     /// its lease ends.
     pub(super) fn watch(self: &Arc<OwnedSandbox>, lease: Option<Duration>) {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((ended, room)) =
-            held.as_ref().map(|held| (held.instance.ended(), held.room.directory.clone()))
+        let Some((ended, sandbox_dir)) =
+            held.as_ref().map(|held| (held.instance.ended(), held.sandbox_dir.path.clone()))
         else {
             return;
         };
-        let (kept, mut stopped) = (Arc::downgrade(self), self.ended.subscribe());
+        let (owned, mut stopped) = (Arc::downgrade(self), self.ended.subscribe());
         tokio::spawn(async move {
             let expired = async {
                 match lease {
-                    Some(lease) => crate::sandbox::lease::over(&room, lease).await,
+                    Some(lease) => {
+                        crate::sandbox::lease::wait_until_over(&sandbox_dir, lease).await
+                    }
                     None => std::future::pending().await,
                 }
             };
@@ -55,8 +57,8 @@ impl OwnedSandbox {
                 () = expired => {}
                 _ = stopped.changed() => return, // the sandbox was stopped or dropped elsewhere
             }
-            if let Some(kept) = Weak::upgrade(&kept) {
-                let _ = kept.end().await; // the next start sweeps what is left
+            if let Some(owned) = Weak::upgrade(&owned) {
+                let _ = owned.end().await; // the next start sweeps what is left
             }
         });
     }
@@ -67,12 +69,12 @@ impl OwnedSandbox {
 
     /// Ends the sandbox and removes its directory.
     pub(super) async fn end(&self) -> Result<Stopped, StopError> {
-        let Some(OwnedResources { instance, room, _egress }) = self.take() else {
+        let Some(OwnedResources { instance, sandbox_dir, _egress }) = self.take() else {
             return Ok(Stopped::default());
         };
-        room.close();
+        sandbox_dir.remove_manifest();
         let ended = instance.stop().await;
-        let planted = room.leave();
+        let planted = sandbox_dir.remove();
         self.ended.send_replace(true);
         ended.map(|()| Stopped { planted })
     }
@@ -80,7 +82,7 @@ impl OwnedSandbox {
 
 impl Drop for OwnedSandbox {
     fn drop(&mut self) {
-        let Some(OwnedResources { instance, room, _egress }) = self.take() else { return };
+        let Some(OwnedResources { instance, sandbox_dir, _egress }) = self.take() else { return };
         // Use a thread, because ending may take a while, and the caller may be a task that shares
         // its thread with others.
         std::thread::spawn(move || {
@@ -88,7 +90,7 @@ impl Drop for OwnedSandbox {
             {
                 let _ = runtime.block_on(instance.stop()); // the next start sweeps what is left
             }
-            room.leave();
+            sandbox_dir.remove();
         });
     }
 }
