@@ -19,14 +19,14 @@ pub(crate) enum Form {
 
 impl Form {
     /// Returns the format that the `--json` flag selects.
-    pub(crate) fn asked(json: bool) -> Form {
+    pub(crate) fn from_flag(json: bool) -> Form {
         if json { Form::Json } else { Form::Text }
     }
 }
 
 /// Prints an answer as text.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
-    told(io::stdout().lock().write_all(clean(text).as_bytes()))
+    check_written(io::stdout().lock().write_all(clean(text).as_bytes()))
 }
 
 /// Prints an answer of one line per item. Line breaks inside an item are escaped, so that an item
@@ -46,16 +46,16 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let mut out = io::BufWriter::with_capacity(64 * 1024, io::stdout().lock());
     let mut serializer = serde_json::Serializer::with_formatter(&mut out, CleanJson);
     let written = value.serialize(&mut serializer).map_err(io::Error::from);
-    told(written.and_then(|()| writeln!(out)).and_then(|()| out.flush()))
+    check_written(written.and_then(|()| writeln!(out)).and_then(|()| out.flush()))
 }
 
 /// Turns the result of a write to standard output into a failure. A broken pipe is not a failure,
 /// because the reader may stop reading early.
-fn told(written: io::Result<()>) -> Result<(), Failure> {
+fn check_written(written: io::Result<()>) -> Result<(), Failure> {
     match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::failed(
             format!("cannot write the answer: {error}"),
-            "look at where standard output goes",
+            "check the file or program that receives standard output",
         )),
         _ => Ok(()),
     }

@@ -66,7 +66,7 @@ impl Failure {
     /// Creates a failure for a start that a signal ended before it was done.
     pub(crate) fn interrupted(signal: u8) -> Failure {
         Failure::new(
-            "interrupted: nothing was started",
+            "interrupted: no sandbox was started",
             ["ringfence up".to_owned()],
             ExitStatus::Signal(signal),
         )
@@ -86,7 +86,8 @@ impl Failure {
     /// Creates a failure for code that the import lint refused to run.
     pub(crate) fn blocked(result: &ExecutionResult) -> Failure {
         let hint =
-            "to run it all the same: --block-imports off; what it can do is the policy's to say"
+            "to run the code anyway: --block-imports off; the policy still limits what the code \
+             can do"
                 .to_owned();
         let failure = Failure::new(result.stderr.trim_end(), [hint], ExitStatus::NotExecutable);
         Failure { code: "blocked-imports".into(), ..failure }
@@ -105,8 +106,8 @@ impl Failure {
     pub(crate) fn about_template(self, name: &str) -> Failure {
         let mut hints = self.hints;
         if hints.iter().any(|hint| hint.contains("--")) {
-            let keys = "a flag stands for a key of the template in the server's settings, or of \
-                        its policy file";
+            let keys = "each flag in these hints has a key of the same meaning in the server's \
+                        settings, or in the policy file of the template";
             hints.push(format!("{keys}: docs/guides/serving.md"));
         }
         Failure {
@@ -137,10 +138,10 @@ impl Failure {
 
     /// Prints the error and its hints to standard error and returns the exit code. With
     /// [`Form::Json`], also prints the error as JSON to standard output.
-    pub(crate) fn tell(&self, form: Form) -> ExitCode {
+    pub(crate) fn report(&self, form: Form) -> ExitCode {
         eprintln!("ringfence: error: {}", clean_message(&self.message));
         for hint in &self.hints {
-            tell_hint(hint);
+            print_hint(hint);
         }
         if form == Form::Json {
             let error = serde_json::json!({
@@ -251,11 +252,11 @@ impl Failure {
         if hints.is_empty() {
             hints.push(match error.code() {
                 Some(Code::NotFound) => {
-                    format!("`ringfence exec {name} -- ls` shows what is there")
+                    format!("`ringfence exec {name} -- ls` lists the files of the workspace")
                 }
                 _ => format!(
-                    "`ringfence inspect {name}` shows what it is, `ringfence logs {name}` what it \
-                     did"
+                    "`ringfence inspect {name}` describes the sandbox, and `ringfence logs {name}` \
+                     prints its log"
                 ),
             });
         }
@@ -269,7 +270,7 @@ impl From<LoadError> for Failure {
             LoadError::Wrong(SettingsError::Dialect(_)) => {
                 "correct the variable, or unset it".to_owned()
             }
-            _ => "`ringfence config schema` prints what can be set".to_owned(),
+            _ => "`ringfence config schema` prints the keys and their types".to_owned(),
         });
         Failure::usage(chain(&error), hint)
     }
@@ -315,7 +316,7 @@ pub(crate) fn warn(message: &str) {
 }
 
 /// Prints a hint, such as the next command to type, to standard error.
-pub(crate) fn tell_hint(hint: &str) {
+pub(crate) fn print_hint(hint: &str) {
     eprintln!("hint: {}", clean_message(hint));
 }
 

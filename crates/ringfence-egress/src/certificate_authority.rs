@@ -36,10 +36,10 @@ pub struct CertificateAuthority {
 #[non_exhaustive]
 pub enum CertificateAuthorityError {
     /// The certificate or its key could not be generated or signed.
-    #[error("cannot make a certificate")]
+    #[error("cannot create a certificate")]
     Certificate(#[from] rcgen::Error),
     /// rustls cannot serve with the certificate.
-    #[error("cannot serve with a certificate")]
+    #[error("cannot use a certificate for TLS")]
     Serve(#[from] rustls::Error),
 }
 

@@ -48,16 +48,16 @@ pub struct Credential {
 #[non_exhaustive]
 pub enum CredentialError {
     /// The secret does not fit into a header.
-    #[error("the secret for `{host}` has a control character in it, which no header can have")]
+    #[error("the secret for `{host}` contains a control character, which no header can carry")]
     Unpresentable {
         /// Hosts that the secret is for.
         host: HostRule,
     },
     /// The trusted certificates include no usable one, so that no host could be verified.
-    #[error("there is no certificate of an authority that hosts outside could be verified by")]
+    #[error("the host trusts no certificate authority, so no server can be verified")]
     NoAuthority,
     /// rustls cannot set up the TLS client.
-    #[error("cannot speak TLS")]
+    #[error("cannot configure TLS")]
     Tls(#[from] rustls::Error),
 }
 

@@ -111,6 +111,6 @@ impl Denial {
 
     /// Returns the sentence that tells the client about the denial.
     pub(crate) fn message(&self) -> String {
-        format!("`{}` was not let through: {}", self.target, self.reason)
+        format!("the connection to `{}` was denied: {}", self.target, self.reason)
     }
 }

@@ -120,12 +120,12 @@ impl HelloReader {
             CHANGE_CIPHER_SPEC | ALERT | APPLICATION_DATA if may_precede => {}
             _ => {
                 return Err(
-                    "a TLS record other than the client's hello stands where the hello must",
+                    "a TLS record of another type stands where the client's hello must begin",
                 );
             }
         }
         if record.get(1).is_some_and(|major| *major != MAJOR_VERSION) {
-            return Err("a TLS record of the client's hello has no version of TLS");
+            return Err("a TLS record of the client's hello has an unknown version");
         }
         match (record.get(3), record.get(4)) {
             (Some(high), Some(low)) => match usize::from(u16::from_be_bytes([*high, *low])) {
@@ -141,7 +141,9 @@ impl HelloReader {
 
     fn read_message(&self) -> Option<ClientHello> {
         if self.message.first().is_some_and(|kind| *kind != CLIENT_HELLO) {
-            return Some(ClientHello::unreadable("the first TLS message is no client's hello"));
+            return Some(ClientHello::unreadable(
+                "the first TLS message is not a hello of the client",
+            ));
         }
         let total = MESSAGE_HEADER_BYTES + message_length(&self.message)?;
         if total > MAX_HELLO_BYTES {
@@ -218,7 +220,7 @@ fn read_address(name: &[u8]) -> ClientHello {
     match text {
         Some(address) => ClientHello::Named(address.to_owned()),
         None => ClientHello::unreadable(
-            "the client's hello names its server by something that is no name",
+            "the client's hello names its server with a text that is not a host name",
         ),
     }
 }

@@ -55,7 +55,7 @@ pub enum ConnectionRefusal {
         source: UpstreamError,
     },
     /// The origin has no valid certificate for its name, or does not speak TLS.
-    #[error("cannot speak TLS with `{target}`")]
+    #[error("cannot open a TLS session with `{target}`")]
     Unverified {
         /// Origin that the proxy connected to.
         target: Target,
@@ -63,7 +63,7 @@ pub enum ConnectionRefusal {
         source: io::Error,
     },
     /// The origin did not answer in HTTP.
-    #[error("`{target}` did not answer in HTTP")]
+    #[error("the answer of `{target}` is not HTTP")]
     Garbled {
         /// Origin that the proxy connected to.
         target: Target,
@@ -71,13 +71,13 @@ pub enum ConnectionRefusal {
         source: hyper::Error,
     },
     /// The origin changed the protocol although the client did not ask for a change.
-    #[error("`{target}` changed the protocol unasked")]
+    #[error("`{target}` changed the protocol, and the client did not ask for that")]
     Unasked {
         /// Origin that the proxy connected to.
         target: Target,
     },
     /// The number of open connections is at its limit, which this field states.
-    #[error("{0} connections are open, which is as many as there may be")]
+    #[error("{0} connections are open, which is the maximum; close one, or try again later")]
     Full(usize),
 }
 
@@ -158,8 +158,12 @@ impl ConnectionRefusal {
             message.push_str(&format!(": {error}"));
             cause = error.source();
         }
-        let hint =
-            allow.map(|line| format!("add {line} to [network] of the policy, outside the sandbox"));
+        let hint = allow.map(|line| {
+            format!(
+                "only the user can allow this target, outside the sandbox: add {line} to [network] \
+                 of the policy"
+            )
+        });
         let explanation =
             RefusalBody { error, target: self.target(), reason: self.code(), message, allow, hint };
         let mut body = serde_json::to_string(&explanation).expect("a struct of strings is JSON");

@@ -47,7 +47,7 @@ struct ResolverConfiguration {
 #[non_exhaustive]
 pub enum ResolveError {
     /// The host's resolver configuration cannot be used.
-    #[error("cannot read how this host resolves names")]
+    #[error("cannot read the DNS configuration of this host")]
     Configuration(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The lookup at the servers failed.
     #[error("cannot resolve `{name}`")]
@@ -58,10 +58,10 @@ pub enum ResolveError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The host name exists and has no address.
-    #[error("`{0}` has no address")]
+    #[error("the name `{0}` has no address")]
     NoAddress(HostName),
     /// No server answered in time.
-    #[error("no server answered for `{0}` in time")]
+    #[error("no DNS server answered for `{0}` in time")]
     Slow(HostName),
 }
 

@@ -35,7 +35,7 @@ pub enum Verdict {
 #[non_exhaustive]
 pub enum DenialReason {
     /// No rule allows the target. Only this reason has no effect while a policy is observed.
-    #[error("no rule of the policy allows it")]
+    #[error("no rule of the policy allows this target")]
     Unlisted,
     /// A rule denies the target.
     #[error("the policy denies `{rule}`")]
@@ -44,7 +44,7 @@ pub enum DenialReason {
         rule: HostRule,
     },
     /// The address is not public, and no rule allows it by address.
-    #[error("{address} is not public ({class}), and no rule allows it by address")]
+    #[error("{address} is not public ({class}), and no rule allows this address itself")]
     Internal {
         /// Address that the connection would go to.
         address: IpAddr,
@@ -52,23 +52,26 @@ pub enum DenialReason {
         class: AddressClass,
     },
     /// The data inside the connection is addressed to another host.
-    #[error("what is said inside it is for `{name}`")]
+    #[error("the data in the connection is addressed to another host, `{name}`")]
     OtherName {
         /// Name of the other host.
         name: String,
     },
     /// The hello of a TLS client names no server (SNI).
-    #[error("the TLS client does not say which name it wants (SNI)")]
+    #[error("the hello of the TLS client names no server (SNI)")]
     Unnamed,
     /// The protocol is not TCP.
-    #[error("only TCP is let through, not {protocol}")]
+    #[error("the sandbox can use only TCP, not {protocol}")]
     Protocol {
         /// Name of the protocol.
         protocol: String,
     },
     /// A credential belongs to the host, and the client would connect to the host without
     /// encryption.
-    #[error("a credential is for it, which is never sent in the clear: use https")]
+    #[error(
+        "the proxy adds a credential for this target, and never sends it without encryption: use \
+         https"
+    )]
     Unencrypted,
     /// The input cannot be read, or can be read in more than one way.
     #[error("{fault}")]

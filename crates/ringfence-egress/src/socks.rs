@@ -34,7 +34,7 @@ pub(crate) async fn serve_client<S: ByteStream>(proxy: &Proxy, client: RewoundSt
                     proxy.report_denial(Denial::for_malformed(
                         "",
                         RequestKind::Socks5,
-                        "the SOCKS5 request cannot be read",
+                        "the SOCKS5 request is not valid",
                     ));
                 }
                 return;
@@ -45,7 +45,7 @@ pub(crate) async fn serve_client<S: ByteStream>(proxy: &Proxy, client: RewoundSt
         Socks5Command::TCPConnect => None,
         Socks5Command::UDPAssociate => Some(DenialReason::Protocol { protocol: "UDP".to_owned() }),
         Socks5Command::TCPBind => Some(DenialReason::Malformed {
-            fault: "only CONNECT of SOCKS5 is let through".to_owned(),
+            fault: "the proxy supports only the SOCKS5 command CONNECT".to_owned(),
         }),
     };
     if let Some(reason) = reason {

@@ -29,13 +29,13 @@ pub enum TargetHost {
 #[non_exhaustive]
 pub enum TargetError {
     /// The text has no host.
-    #[error("there is no host")]
+    #[error("the host is missing")]
     Empty,
     /// The text names a user.
-    #[error("`{}` names a user, which is no part of a host", .0.escape_debug())]
+    #[error("`{}` contains a user name, which is not part of a host", .0.escape_debug())]
     User(String),
     /// The text has more than one colon outside brackets.
-    #[error("`{}` has more than one colon: an IPv6 address stands in brackets", .0.escape_debug())]
+    #[error("`{}` has more than one colon: write an IPv6 address in brackets", .0.escape_debug())]
     Colons(String),
     /// The port is not a number from 1 to 65535.
     #[error(
@@ -54,12 +54,12 @@ pub enum TargetError {
     NoPort(String),
     /// The address names an interface of one machine.
     #[error(
-        "`{}` names an interface of a machine, which means nothing outside it",
+        "`{}` names a network interface, which has no meaning on another machine",
         .0.escape_debug()
     )]
     Zone(String),
     /// The text looks like an IP address, and no resolver reads it as one.
-    #[error("`{}` is no IP address", .0.escape_debug())]
+    #[error("`{}` is not an IP address", .0.escape_debug())]
     Address(String),
     /// The host name is not valid.
     #[error(transparent)]

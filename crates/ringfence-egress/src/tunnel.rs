@@ -150,7 +150,9 @@ async fn carry_bytes<S: ByteStream>(
     let kind = match timeout(proxy.settings().limits.greeting, looked).await {
         Ok(Ok(kind)) => kind,
         Ok(Err(_)) => return TunnelStep::Ended,
-        Err(_) => OpeningKind::Undecided("the client did not say in time which protocol it speaks"),
+        Err(_) => {
+            OpeningKind::Undecided("the client did not send enough in time to show its protocol")
+        }
     };
 
     let is_judged = other_names == OtherNames::Judged;
@@ -158,7 +160,7 @@ async fn carry_bytes<S: ByteStream>(
     let (mut other, mut first) = (None, None);
     match kind {
         OpeningKind::Tls(_) if is_name && target.port == 80 => {
-            let fault = "port 80 is for plain HTTP, and not for TLS".to_owned();
+            let fault = "port 80 allows only plain HTTP, not TLS".to_owned();
             return refuse_tls(proxy, target, DenialReason::Malformed { fault });
         }
         OpeningKind::Tls(hello) => {
@@ -248,8 +250,12 @@ async fn carry_bytes<S: ByteStream>(
         carried = carried => carried,
     };
     let fault = match back.answer() {
-        Some(AnswerKind::UnexpectedTls) => "the host answered in TLS to what is no readable TLS",
-        Some(AnswerKind::UnexpectedHttp) => "the host answered in HTTP to what is no readable HTTP",
+        Some(AnswerKind::UnexpectedTls) => {
+            "the host answered in TLS to a client whose bytes are not readable TLS"
+        }
+        Some(AnswerKind::UnexpectedHttp) => {
+            "the host answered in HTTP to a client whose bytes are not readable HTTP"
+        }
         Some(AnswerKind::UnexpectedClear) => "the host answered a TLS hello in another protocol",
         _ => return carried.err().unwrap_or(TunnelStep::Ended),
     };
@@ -299,13 +305,15 @@ fn judge_finding(proxy: &Proxy, target: &Target, finding: StreamFinding) -> Resu
             Err(reason) => reason,
         },
         StreamFinding::Request => {
-            let fault = "a request in a tunnel that began as another protocol".to_owned();
+            let fault =
+                "the client sent an HTTP request in a tunnel that began with another protocol"
+                    .to_owned();
             let denial =
                 Denial::for_target(target, RequestKind::Tunnel, DenialReason::Malformed { fault });
             return Err(TunnelStep::from(proxy.report_denial(denial)));
         }
         StreamFinding::TooManyHellos => DenialReason::Malformed {
-            fault: "more hellos of TLS begin at once than can be read".to_owned(),
+            fault: "the client begins more TLS hellos at once than the proxy can read".to_owned(),
         },
     };
     Err(refuse_tls(proxy, target, reason))
@@ -358,7 +366,7 @@ async fn carry_hellos<S: ByteStream>(
                     return Poll::Ready(Ok(hello));
                 }
                 if ahead.len() > MAX_HELD_BYTES {
-                    let fault = "too much precedes the client's second hello".to_owned();
+                    let fault = "the client sent too many bytes before its second hello".to_owned();
                     return Poll::Ready(Ok(ClientHello::Unreadable(fault)));
                 }
                 if ready!(poll_append(cx, client, &mut ahead))? == 0 {

@@ -47,15 +47,15 @@ pub(crate) struct UpstreamProxy {
 pub enum UpstreamError {
     /// The value of the variable does not name a proxy.
     #[error(
-        "`{variable}` does not name a proxy: write `http://host:port`, with `user:password@` in \
-         front if it asks"
+        "`{variable}` does not name a proxy: write `http://host:port`, or \
+         `http://user:password@host:port` for a proxy that needs a password"
     )]
     Unreadable {
         /// Name of the variable. Its value is left out because it may hold a password.
         variable: &'static str,
     },
     /// The proxy uses a protocol that is not supported.
-    #[error("`{variable}` names a proxy that is reached by {scheme}: only `http://` is supported")]
+    #[error("`{variable}` names a proxy with the scheme `{scheme}`: only `http://` is supported")]
     Scheme {
         /// Name of the variable.
         variable: &'static str,
@@ -69,7 +69,7 @@ pub enum UpstreamError {
     #[error("the upstream proxy answered `{0}`")]
     Refused(String),
     /// The proxy did not answer in HTTP.
-    #[error("the upstream proxy did not answer in HTTP")]
+    #[error("the answer of the upstream proxy is not HTTP")]
     Garbled,
 }
 

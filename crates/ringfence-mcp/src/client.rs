@@ -70,9 +70,9 @@ pub(crate) struct Client {
     client_sandbox: Mutex<Arc<OnceCell<Arc<ClientSandbox>>>>,
     calls: Semaphore,
     waiting: Semaphore,
-    leaving: ReaperSender,
+    reaper: ReaperSender,
     /// Permit that counts this client against the maximum number of clients.
-    _place: Option<OwnedSemaphorePermit>,
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 /// Sandbox of a client, with the processes, forwarded ports and spare interpreters that belong to
@@ -92,14 +92,14 @@ pub(crate) struct ClientSandbox {
     is_lost: AtomicBool,
     /// Lock that is held during a change of a file, so that two edits of the same file run one
     /// after the other.
-    pub(crate) writing: tokio::sync::Mutex<()>,
+    pub(crate) write_lock: tokio::sync::Mutex<()>,
 }
 
 impl Client {
     pub(crate) fn new(
         server_context: ServerContext,
-        leaving: ReaperSender,
-        place: Option<OwnedSemaphorePermit>,
+        reaper: ReaperSender,
+        permit: Option<OwnedSemaphorePermit>,
     ) -> Client {
         let (calls, waiting) = (Semaphore::new(MOST_CALLS), Semaphore::new(MOST_WAITING));
         Client {
@@ -107,26 +107,27 @@ impl Client {
             client_sandbox: Mutex::default(),
             calls,
             waiting,
-            leaving,
-            _place: place,
+            reaper,
+            _permit: permit,
         }
     }
 
     /// Returns the sandbox of the client, and starts it on the first call.
     pub(crate) async fn client_sandbox(&self) -> Result<Arc<ClientSandbox>, Refusal> {
         let cell = Arc::clone(&self.cell());
-        let client_sandbox = Arc::clone(cell.get_or_try_init(|| self.begin()).await?);
+        let client_sandbox = Arc::clone(cell.get_or_try_init(|| self.start()).await?);
         if client_sandbox.sandbox.ended().now_or_never().is_none() {
             return Ok(client_sandbox);
         }
         self.forget(&cell);
-        Err(client_sandbox
-            .over("its lease was over, what ran in it ended it, or somebody stopped it"))
+        Err(client_sandbox.ended_refusal(
+            "its lease expired, a program in the sandbox ended it, or `ringfence stop` was called",
+        ))
     }
 
     /// Keeps the session of the client alive while a call is answered, until this future is
     /// dropped.
-    async fn keep(&self, context: &RequestContext<RoleServer>) -> Infallible {
+    async fn keep_session(&self, context: &RequestContext<RoleServer>) -> Infallible {
         match &self.server_context.keepalive {
             Some(keepalive) => keepalive.keep(context).await,
             None => std::future::pending().await,
@@ -141,14 +142,14 @@ impl Client {
             *current = Arc::default();
             if let Some(client_sandbox) = cell.get() {
                 // The send fails only while the process ends, and then the sandbox ends with it.
-                let _ = self.leaving.send(Arc::clone(client_sandbox));
+                let _ = self.reaper.send(Arc::clone(client_sandbox));
             }
         }
     }
 
     /// Returns the refusal for a failed call if the sandbox of the call has ended, and `None` if
     /// the sandbox still runs.
-    async fn loss(&self, cell: &Arc<OnceCell<Arc<ClientSandbox>>>) -> Option<Refusal> {
+    async fn refusal_if_ended(&self, cell: &Arc<OnceCell<Arc<ClientSandbox>>>) -> Option<Refusal> {
         let client_sandbox =
             cell.get().filter(|client_sandbox| client_sandbox.is_lost.load(Ordering::Relaxed))?;
         // The cleanup after the sandbox can take longer, so the call waits only until the sandbox
@@ -164,25 +165,25 @@ impl Client {
             return None;
         }
         self.forget(cell);
-        Some(client_sandbox.over(
-            "the call was cut off, as what ran in it ended it, its lease was over, or somebody \
-             stopped it",
+        Some(client_sandbox.ended_refusal(
+            "the sandbox ended during the call, because its lease expired, a program in the \
+             sandbox ended it, or `ringfence stop` was called",
         ))
     }
 
     /// Starts a sandbox. If the call that needs the sandbox is cancelled, the start completes, and
     /// then the sandbox is ended.
-    async fn begin(&self) -> Result<Arc<ClientSandbox>, Refusal> {
-        let (server_context, leaving) = (self.server_context.clone(), self.leaving.clone());
-        let (answer, begun) = oneshot::channel();
+    async fn start(&self) -> Result<Arc<ClientSandbox>, Refusal> {
+        let (server_context, reaper) = (self.server_context.clone(), self.reaper.clone());
+        let (answer, started) = oneshot::channel();
         tokio::spawn(async move {
-            let client_sandbox = ClientSandbox::begin(&server_context).await;
+            let client_sandbox = ClientSandbox::start(&server_context).await;
             if let Err(Ok(unwanted)) = answer.send(client_sandbox) {
                 // The send fails only while the process ends, and then the sandbox ends with it.
-                let _ = leaving.send(unwanted);
+                let _ = reaper.send(unwanted);
             }
         });
-        begun.await.expect("an answer is sent in any case")
+        started.await.expect("an answer is sent in any case")
     }
 
     fn cell(&self) -> std::sync::MutexGuard<'_, Arc<OnceCell<Arc<ClientSandbox>>>> {
@@ -194,20 +195,20 @@ impl Drop for Client {
     fn drop(&mut self) {
         if let Some(client_sandbox) = self.cell().get() {
             // The send fails only while the process ends, and then the sandbox ends with it.
-            let _ = self.leaving.send(Arc::clone(client_sandbox));
+            let _ = self.reaper.send(Arc::clone(client_sandbox));
         }
     }
 }
 
 impl ClientSandbox {
-    async fn begin(
+    async fn start(
         ServerContext { source, telemetry, .. }: &ServerContext,
     ) -> Result<Arc<ClientSandbox>, Refusal> {
-        let asked = SystemTime::now();
+        let requested_at = SystemTime::now();
         let sandbox = source.sandbox().await?;
         // The span has no caller: the sandbox outlives the trace of the call that happens to be
         // first.
-        let span = telemetry.sandbox(sandbox.manifest(), &Caller::default(), asked);
+        let span = telemetry.sandbox(sandbox.manifest(), &Caller::default(), requested_at);
         let (processes, forwards, spares) = Default::default();
         let is_own = source.is_own();
         // In a sandbox that existed before, other users run programs of which this process does not
@@ -222,13 +223,13 @@ impl ClientSandbox {
             span,
             is_own,
             is_lost: AtomicBool::default(),
-            writing: Default::default(),
+            write_lock: Default::default(),
         }))
     }
 
     /// Prepares a command for this sandbox. In a sandbox that existed before, the command leaves no
     /// processes behind.
-    pub(crate) fn as_guest(&self, exec: Exec) -> Exec {
+    pub(crate) fn without_leftovers(&self, exec: Exec) -> Exec {
         if self.is_own { exec } else { exec.leaving_nothing() }
     }
 
@@ -238,7 +239,7 @@ impl ClientSandbox {
 
     /// Resolves a path from a client to a path in the sandbox. Relative paths start in the
     /// workspace.
-    pub(crate) fn inside(&self, path: &str) -> String {
+    pub(crate) fn resolve_path(&self, path: &str) -> String {
         if path == "~" || path.starts_with("~/") {
             return path.to_owned();
         }
@@ -259,13 +260,13 @@ impl ClientSandbox {
     }
 
     /// Creates the refusal that says that the sandbox has ended.
-    fn over(&self, why: &str) -> Refusal {
-        let again = "call the tool again: a new one is started. The workspace is as it was, \
-                     processes and other files are gone";
+    fn ended_refusal(&self, why: &str) -> Refusal {
+        let again = "call the tool again to start a new sandbox; the files of the workspace are \
+                     kept, and processes and other files are gone";
         let hint = match self.is_own {
             true => again.to_owned(),
             false => format!(
-                "the user, not you, can start it again: ringfence up {}",
+                "only the user can start the sandbox again: ringfence up {}",
                 self.manifest().name
             ),
         };
@@ -282,7 +283,7 @@ impl ClientSandbox {
             if let Err(error) = self.sandbox.clone().stop().await {
                 tracing::warn!(
                     error = ringfence::chain(&error),
-                    "a sandbox was not stopped; the next start sweeps it"
+                    "cannot stop a sandbox; the next start of ringfence sweeps it"
                 );
             }
             self.sandbox.ended().await; // the sandbox may already have been ending by itself
@@ -297,13 +298,13 @@ pub(crate) type ReaperSender = mpsc::UnboundedSender<Arc<ClientSandbox>>;
 /// Task that ends the sandboxes of clients that are gone.
 #[derive(Debug)]
 pub(crate) struct SandboxReaper {
-    leaving: ReaperSender,
+    sender: ReaperSender,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl SandboxReaper {
     pub(crate) fn new() -> SandboxReaper {
-        let (leaving, mut left) = mpsc::unbounded_channel::<Arc<ClientSandbox>>();
+        let (sender, mut left) = mpsc::unbounded_channel::<Arc<ClientSandbox>>();
         let task = tokio::spawn(async move {
             let mut ending = JoinSet::new();
             while let Some(client_sandbox) = left.recv().await {
@@ -312,19 +313,19 @@ impl SandboxReaper {
             }
             ending.join_all().await;
         });
-        SandboxReaper { leaving, task }
+        SandboxReaper { sender, task }
     }
 
     /// Returns the channel on which a client hands over its sandbox.
-    pub(crate) fn leaving(&self) -> ReaperSender {
-        self.leaving.clone()
+    pub(crate) fn sender(&self) -> ReaperSender {
+        self.sender.clone()
     }
 
     /// Waits until all clients are gone and their sandboxes have ended.
-    pub(crate) async fn over(self) {
-        drop(self.leaving);
+    pub(crate) async fn finish(self) {
+        drop(self.sender);
         if tokio::time::timeout(SHUTDOWN_TIMEOUT, self.task).await.is_err() {
-            tracing::warn!("not all sandboxes were stopped in time; they end with this process");
+            tracing::warn!("not all sandboxes stopped in time; the rest end with this process");
         }
     }
 }
@@ -332,10 +333,10 @@ impl SandboxReaper {
 /// Returns the trace context of the caller of a tool, from the `_meta` field of the request or from
 /// an HTTP header.
 fn caller(context: &RequestContext<RoleServer>) -> Caller {
-    let said = context.meta.get(TRACE_PARENT).and_then(|value| value.as_str());
+    let from_meta = context.meta.get(TRACE_PARENT).and_then(|value| value.as_str());
     let head = context.extensions.get::<hyper::http::request::Parts>();
     let header = head.and_then(|head| head.headers.get(TRACE_PARENT)?.to_str().ok());
-    Caller::named(said.or(header))
+    Caller::named(from_meta.or(header))
 }
 
 #[tool_handler(router = TOOLS)]
@@ -357,25 +358,26 @@ impl ServerHandler for Client {
         mut context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         if let Some(version) = foreign_version(&context, self.server_context.versions) {
-            let message = format!("version {version} of the protocol is not spoken here by HTTP");
+            let message = format!("protocol version {version} is not supported over HTTP");
             return Err(ErrorData::invalid_request(message, None));
         }
-        let Ok(_place) = self.waiting.try_acquire() else {
-            let message = format!("{MOST_WAITING} calls are not answered yet, which is the most");
-            return Refusal::new(message, "wait for their answers").into_call_tool_result();
+        let Ok(_permit) = self.waiting.try_acquire() else {
+            let message = format!("{MOST_WAITING} calls wait for an answer, which is the maximum");
+            return Refusal::new(message, "wait for the answer to an earlier call")
+                .into_call_tool_result();
         };
         let is_known = TOOLS.has_route(&request.name);
         let progress = Progress::default();
         context.extensions.insert(progress.clone());
         context.extensions.insert(caller(&context));
-        let asked_by = context.clone();
+        let call_context = context.clone();
         let call = async {
             let _turn = self.calls.acquire().await;
             let cell = Arc::clone(&self.cell());
             let answer = TOOLS.call(ToolCallContext::new(self, request, context)).await;
             match &answer {
                 Ok(CallToolResponse::Complete(result)) if result.is_error == Some(true) => {
-                    match self.loss(&cell).await {
+                    match self.refusal_if_ended(&cell).await {
                         Some(loss) => loss.into_call_tool_result(),
                         None => answer,
                     }
@@ -387,11 +389,12 @@ impl ServerHandler for Client {
             answer = call => answer,
             // The client never sees this answer, because an answer to a cancelled request is not
             // sent.
-            () = asked_by.ct.cancelled() => {
-                Refusal::new("the call was cancelled", "call it again").into_call_tool_result()
+            () = call_context.ct.cancelled() => {
+                Refusal::new("the call was cancelled", "call the tool again")
+                    .into_call_tool_result()
             }
-            never = progress.tell(&asked_by) => match never {},
-            never = self.keep(&asked_by) => match never {},
+            never = progress.send_notifications(&call_context) => match never {},
+            never = self.keep_session(&call_context) => match never {},
         };
         // Wrong parameters give a tool result and not a protocol error, because a model sees only
         // results and can correct its parameters.
@@ -404,9 +407,13 @@ impl ServerHandler for Client {
         };
         match wrong {
             Some(wrong) => {
-                let hint = "look at the tool's input schema, and call it again";
-                Refusal::new(format!("the parameters are not what the tool takes: {wrong}"), hint)
-                    .into_call_tool_result()
+                let hint = "correct the parameters by the input schema of the tool, and call the \
+                            tool again";
+                Refusal::new(
+                    format!("the parameters do not match the input schema of the tool: {wrong}"),
+                    hint,
+                )
+                .into_call_tool_result()
             }
             None => answer,
         }

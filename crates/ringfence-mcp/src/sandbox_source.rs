@@ -12,8 +12,8 @@ pub enum SandboxSource {
     Own {
         /// Engine that starts the sandboxes.
         engine: Box<Engine>,
-        /// Specification of each sandbox.
-        spec: Box<StartRequest>,
+        /// Request that starts each sandbox.
+        request: Box<StartRequest>,
     },
     /// All clients use one existing sandbox, which another process keeps.
     Shared {
@@ -41,8 +41,8 @@ impl SandboxSource {
     /// Starts a sandbox, or connects to the existing sandbox.
     pub(crate) async fn sandbox(&self) -> Result<Sandbox, Refusal> {
         let (error, hints) = match self {
-            SandboxSource::Own { engine, spec } => {
-                match engine.start(StartRequest::clone(spec)).await {
+            SandboxSource::Own { engine, request } => {
+                match engine.start(StartRequest::clone(request)).await {
                     Ok(sandbox) => return Ok(sandbox),
                     Err(error) => (chain(&error), error.hints()),
                 }
@@ -54,36 +54,40 @@ impl SandboxSource {
                 }
             }
         };
-        let hint = format!("the user, not you, can change that: {}", hints.join("; "));
-        Err(Refusal::new(format!("there is no sandbox to work in: {error}"), hint))
+        let hint = format!("only the user can solve this: {}", hints.join("; "));
+        Err(Refusal::new(format!("cannot provide a sandbox: {error}"), hint))
     }
 
     /// Returns the instructions that a model gets before its first tool call.
     pub(crate) fn instructions(&self) -> String {
-        let whose = match self {
+        let sandbox = match self {
             SandboxSource::Own { .. } => {
-                "a sandbox of your own, which is gone when you leave; what is in its workspace \
-                 stays"
+                "a sandbox that only you use. The sandbox ends with this session, and the files of \
+                 its workspace are kept"
             }
-            SandboxSource::Shared { .. } => "a sandbox that others may use at the same time",
+            SandboxSource::Shared { .. } => "a sandbox that other users may use at the same time",
         };
         let network = match self {
-            SandboxSource::Own { spec, .. } => reach(spec.policy.network.as_ref()),
-            SandboxSource::Shared { .. } => "sandbox_info tells what its network reaches.",
+            SandboxSource::Own { request, .. } => reach(request.policy.network.as_ref()),
+            SandboxSource::Shared { .. } => {
+                "The tool sandbox_info says which hosts the sandbox can reach."
+            }
         };
         format!(
-            "The tools of this server work in {whose}. Paths are those inside, and relative ones \
-             start in the workspace. {network} What the sandbox's policy denies stays denied \
-             however it is tried: say so, and ask the user to change the policy. sandbox_info \
-             tells what holds."
+            "The tools of this server work in {sandbox}. All paths are paths in the sandbox; \
+             relative paths start in the workspace. {network} If the policy of the sandbox denies \
+             an action, no other way to do it works either: tell the user, and ask for a change of \
+             the policy. The tool sandbox_info describes the policy."
         )
     }
 }
 
 fn reach(network: Option<&Network>) -> &'static str {
     match network {
-        None | Some(Network::Closed) => "The network is closed: nothing outside can be reached.",
-        Some(Network::Open) => "The network is open.",
+        None | Some(Network::Closed) => "The network is closed: no host can be reached.",
+        Some(Network::Open) => {
+            "The network is open: every host can be reached that this machine can reach."
+        }
         Some(Network::Allow(_)) => "Only the hosts that the policy allows can be reached.",
     }
 }

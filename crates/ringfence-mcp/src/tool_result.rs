@@ -16,10 +16,7 @@ pub(crate) struct ToolResult<T>(pub(crate) T);
 impl<T: Serialize + Display> IntoCallToolResult for ToolResult<T> {
     fn into_call_tool_result(self) -> Result<CallToolResponse, ErrorData> {
         let structure = serde_json::to_value(&self.0).map_err(|error| {
-            ErrorData::internal_error(
-                format!("the answer cannot be written as JSON: {error}"),
-                None,
-            )
+            ErrorData::internal_error(format!("cannot write the answer as JSON: {error}"), None)
         })?;
         let mut result = CallToolResult::success(vec![ContentBlock::text(self.0.to_string())]);
         result.structured_content = Some(structure);
@@ -44,36 +41,40 @@ impl Refusal {
         let workspace = manifest.workspace_inside.display();
         let hint = match error {
             SessionError::NotFound { .. } => {
-                "`command -v NAME` with run_command shows what is there".to_owned()
+                "check whether the program is installed: run_command with `command -v NAME`"
+                    .to_owned()
             }
             SessionError::TooLong { .. } => {
-                "read a part of it with run_command, such as `sed -n 1,200p FILE` or `head -c \
-                 10000 FILE`"
+                "read a part of the file with run_command, such as `sed -n 1,200p FILE` or `head \
+                 -c 10000 FILE`"
                     .to_owned()
             }
             SessionError::Unreachable { .. }
             | SessionError::Lost { .. }
             | SessionError::NoAnswer { .. } => {
-                "the sandbox may have ended; sandbox_info tells, and the user may have to look"
+                "the sandbox may have ended: call sandbox_info, and tell the user if that call \
+                 fails, too"
                     .to_owned()
             }
             SessionError::PortClosed { .. } => {
-                "start what listens there first, with start_process".to_owned()
+                "start the server that listens on the port first, with start_process".to_owned()
             }
             error => match error.code() {
-                Some(Code::NotFound) => "list_files shows what is there".to_owned(),
+                Some(Code::NotFound) => "call list_files to see which files exist".to_owned(),
                 Some(
                     Code::PermissionDenied
                     | Code::FailedPrecondition
                     | Code::Internal
                     | Code::Unknown,
                 ) => format!(
-                    "the policy may forbid it: the workspace `{workspace}` and /tmp can be \
-                     written; the user, not you, can open other paths, with --read PATH or --write \
-                     PATH"
+                    "the policy may deny access to this path: the sandbox can write the workspace \
+                     `{workspace}` and /tmp; only the user can allow other paths, with --read PATH \
+                     or --write PATH"
                 ),
-                Some(Code::ResourceExhausted) => "make room, or ask for less at once".to_owned(),
-                _ => "sandbox_info tells what this sandbox is".to_owned(),
+                Some(Code::ResourceExhausted) => {
+                    "delete files that are not needed, or ask for less in one call".to_owned()
+                }
+                _ => "call sandbox_info for a description of the sandbox".to_owned(),
             },
         };
         Refusal::new(chain(error), hint)

@@ -76,22 +76,23 @@ pub struct PreparedServer {
 }
 
 impl PreparedServer {
-    /// Opens the server whose directory is `place`, and finds its existing sandboxes and snapshots.
+    /// Opens the server that keeps its data in `directory`, and finds its existing sandboxes and
+    /// snapshots.
     pub async fn open(
         host: Host,
-        place: &Path,
+        directory: &Path,
         templates: BTreeMap<String, Template>,
         largest_snapshot: u64,
         audience: Audience,
         telemetry: Telemetry,
     ) -> Result<PreparedServer, ServerError> {
-        let keys = Keys::open(KeyFile::in_directory(place)).map_err(|error| {
+        let keys = Keys::open(KeyFile::in_directory(directory)).map_err(|error| {
             ServerError::failed(
                 format!("cannot read the keys: {error}"),
-                "look at the permissions of that file",
+                "check the owner and the permissions of that file",
             )
         })?;
-        let registry = Registry::open(host, place, telemetry).await?;
+        let registry = Registry::open(host, directory, telemetry).await?;
         // A revoked key never comes back, and nobody else can reach its snapshots, so those can be
         // removed.
         let known = keys.all();
@@ -102,13 +103,13 @@ impl PreparedServer {
         let snapshots = Snapshots::open(
             registry.store().clone(),
             registry.removals().clone(),
-            place,
+            directory,
             largest_snapshot,
             is_there,
         )
         .await?;
         let starting = FairSemaphore::new(MOST_STARTING);
-        let (pool, said_open, counters) = (WarmPool::default(), Once::new(), Counters::default());
+        let (pool, warned_open, counters) = (WarmPool::default(), Once::new(), Counters::default());
         let (connection_limits, idempotency_cache, ending) =
             (Arc::default(), IdempotencyCache::default(), watch::Sender::default());
         let server = Arc::new(Server {
@@ -122,7 +123,7 @@ impl PreparedServer {
             connection_limits,
             idempotency_cache,
             counters,
-            said_open,
+            warned_open,
             ending,
         });
         let counted = Arc::downgrade(&server);
@@ -154,8 +155,8 @@ impl PreparedServer {
                 () = server.keep_looking() => {}
             }
             server.snapshots.ended().await;
-            server.registry.look_at(server.registry.all()).await;
-            server.note_use().await;
+            server.registry.measure_usage(server.registry.all()).await;
+            server.store_usage().await;
         };
         tokio::join!(serving, server.pool.keep_full(&server.registry, &server.templates));
         server.registry.close().await;

@@ -71,7 +71,7 @@ pub(crate) struct Server {
     /// Counters for metrics.
     pub(crate) counters: Counters,
     /// Set once the warning that any key is accepted was logged.
-    pub(crate) said_open: Once,
+    pub(crate) warned_open: Once,
     /// Set when the server is about to end.
     pub(crate) ending: watch::Sender<bool>,
 }
@@ -80,12 +80,16 @@ impl Server {
     /// Answers a request to the server or to a sandbox.
     pub(crate) async fn answer(self: &Arc<Server>, request: Request<RequestBody>) -> Reply {
         if request.method() == Method::CONNECT {
-            return Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this is no proxy").into();
+            return Refusal::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "this server is not a proxy, and does not support CONNECT",
+            )
+            .into();
         }
         // A proxy in front of this server may have routed by another of the values, RFC 9112
         // section 3.2.
         if request.headers().get_all(HOST).iter().count() > 1 {
-            return Refusal::wrong("the header `Host` is there more than once").into();
+            return Refusal::wrong("the header `Host` occurs more than once").into();
         }
         match Route::from_request(&request) {
             Route::Port { id, port } => match self.registry.find(id) {
@@ -95,7 +99,7 @@ impl Server {
             Route::Guest => match self.guest(&request) {
                 Some(managed) => self.forward(&managed, ENVD_PORT, request).await,
                 None => {
-                    Refusal::unauthenticated("no sandbox has this token or made this signature")
+                    Refusal::unauthenticated("the token or the signature belongs to no sandbox")
                         .into()
                 }
             },
@@ -145,25 +149,26 @@ impl Server {
             return Ok((Some(key.id.clone()), key.quota));
         }
         if self.keys.were_made() || self.audience != Audience::Machine {
-            return Err(Refusal::unauthenticated("the API key is not one of this server's"));
+            return Err(Refusal::unauthenticated("the API key does not belong to this server"));
         }
         // Protection against DNS rebinding: a web page whose own host name resolves to this machine
         // needs no preflight request, so only local names are accepted.
         if !text(headers, HOST.as_str()).is_some_and(is_local) {
             return Err(Refusal::unauthenticated(
-                "without keys, this server is called by a local name alone",
+                "as long as no API key exists, the header `Host` must be a local name, such as \
+                 localhost; create a key with `ringfence keys create`",
             ));
         }
         // A proxy on this machine forwards requests of other machines.
         if FORWARDED.iter().any(|name| headers.contains_key(*name)) {
             return Err(Refusal::unauthenticated(
-                "without keys, this server is not for who comes through a proxy",
+                "proxied requests need an API key; create one with `ringfence keys create`",
             ));
         }
-        self.said_open.call_once(|| {
+        self.warned_open.call_once(|| {
             tracing::warn!(
-                "no key was created yet, so any key is accepted; `ringfence keys create` makes the \
-                 first"
+                "the server accepts any key, because no key exists; create one with `ringfence \
+                 keys create`"
             );
         });
         Ok((None, Quota::default()))
@@ -235,8 +240,11 @@ impl Server {
             };
         }
         if !is_guests(path) {
-            return Refusal::new(StatusCode::NOT_FOUND, format!("there is nothing at `{path}`"))
-                .into();
+            return Refusal::new(
+                StatusCode::NOT_FOUND,
+                format!("the guest has no endpoint `{path}`"),
+            )
+            .into();
         }
         let holder = if path == "/health" { visitors() } else { owner() };
         match may_talk(managed, &request).and_then(|()| self.charge_connection(holder, &request)) {
@@ -266,14 +274,14 @@ impl Server {
                 && self.key_usages().spent(&managed.record.owner, quota).is_none()
         };
         let Some(quota) = quota.filter(may) else { return false };
-        match self.registry.resume(managed, control::stay(None), quota.longest()).await {
+        match self.registry.resume(managed, control::lifetime(None), quota.longest()).await {
             Ok(_) => true,
             Err(ResumeError::Spent) => false,
             Err(ResumeError::Failed(failure)) => {
                 tracing::error!(
                     id = managed.record.id,
                     error = failure.message(),
-                    "a sandbox does not go on"
+                    "cannot resume a sandbox"
                 );
                 false
             }
@@ -287,7 +295,7 @@ fn may_visit(record: &SandboxRecord, headers: &HeaderMap) -> Result<(), Refusal>
     let shown = text(headers, header::TRAFFIC).unwrap_or_default();
     match &record.traffic_token {
         Some(token) if !is_same_secret(shown, token) => {
-            let message = "the traffic access token is missing or not this sandbox's";
+            let message = "the traffic access token is missing, or does not belong to this sandbox";
             Err(Refusal::new(StatusCode::FORBIDDEN, message))
         }
         _ => Ok(()),
@@ -310,8 +318,10 @@ fn may_talk(managed: &ManagedSandbox, request: &Request<RequestBody>) -> Result<
             })
         }
         _ => {
-            let message =
-                format!("the header `{}` is missing or not this sandbox's", header::TOKEN);
+            let message = format!(
+                "the header `{}` is missing, or its token does not belong to this sandbox",
+                header::TOKEN
+            );
             Err(Refusal::unauthenticated(message))
         }
     }

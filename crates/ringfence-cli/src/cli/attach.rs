@@ -33,8 +33,8 @@ pub(super) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> R
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
             Failure::failed(
-                format!("cannot wait for anything: {error}"),
-                "look at the limits of this shell: ulimit -n",
+                format!("cannot start the async runtime: {error}"),
+                "check the limits of this shell: ulimit -n",
             )
         })?;
     let done = runtime.block_on(future);

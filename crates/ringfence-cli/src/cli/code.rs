@@ -9,7 +9,7 @@ use fs_err::File;
 use ringfence::{BlockImports, Engine, ExecutionResult, Host, Records, Settings};
 
 use super::flags::{ContainerFlags, PolicyFlags};
-use super::run::{interruptible, tell, warn_of_planted};
+use super::run::{interruptible, warn_of_planted, warn_of_run_end};
 use crate::answer::print_json;
 use crate::report::{Failure, warn};
 
@@ -91,9 +91,9 @@ impl Code {
         if attached.result.meta.not_run.is_some() {
             return Err(Failure::blocked(&attached.result));
         }
-        tell(&attached.result);
+        warn_of_run_end(&attached.result);
         for import in &attached.result.meta.blocked_imports {
-            warn(&format!("{import} (lint: it isolates nothing)"));
+            warn(&format!("{import} (this is a lint, and isolates nothing)"));
         }
         Ok(attached.status.code().into())
     }
@@ -108,15 +108,15 @@ impl Code {
         match settings.code.languages_of(&self.file)[..] {
             [language] => Ok(language.to_owned()),
             [] if self.file == Path::new(STDIN) => Err(Failure::usage(
-                "standard input does not tell what language it is in",
+                "cannot tell the language of standard input",
                 format!("--language NAME, one of {}", all()),
             )),
             [] => Err(Failure::usage(
-                format!("the name of `{file}` does not tell what language it is in"),
+                format!("cannot tell the language of `{file}` from its name"),
                 format!("--language NAME, one of {}", all()),
             )),
             ref several => Err(Failure::usage(
-                format!("the name of `{file}` stands for several languages"),
+                format!("the name of `{file}` matches several languages"),
                 format!("--language NAME, one of {}", several.join(", ")),
             )),
         }
@@ -155,6 +155,6 @@ fn read(path: &Path) -> Result<String, Failure> {
 /// already run.
 fn keep(settings: &Settings, language: &str, code: &str, result: &ExecutionResult) {
     if let Err(error) = Records::keep_code(settings, language, code, result) {
-        warn(&format!("no record was kept: {}; {}", ringfence::chain(&error), error.hint()));
+        warn(&format!("cannot keep a record: {}; {}", ringfence::chain(&error), error.hint()));
     }
 }

@@ -16,7 +16,7 @@ Examples:
   ringfence cp model.bin demo:data/
   ringfence cp demo:/tmp/report .
   echo hello | ringfence cp - demo:hello.txt
-A path on this side with a colon is written ./a:b.";
+Write a local path that contains a colon as ./a:b.";
 
 /// Copies files and directories into a sandbox or out of a sandbox.
 ///
@@ -66,26 +66,26 @@ impl Cp {
             let done = match (from, to) {
                 (End::Inside { .. }, End::Inside { .. }) => {
                     return Err(Failure::usage(
-                        "both sides name a sandbox, and files are copied between one and this side",
-                        "in two steps, by way of this side; a path here with a colon is written \
-                         ./a:b",
+                        "both paths name a sandbox, and one of them must be a path on this machine",
+                        "copy in two steps, through a file on this machine; write a local path \
+                         that contains a colon as ./a:b",
                     ));
                 }
                 (End::Inside { name, path }, to) => {
-                    Copy::with(name, &host).await?.outward(&path, &to).await?
+                    Copy::connect(name, &host).await?.outward(&path, &to).await?
                 }
                 (from, End::Inside { name, path }) => {
-                    Copy::with(name, &host).await?.inward(&from, &path).await?
+                    Copy::connect(name, &host).await?.inward(&from, &path).await?
                 }
                 _ => {
                     return Err(Failure::usage(
-                        "neither side names a sandbox",
+                        "neither path names a sandbox",
                         "ringfence cp SRC NAME:DST, or ringfence cp NAME:SRC DST; `ringfence ps` \
                          lists the names",
                     ));
                 }
             };
-            Ok(told(&done).code().into())
+            Ok(report_left_out(&done).code().into())
         })
     }
 }
@@ -97,7 +97,7 @@ struct Copy {
 }
 
 impl Copy {
-    async fn with(name: String, host: &Host) -> Result<Copy, Failure> {
+    async fn connect(name: String, host: &Host) -> Result<Copy, Failure> {
         let named = Named { name };
         Ok(Copy { sandbox: named.attach(host).await?, named })
     }
@@ -111,8 +111,8 @@ impl Copy {
             if is_directory || to.ends_with('/') {
                 return Err(self.wrong(
                     to,
-                    "it is a directory, and standard input has no name",
-                    "name a file in it",
+                    "the destination is a directory, and standard input has no file name",
+                    "name a file in the directory",
                 ));
             }
             files.write_from(&destination, &mut tokio::io::stdin()).await.map_err(failed)?;
@@ -129,14 +129,16 @@ impl Copy {
             Some(_) if metadata.is_dir() => {
                 return Err(self.wrong(
                     to,
-                    "it is a file, and a directory is to be copied there",
-                    "remove it first",
+                    "the destination is a file, and the source is a directory",
+                    "remove the file first",
                 ));
             }
             None if to.ends_with('/') && !metadata.is_dir() => {
-                let fix =
-                    format!("make it first: ringfence exec {} -- mkdir -p {to}", self.named.name);
-                return Err(self.wrong(to, "there is no such directory", &fix));
+                let fix = format!(
+                    "create the directory first: ringfence exec {} -- mkdir -p {to}",
+                    self.named.name
+                );
+                return Err(self.wrong(to, "the directory does not exist", &fix));
             }
             _ => destination,
         };
@@ -164,8 +166,12 @@ impl Copy {
         let destination = match is_directory {
             true => join_here(to, Path::new(&source)),
             false if ends_with_slash && entry.kind != FileType::Directory => {
-                let fix = format!("make it first: mkdir -p {}", to.display());
-                return Err(self.wrong(&to.to_string_lossy(), "there is no such directory", &fix));
+                let fix = format!("create the directory first: mkdir -p {}", to.display());
+                return Err(self.wrong(
+                    &to.to_string_lossy(),
+                    "the directory does not exist",
+                    &fix,
+                ));
             }
             false => to.clone(),
         };
@@ -226,13 +232,13 @@ fn bar(length: Option<u64>) -> ProgressBar {
 }
 
 /// Warns about files that were not copied, and returns the exit status.
-fn told(done: &TransferSummary) -> ExitStatus {
+fn report_left_out(done: &TransferSummary) -> ExitStatus {
     for left_out in &done.left_out {
         warn(&format!("`{}` was not copied: {}", left_out.name, left_out.why));
     }
     let more = done.left_out_count.saturating_sub(done.left_out.len() as u64);
     if more > 0 {
-        warn(&format!("{more} more were not copied"));
+        warn(&format!("{more} more entries were not copied"));
     }
     if done.left_out_count == 0 { ExitStatus::Code(0) } else { ExitStatus::Broken }
 }

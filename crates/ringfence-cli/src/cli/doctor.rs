@@ -33,7 +33,11 @@ impl Doctor {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
         let engine = Engine::in_this_process(self.container.settings(&self.policy, host)?);
         if self.prove {
-            return super::prove::run(&engine, Form::asked(self.json), self.certificate.as_deref());
+            return super::prove::run(
+                &engine,
+                Form::from_flag(self.json),
+                self.certificate.as_deref(),
+            );
         }
         let surroundings = survey_host(&engine);
         let examined = examine(&engine, self.only());
@@ -48,7 +52,7 @@ impl Doctor {
             });
             print_json(&value)?;
         } else {
-            print(&written(&surroundings, &examined, &preflight))?;
+            print(&format_report(&surroundings, &examined, &preflight))?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -61,7 +65,7 @@ impl Doctor {
     }
 }
 
-fn written(
+fn format_report(
     surroundings: &Surroundings,
     examined: &[Examination],
     preflight: &Result<Plan, RunError>,
@@ -80,7 +84,7 @@ fn written(
     );
     for examination in examined {
         text.push('\n');
-        text.push_str(&one(examination));
+        text.push_str(&format_examination(examination));
     }
     text.push('\n');
     match preflight {
@@ -88,14 +92,14 @@ fn written(
             text.push_str(&format!("your settings run on {} ({})\n", plan.backend, plan.summary))
         }
         Err(error) => {
-            text.push_str(&format!("your settings run nowhere: {}\n", chain(error)));
+            text.push_str(&format!("no backend can run your settings: {}\n", chain(error)));
             text.extend(error.hints().iter().map(|hint| format!("hint: {hint}\n")));
         }
     }
     text
 }
 
-fn one(examination: &Examination) -> String {
+fn format_examination(examination: &Examination) -> String {
     let backend = examination.backend;
     let (summary, clauses) = match &examination.finding {
         Finding::Unavailable { why, fix } => {

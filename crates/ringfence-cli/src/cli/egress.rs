@@ -54,8 +54,8 @@ impl EgressArguments {
             EgressCommand::Suggest => self.suggest(&self.entries(&host)?)?,
             EgressCommand::Serve { owner } => egress::serve(owner).map_err(|error| {
                 let summary =
-                    format!("cannot serve as the proxy of a sandbox: {}", ringfence::chain(&error));
-                Failure::failed(summary, "ringfence up --container --proxy, which starts it")
+                    format!("cannot run the proxy of a sandbox: {}", ringfence::chain(&error));
+                Failure::failed(summary, "start the proxy with: ringfence up --container --proxy")
             })?,
         }
         Ok(ExitCode::SUCCESS)
@@ -69,9 +69,7 @@ impl EgressArguments {
             )
         })?;
         if omitted > 0 {
-            warn(&format!(
-                "{omitted} more events, of all sandboxes together, were counted and not kept"
-            ));
+            warn(&format!("{omitted} more events of all sandboxes were counted, without details"));
         }
         let earliest = self.since.and_then(|span| SystemTime::now().checked_sub(span.duration()));
         let is_here = |entry: &LogEntry| {
@@ -100,10 +98,12 @@ impl EgressArguments {
                 EgressEvent::Denied(denial) => {
                     ("denied", denial.target.clone(), denial.reason.to_string())
                 }
-                EgressEvent::Allowed(passage) => ("let out", passage.target.clone(), String::new()),
-                EgressEvent::Omitted { denials } => {
-                    ("denied", format!("{denials} more"), "counted and not kept".to_owned())
-                }
+                EgressEvent::Allowed(passage) => ("allowed", passage.target.clone(), String::new()),
+                EgressEvent::Omitted { denials } => (
+                    "denied",
+                    format!("{denials} more denials"),
+                    "counted, without details".to_owned(),
+                ),
                 _ => return String::new(),
             };
             let sandbox = entry.sandbox.as_deref().unwrap_or("-");
@@ -115,8 +115,8 @@ impl EgressArguments {
     fn suggest(&self, entries: &[LogEntry]) -> Result<(), Failure> {
         if entries.is_empty() {
             warn(
-                "nothing was written down here: `ringfence run --observe -- COMMAND` lets out, and \
-                 writes down where to",
+                "the egress log has no events of this directory; `ringfence run --observe -- \
+                 COMMAND` allows every public host, and records the hosts",
             );
         }
         let policy = BTreeMap::from([("network", egress::suggest(entries))]);

@@ -27,7 +27,7 @@ impl Enter {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
         if AttachedStreams::for_this_process().terminal().is_none() {
             return Err(Failure::usage(
-                "a shell can only be entered from a terminal: standard input or output is none",
+                "a shell needs a terminal, and standard input or output is not a terminal",
                 format!(
                     "run a command instead: ringfence exec {} -- sh -c 'COMMANDS'",
                     self.sandbox.name

@@ -72,7 +72,7 @@ impl Exec {
                 let ended =
                     attach(&sandbox, exec).await.map_err(|error| self.sandbox.failed(error))?;
                 let result = before.result(ended);
-                tell(&result, time);
+                warn_of_exec_end(&result, time);
                 (result, status(&ended))
             };
             self.record(&settings, &result);
@@ -97,7 +97,8 @@ impl Exec {
                 Variable::Pass(name) => match settings.host.text(name) {
                     Some(value) => exec = exec.variable(name, value),
                     None => warn(&format!(
-                        "the variable {name} is not set, or is no text: it is not passed on"
+                        "the variable {name} is not passed on, because it is not set or not UTF-8 \
+                         text"
                     )),
                 },
             }
@@ -158,7 +159,7 @@ pub(super) fn status(ended: &CommandEnd) -> ExitStatus {
 }
 
 /// Warns about ends of a command in a sandbox that the command itself could not report.
-fn tell(result: &ExecutionResult, time: Option<Duration>) {
+fn warn_of_exec_end(result: &ExecutionResult, time: Option<Duration>) {
     let deadline = time.map(|time| format!("{} s", time.as_secs_f64()));
     warn_of_end(result, deadline, "command", "sandbox");
 }

@@ -148,14 +148,15 @@ impl ContainerFlags {
         if self.container && policy.backend.is_none() {
             return self.first_that_works(policy, &host);
         }
-        self.told(self.load(policy, host, policy.backend)?)
+        self.with_container(self.load(policy, host, policy.backend)?)
     }
 
     /// Loads the settings with the first container engine that works.
     fn first_that_works(&self, policy: &PolicyFlags, host: &Host) -> Result<Settings, Failure> {
         let (mut missing, mut refused) = (Vec::new(), None);
         for backend in images::engines() {
-            let settings = self.told(self.load(policy, host.clone(), Some(backend.into()))?)?;
+            let settings =
+                self.with_container(self.load(policy, host.clone(), Some(backend.into()))?)?;
             let settings = settings.selected_by_flag("--container");
             match Engine::in_this_process(settings.clone()).preflight() {
                 Err(RunError::Unavailable { backend, why, fix }) => {
@@ -190,7 +191,7 @@ impl ContainerFlags {
         policy.load(host, backend, ContainerConfig { image: self.image.clone() })
     }
 
-    fn told(&self, mut settings: Settings) -> Result<Settings, Failure> {
+    fn with_container(&self, mut settings: Settings) -> Result<Settings, Failure> {
         let flag = [
             ("--container", self.container),
             ("--image", self.image.is_some()),
@@ -303,16 +304,17 @@ impl PolicyFlags {
             extend(&mut files.protect, &self.protect);
         }
 
-        let said = self.network();
-        said.check()
+        let flags = self.network();
+        flags
+            .check()
             .map_err(|error| Failure::usage(error.to_string(), "leave one of the two flags out"))?;
         let network = &mut config.network;
-        if said.mode.is_some() || said.allow.is_some() {
-            (network.mode, network.allow) = (said.mode, said.allow);
+        if flags.mode.is_some() || flags.allow.is_some() {
+            (network.mode, network.allow) = (flags.mode, flags.allow);
         }
         extend(&mut network.deny, &self.deny);
-        network.transparent = said.transparent.or(network.transparent);
-        network.observe = said.observe.or(network.observe);
+        network.transparent = flags.transparent.or(network.transparent);
+        network.observe = flags.observe.or(network.observe);
         self.env.iter().for_each(|variable| variable.apply(&mut config.env));
 
         let limits = &mut config.limits;
@@ -352,7 +354,7 @@ impl PolicyFlags {
 fn enter(directory: &Path) -> Result<PathBuf, Failure> {
     std::env::set_current_dir(directory).and_then(|()| std::env::current_dir()).map_err(|error| {
         Failure::usage(
-            format!("cannot enter `{}`: {error}", directory.display()),
+            format!("cannot change to the directory `{}`: {error}", directory.display()),
             "name a directory that exists",
         )
     })
@@ -450,7 +452,7 @@ mod tests {
             };
             let words = ["flags", flag].into_iter().chain(value);
             let flags = Flags::try_parse_from(words).unwrap();
-            let mut config = flags.policy.config(Policy::default(), flags.policy.backend).unwrap();
+            let mut config = flags.policy.config(Config::default(), flags.policy.backend).unwrap();
             config.container = ContainerConfig { image: flags.container.image };
             let settings = settings::Settings::load(SettingsInputs {
                 files: &[],

@@ -234,10 +234,11 @@ fn reference(commands: &[&clap::Command]) -> String {
 /// Returns the reference page of all keys with their flags and variables.
 fn variables() -> String {
     let mut text = "# Keys, flags and variables\n\n\
-                    A later place wins: the system's file, the user's file, the project's file \
-                    (which may only narrow), variables, a policy given by `--policy`, flags. \
-                    `ringfence config explain` shows what holds, and why.\n\n\
-                    | key | flag | variable | its value |\n|---|---|---|---|\n"
+                    Settings come from these sources, and a later source takes precedence: the \
+                    system's file, the user's file, the project's file (which may only narrow the \
+                    policy), variables, the policy of `--policy`, flags. `ringfence config \
+                    explain` prints every effective value with its source.\n\n\
+                    | key | flag | variable | value of the variable |\n|---|---|---|---|\n"
         .to_owned();
     for SettingKey { name, flag, variable, .. } in KEYS {
         let code = |word: Option<&str>| word.map_or(String::new(), |word| format!("`{word}`"));
@@ -246,9 +247,9 @@ fn variables() -> String {
         text.push_str(&format!("| `{name}` | {flag} | {variable} | {value} |\n"));
     }
     text.push_str(
-        "\n`RINGFENCE_LOG` says how much is told on standard error: `warn`, `info`, `debug`, or by \
-         module, as in `ringfence_linux=trace,warn`. `RINGFENCE_MCP_TOKEN` is the token that \
-         clients of `ringfence mcp --listen` show.\n",
+        "\n`RINGFENCE_LOG` sets the level of the log on standard error: `warn`, `info`, `debug`, \
+         or levels by module, as in `ringfence_linux=trace,warn`. `RINGFENCE_MCP_TOKEN` is the \
+         token that clients of `ringfence mcp --listen` must send.\n",
     );
     text
 }

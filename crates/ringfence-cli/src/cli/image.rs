@@ -49,7 +49,9 @@ struct Build {
 }
 
 fn engine(text: &str) -> Result<Backend, &'static str> {
-    images::engines().find(|engine| engine.name() == text).ok_or("it is podman or docker")
+    images::engines()
+        .find(|engine| engine.name() == text)
+        .ok_or("the engine must be podman or docker")
 }
 
 impl ImageArguments {
@@ -65,7 +67,7 @@ impl Build {
             Some(path) => &fs_err::read_to_string(path).map_err(|error| {
                 Failure::usage(
                     format!("cannot read the Containerfile: {error}"),
-                    "--file FILE, or leave it out",
+                    "name a Containerfile with --file FILE, or leave the flag out",
                 )
             })?,
             None => CONTAINERFILE,
@@ -82,11 +84,11 @@ impl Build {
         let mut errors = Vec::new();
         for backend in engines {
             let mut has_begun = false;
-            let mut tell = |line: &str| {
+            let mut print_line = |line: &str| {
                 has_begun = true;
                 pass_on(line);
             };
-            match images::build(host, backend, text, &self.tag, &mut tell).await {
+            match images::build(host, backend, text, &self.tag, &mut print_line).await {
                 Ok(()) => return Ok(()),
                 Err(error) if has_begun => return Err(failed(&[error])),
                 Err(error) => errors.push(error),

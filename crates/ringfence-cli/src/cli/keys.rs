@@ -77,13 +77,13 @@ impl From<QuotaFlags> for Quota {
 
 impl KeysArguments {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
-        let file = KeyFile::in_directory(&place(&host)?);
+        let file = KeyFile::in_directory(&server_directory(&host)?);
         match self.command {
             KeysCommand::Create { name, quota } => {
                 print(&format!("{}\n", file.create(&name, quota.into()).map_err(failed)?.1))?
             }
             KeysCommand::List { json: true } => {
-                print_json(&file.read().map_err(failed)?.iter().map(told).collect::<Vec<_>>())?
+                print_json(&file.read().map_err(failed)?.iter().map(key_json).collect::<Vec<_>>())?
             }
             KeysCommand::List { json: false } => print(&table(&file.read().map_err(failed)?))?,
             KeysCommand::Revoke { which } => {
@@ -109,29 +109,32 @@ impl KeysArguments {
 
 /// Returns the directory in which a server keeps all its data, and creates it. Only its user can
 /// enter the directory.
-pub(super) fn place(host: &Host) -> Result<PathBuf, Failure> {
+pub(super) fn server_directory(host: &Host) -> Result<PathBuf, Failure> {
     // The directory lies below the directory of all sandboxes. `list` checks that first, because
     // nobody else may write there.
     ringfence::Sandbox::list(host)?;
     let state = host
         .own_directory("XDG_STATE_HOME", ".local/state")
         .ok_or(ringfence::SandboxDirError::Nowhere)?;
-    let place = state.join("server");
-    ringfence::make_private_directory(&place).map_err(|error| {
+    let directory = state.join("server");
+    ringfence::make_private_directory(&directory).map_err(|error| {
         Failure::failed(
-            format!("cannot make `{}`: {error}", place.display()),
-            "look at its permissions",
+            format!("cannot create `{}`: {error}", directory.display()),
+            "check the owner and the permissions of that directory",
         )
     })?;
-    Ok(place)
+    Ok(directory)
 }
 
 pub(super) fn failed(error: std::io::Error) -> Failure {
-    Failure::failed(format!("cannot use the keys: {error}"), "look at the permissions of that file")
+    Failure::failed(
+        format!("cannot use the keys: {error}"),
+        "check the owner and the permissions of that file",
+    )
 }
 
 /// Returns the data of a key that may be shown.
-fn told(key: &Key) -> serde_json::Value {
+fn key_json(key: &Key) -> serde_json::Value {
     serde_json::json!({
         "id": key.id, "name": key.name, "created": key.created, "quota": key.quota,
     })

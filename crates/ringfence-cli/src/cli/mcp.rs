@@ -106,7 +106,7 @@ impl Mcp {
         if let Some(name) = self.sandbox.clone() {
             return Ok(SandboxSource::Shared { settings: settings.into(), name });
         }
-        let spec = StartRequest {
+        let request = StartRequest {
             lease: self.lease.map(|lease| lease.duration()),
             container: settings.container.clone(),
             ..StartRequest::new(settings.policy.clone())
@@ -117,8 +117,8 @@ impl Mcp {
         })?;
         // The engine has checked the policy. This call checks the workspace as the first tool call
         // would.
-        engine.plan(&spec.policy, &Command::new("sh"))?;
-        Ok(SandboxSource::Own { engine: engine.into(), spec: spec.into() })
+        engine.plan(&request.policy, &Command::new("sh"))?;
+        Ok(SandboxSource::Own { engine: engine.into(), request: request.into() })
     }
 
     async fn serve(
@@ -128,7 +128,7 @@ impl Mcp {
         telemetry: Telemetry,
     ) -> Result<(), Failure> {
         match &mut source {
-            SandboxSource::Own { engine, spec } => fetch(engine.settings(), spec).await?,
+            SandboxSource::Own { engine, request } => fetch(engine.settings(), request).await?,
             SandboxSource::Shared { settings, name } => {
                 drop(Sandbox::attach(&settings.host, name).await?)
             }
@@ -147,22 +147,22 @@ impl Mcp {
         let mut ends = EndSignals::listen()?;
         let Some(address) = self.listen else {
             let served = serve_streams(source, telemetry, ends.signalled()).await;
-            let hint =
-                "it is started by a client: `ringfence mcp --print-config claude` prints how";
+            let hint = "an MCP client starts this command; `ringfence mcp --print-config claude` \
+                        prints the settings for a client";
             return served.map_err(|error| {
-                Failure::failed(format!("the client cannot be served: {error}"), hint)
+                Failure::failed(format!("cannot serve the client: {error}"), hint)
             });
         };
-        let unheard = |error| {
-            let hint = "take a port that is free: --listen 127.0.0.1:0";
+        let listen_failed = |error| {
+            let hint = "use any free port: --listen 127.0.0.1:0";
             Failure::failed(format!("cannot listen on {address}: {error}"), hint)
         };
-        let listener = TcpListener::bind(address).await.map_err(unheard)?;
-        print(&format!("http://{}{PATH}\n", listener.local_addr().map_err(unheard)?))?;
+        let listener = TcpListener::bind(address).await.map_err(listen_failed)?;
+        print(&format!("http://{}{PATH}\n", listener.local_addr().map_err(listen_failed)?))?;
         let idle = self.idle.map_or(IDLE, |idle| idle.duration());
         let options =
             HttpOptions { listener, token, hosts: self.host, idle, most: self.clients.into() };
-        serve_http(source, telemetry, options, ends.signalled()).await.map_err(unheard)
+        serve_http(source, telemetry, options, ends.signalled()).await.map_err(listen_failed)
     }
 
     /// Reads the token from the file or the variable.
@@ -175,7 +175,7 @@ impl Mcp {
             (None, Some(text)) => (TOKEN_VARIABLE.to_owned(), text.to_owned()),
             (None, None) => return Ok(None),
         };
-        let hint = "make one: head -c 32 /dev/urandom | base64 > FILE";
+        let hint = "create a token: head -c 32 /dev/urandom | base64 > FILE";
         Token::new(&text)
             .map(Some)
             .map_err(|why| Failure::usage(format!("cannot use the token in {from}: {why}"), hint))
@@ -190,12 +190,12 @@ impl Mcp {
         if !has_token {
             return Err(Failure::usage(
                 format!(
-                    "cannot listen on {address} without a token: whoever reaches it could run \
-                     commands"
+                    "cannot listen on {address} without a token: every client that reaches the \
+                     address could run commands"
                 ),
                 format!(
-                    "--token-file FILE, or {TOKEN_VARIABLE}; or stay on loopback: --listen \
-                     127.0.0.1:{}",
+                    "give a token with --token-file FILE or {TOKEN_VARIABLE}, or listen on \
+                     loopback: --listen 127.0.0.1:{}",
                     address.port()
                 ),
             ));
@@ -203,10 +203,10 @@ impl Mcp {
         if address.ip().is_unspecified() && self.host.is_empty() {
             return Err(Failure::usage(
                 format!(
-                    "cannot listen on {address} without a name: pages that others own could call \
-                     it by any"
+                    "cannot listen on {address} without a host name: a foreign web page could call \
+                     the server by any name"
                 ),
-                "--host NAME, as clients call this machine",
+                "give the name that clients use for this machine: --host NAME",
             ));
         }
         Ok(())
@@ -228,7 +228,7 @@ fn read(path: &Path) -> Result<String, Failure> {
 fn print_config(program: Program, host: &Host) -> Result<ExitCode, Failure> {
     let words: Vec<String> = std::env::args().skip_while(|word| word != "mcp").skip(1).collect();
     print(&program.snippet(&command(host)?, &flags(words)))?;
-    note(&format!("this belongs into {}", program.file()));
+    note(&format!("add this to {}", program.file()));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -257,7 +257,10 @@ fn command(host: &Host) -> Result<String, Failure> {
     }
     let own = own.and_then(|own| own.into_os_string().into_string().ok());
     own.ok_or_else(|| {
-        Failure::failed("cannot tell where this program is", "install it at a path that is text")
+        Failure::failed(
+            "cannot find the path of this program",
+            "install ringfence at a path that is UTF-8 text",
+        )
     })
 }
 

@@ -107,9 +107,9 @@ pub(crate) fn run() -> ExitCode {
     match parse(words) {
         Ok(arguments) => {
             let form = arguments.command.form();
-            arguments.carry_out().unwrap_or_else(|failure| failure.tell(form))
+            arguments.carry_out().unwrap_or_else(|failure| failure.report(form))
         }
-        Err(failure) => failure.tell(Form::asked(wants_json)),
+        Err(failure) => failure.report(Form::from_flag(wants_json)),
     }
 }
 
@@ -188,7 +188,7 @@ impl Arguments {
 
 impl Command {
     fn form(&self) -> Form {
-        Form::asked(match self {
+        Form::from_flag(match self {
             Command::Run(command) => command.json,
             Command::Code(command) => command.json,
             Command::Up(command) => command.json,

@@ -40,7 +40,10 @@ pub(super) fn run(host: Host) -> ExitCode {
 
 fn start_and_keep(host: Host) -> Result<(), Failure> {
     let request = MonitorRequest::receive().map_err(|_| {
-        Failure::usage("a monitor is told by its caller what to keep, and was not", "ringfence up")
+        Failure::usage(
+            "cannot read the request for a sandbox: only ringfence itself starts a monitor",
+            "ringfence up",
+        )
     })?;
     listen(request.verbosity, host.text("RINGFENCE_LOG"))?;
     let (settings, request) = request.into_parts(host);
@@ -73,7 +76,7 @@ async fn keep(engine: &Engine, request: StartRequest) -> Result<(), Failure> {
     if !is_new {
         return Ok(());
     }
-    let_go(&sandbox.log());
+    detach(&sandbox.log());
     let host = &engine.settings().host;
     let carried = async {
         if let Some(listener) = listener {
@@ -91,7 +94,7 @@ async fn keep(engine: &Engine, request: StartRequest) -> Result<(), Failure> {
         return Ok(());
     }
     if let Err(error) = sandbox.stop().await {
-        tracing::error!(error = ringfence::chain(&error), "the sandbox was not stopped");
+        tracing::error!(error = ringfence::chain(&error), "cannot stop the sandbox");
     }
     Ok(())
 }
@@ -141,7 +144,7 @@ impl EndSignals {
 }
 
 /// Releases the directory and the standard streams of the caller. Later messages go to the log.
-fn let_go(log: &Path) {
+fn detach(log: &Path) {
     // Each of these calls may fail without harm, because the sandbox stays in any case.
     let _ = std::env::set_current_dir("/");
     if let Ok(null) = fs_err::OpenOptions::new().read(true).write(true).open("/dev/null") {

@@ -54,7 +54,7 @@ impl FromStr for Pair {
             text.parse::<u16>().map_err(|_| format!("`{text}` is not a port, from 1 to 65535"))
         };
         match (local.map(port).transpose()?, port(inside)?) {
-            (_, 0) => Err("the port inside cannot be 0".to_owned()),
+            (_, 0) => Err("the port in the sandbox cannot be 0".to_owned()),
             (local, inside) => Ok(Pair { local, inside }),
         }
     }
@@ -67,10 +67,8 @@ impl Port {
             let sandbox = self.sandbox.attach(&host).await?;
             let inside = self.ports.inside;
             let listener = TcpListener::bind(address).await.map_err(|error| {
-                let hint = format!(
-                    "take one that is free: ringfence port {} 0:{inside}",
-                    self.sandbox.name
-                );
+                let hint =
+                    format!("use any free port: ringfence port {} 0:{inside}", self.sandbox.name);
                 Failure::failed(format!("cannot listen on {address}: {error}"), hint)
             })?;
             let bound = listener.local_addr().unwrap_or(address);
@@ -93,13 +91,11 @@ impl Port {
     fn address(&self) -> Result<SocketAddr, Failure> {
         match (self.to, self.ports.local) {
             (Some(_), Some(_)) => Err(Failure::usage(
-                "the port here is given twice, by --to and before the colon",
-                "leave one out",
+                "the local port is given twice, with --to and before the colon",
+                "leave one of the two out",
             )),
             (Some(to), None) if !to.ip().is_loopback() => Err(Failure::usage(
-                format!(
-                    "`{to}` is not an address of the loopback: others could reach the sandbox there"
-                ),
+                format!("`{to}` is not a loopback address: other machines could reach the sandbox"),
                 format!("--to 127.0.0.1:{}", to.port()),
             )),
             (Some(to), None) => Ok(to),

@@ -23,13 +23,13 @@ pub(super) fn run(engine: &Engine, form: Form, file: Option<&Path>) -> Result<Ex
     }
     match form {
         Form::Json => print_json(&certificate)?,
-        Form::Text => print(&written(&certificate, file))?,
+        Form::Text => print(&format_report(&certificate, file))?,
     }
     let status = if certificate.is_broken() { ExitStatus::Broken } else { ExitStatus::Code(0) };
     Ok(status.code().into())
 }
 
-fn written(certificate: &Certificate, file: Option<&Path>) -> String {
+fn format_report(certificate: &Certificate, file: Option<&Path>) -> String {
     let mut text = format!("{}: {}\n", certificate.backend, certificate.summary);
     for (clause, promise) in &certificate.promises {
         text.push_str(&line(*clause, promise));

@@ -56,7 +56,7 @@ impl Ps {
         }
         Sandbox::sweep(&host)?;
         let manifests = Sandbox::list(&host)?;
-        let listed = block_on(async { Ok(look(&host, manifests).await) })?;
+        let listed = block_on(async { Ok(check_health(&host, manifests).await) })?;
         if self.json {
             print_json(&listed)?
         } else {
@@ -67,11 +67,11 @@ impl Ps {
 }
 
 /// Checks the health of all sandboxes at once.
-async fn look(host: &Host, manifests: Vec<Manifest>) -> Vec<Listed> {
-    let mut looking = JoinSet::new();
+async fn check_health(host: &Host, manifests: Vec<Manifest>) -> Vec<Listed> {
+    let mut checks = JoinSet::new();
     for manifest in manifests {
         let host = host.clone();
-        looking.spawn(async move {
+        checks.spawn(async move {
             let status = match Sandbox::attach(&host, manifest.name.as_str()).await {
                 Ok(sandbox) => match timeout(ANSWER_TIMEOUT, sandbox.health()).await {
                     Ok(Ok(_)) => Status::Up,
@@ -85,7 +85,7 @@ async fn look(host: &Host, manifests: Vec<Manifest>) -> Vec<Listed> {
             Some(Listed { manifest, status })
         });
     }
-    let mut listed: Vec<Listed> = looking.join_all().await.into_iter().flatten().collect();
+    let mut listed: Vec<Listed> = checks.join_all().await.into_iter().flatten().collect();
     listed.sort_by(|one, other| one.manifest.name.cmp(&other.manifest.name));
     listed
 }
@@ -104,7 +104,7 @@ fn table(listed: &[Listed], now: Timestamp) -> String {
             status.to_owned(),
             span(&manifest.started, now)
                 .map_or_else(|| "?".to_owned(), |span| format!("{span} ago")),
-            manifest.ends.as_ref().map_or_else(|| "-".to_owned(), |ends| left(ends, now)),
+            manifest.ends.as_ref().map_or_else(|| "-".to_owned(), |ends| remaining(ends, now)),
             plain(&manifest.network.to_string()),
             plain(&manifest.workspace.to_string_lossy()),
         ]
@@ -122,7 +122,7 @@ fn table(listed: &[Listed], now: Timestamp) -> String {
 }
 
 /// Returns the remaining time of a lease, as text.
-fn left(ends: &str, now: Timestamp) -> String {
+fn remaining(ends: &str, now: Timestamp) -> String {
     span(ends, now).map_or_else(|| "?".to_owned(), |span| format!("{span} left"))
 }
 

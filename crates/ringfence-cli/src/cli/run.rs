@@ -51,7 +51,7 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
         let settings = self.container.settings(&self.policy, host)?;
-        let passed = self.passed()?;
+        let passed = self.passed_descriptors()?;
         let (program, arguments) = self.command.split_first().expect("clap requires a command");
         let command = Command::new(program).arguments(arguments);
         let engine = Engine::in_this_process(settings);
@@ -68,20 +68,21 @@ impl Run {
             });
         }
         let attached = engine.run_attached(policy, &command, passed)?;
-        tell(&attached.result);
+        warn_of_run_end(&attached.result);
         keep(engine.settings(), &command, &attached.result);
         Ok(attached.status.code().into())
     }
 
-    fn passed(&self) -> Result<Vec<(i32, OwnedFd)>, Failure> {
+    fn passed_descriptors(&self) -> Result<Vec<(i32, OwnedFd)>, Failure> {
         let pass = |number: &i32| {
             let wrong = |why: String| {
-                let hint = "open it for ringfence: ringfence run --fd 3 -- COMMAND 3<FILE";
+                let hint =
+                    "open the descriptor in the shell: ringfence run --fd 3 -- COMMAND 3<FILE";
                 Failure::usage(format!("cannot pass descriptor {number}: {why}"), hint)
             };
             if !(3..=ringfence::HIGHEST_CALLER_DESCRIPTOR).contains(number) {
                 return Err(wrong(format!(
-                    "it is not from 3 to {}",
+                    "the number must be from 3 to {}",
                     ringfence::HIGHEST_CALLER_DESCRIPTOR
                 )));
             }
@@ -139,7 +140,7 @@ pub(super) fn interruptible(
     match (interruption.signal(), outcome) {
         (Some(signal), outcome) => {
             if let Err(failure) = outcome {
-                failure.tell(Form::Text);
+                failure.report(Form::Text);
             }
             Ok(ExitStatus::Signal(signal).code().into())
         }
@@ -148,7 +149,7 @@ pub(super) fn interruptible(
 }
 
 /// Warns about ends of a run that the command itself could not report.
-pub(super) fn tell(result: &ExecutionResult) {
+pub(super) fn warn_of_run_end(result: &ExecutionResult) {
     let deadline = result.meta.limits.time.map(|time| time.to_string());
     warn_of_end(result, deadline, "run", "run");
 }
@@ -176,7 +177,7 @@ pub(super) fn warn_of_end(
 /// Warns with `--json`, too, because the person at the terminal is the one who starts git next.
 pub(super) fn warn_of_planted(maker: &str, planted: &[String]) {
     for planted in planted {
-        let what = "which programs on the host may act on; look at it first";
+        let what = "and programs on the host may act on this path: inspect it first";
         warn(&format!("{maker} made, changed or removed `{planted}`, {what}"));
     }
 }
@@ -185,6 +186,6 @@ pub(super) fn warn_of_planted(maker: &str, planted: &[String]) {
 /// already run.
 pub(super) fn keep(settings: &Settings, command: &Command, result: &ExecutionResult) {
     if let Err(error) = Records::keep(settings, command, result) {
-        warn(&format!("no record was kept: {}; {}", ringfence::chain(&error), error.hint()));
+        warn(&format!("cannot keep a record: {}; {}", ringfence::chain(&error), error.hint()));
     }
 }

@@ -64,18 +64,18 @@ impl Serve {
         let address = self.listen.or(config.listen).unwrap_or(DEFAULT);
         let audience =
             if address.ip().is_loopback() { Audience::Machine } else { Audience::Network };
-        let place = keys::place(&host)?;
-        let keys = KeyFile::in_directory(&place).read().map_err(keys::failed)?;
+        let directory = keys::server_directory(&host)?;
+        let keys = KeyFile::in_directory(&directory).read().map_err(keys::failed)?;
         if audience == Audience::Network && keys.is_empty() {
             return Err(Failure::usage(
                 format!(
-                    "cannot listen on {address}: others could reach it, and there is no key to \
-                     tell them by"
+                    "cannot listen on {address} without an API key: other machines could use the \
+                     server"
                 ),
                 "ringfence keys create NAME",
             ));
         }
-        let tls = self.identity(&place)?.map(|identity| identity.acceptor()).transpose()?;
+        let tls = self.identity(&directory)?.map(|identity| identity.acceptor()).transpose()?;
         // Check the templates before a second thread exists, because the checks fork.
         let templates = templates(&config, &host)?;
         Sandbox::sweep(&host)?;
@@ -84,7 +84,8 @@ impl Serve {
         block_on(async {
             let mut ends = EndSignals::listen()?;
             let ready =
-                PreparedServer::open(host, &place, templates, largest, audience, telemetry).await?;
+                PreparedServer::open(host, &directory, templates, largest, audience, telemetry)
+                    .await?;
             let listener = TcpListener::bind(address)
                 .await
                 .and_then(|listener| Ok((listener.local_addr()?, listener)));
@@ -105,18 +106,18 @@ impl Serve {
     }
 
     /// Returns the TLS certificate and key of the server, if it uses TLS.
-    fn identity(&self, place: &Path) -> Result<Option<TlsIdentity>, Failure> {
+    fn identity(&self, directory: &Path) -> Result<Option<TlsIdentity>, Failure> {
         if let (Some(certificate), Some(key)) = (self.tls_cert.clone(), self.tls_key.clone()) {
             return Ok(Some(TlsIdentity { certificate, key }));
         }
         if !self.tls {
             return Ok(None);
         }
-        let (identity, authority) = TlsIdentity::own(&place.join("tls"))?;
+        let (identity, authority) = TlsIdentity::load_or_create(&directory.join("tls"))?;
         tracing::info!(
             domain = DOMAIN,
             trust = %authority.display(),
-            "clients trust this server by that certificate"
+            "clients must trust this certificate to use the server"
         );
         Ok(Some(identity))
     }
@@ -136,9 +137,9 @@ impl Serve {
 /// error at the start and not at the first use.
 fn templates(config: &ServerConfig, host: &Host) -> Result<BTreeMap<String, Template>, Failure> {
     let mut templates = BTreeMap::new();
-    for (name, said) in config.templates() {
+    for (name, template) in config.templates() {
         let settings =
-            template_settings(&said, host).map_err(|failure| failure.about_template(&name))?;
+            template_settings(&template, host).map_err(|failure| failure.about_template(&name))?;
         let engine = Engine::in_this_process(settings);
         let plan =
             engine.preflight().map_err(|error| Failure::from(error).about_template(&name))?;
@@ -148,7 +149,7 @@ fn templates(config: &ServerConfig, host: &Host) -> Result<BTreeMap<String, Temp
             summary = plan.summary,
             "a template is ready"
         );
-        templates.insert(name, Template::new(&said, engine.settings()));
+        templates.insert(name, Template::new(&template, engine.settings()));
     }
     Ok(templates)
 }

@@ -80,15 +80,15 @@ impl Ssh {
         let error = command.exec();
         Err(match error.kind() {
             ErrorKind::NotFound => Failure::unavailable(
-                "there is no ssh on this machine",
+                "the program `ssh` is not installed",
                 [
-                    "install it: apt install openssh-client".to_owned(),
+                    "apt install openssh-client".to_owned(),
                     format!("without ssh: ringfence enter {}", self.sandbox.name),
                 ],
             ),
             _ => Failure::failed(
                 format!("cannot execute `ssh`: {error}"),
-                "look at it: command -V ssh",
+                "check the program: command -V ssh",
             ),
         })
     }
@@ -121,7 +121,7 @@ impl SshProxy {
                 let _ = to_inside.shutdown().await;
                 std::future::pending::<()>().await;
             };
-            let heard = async {
+            let received = async {
                 let mut out = stdout();
                 // Errors are ignored for the same reason.
                 let _ = copy(&mut from_inside, &mut out).await;
@@ -129,7 +129,7 @@ impl SshProxy {
             };
             tokio::select! {
                 () = sent => {}
-                () = heard => {} // the last output of the sshd has been passed on
+                () = received => {} // the last output of the sshd has been passed on
             }
             Ok(ExitCode::SUCCESS)
         })
@@ -153,6 +153,9 @@ fn failed(error: &SshError, sandbox: &Named) -> Failure {
 /// Returns the path of this program, which ssh calls again as its proxy command.
 fn own_program() -> Result<PathBuf, Failure> {
     std::env::current_exe().map_err(|error| {
-        Failure::failed(format!("cannot find this program: {error}"), "call it by its full path")
+        Failure::failed(
+            format!("cannot find the path of this program: {error}"),
+            "call ringfence by its full path",
+        )
     })
 }

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use super::attach::block_on;
 use super::run::warn_of_planted;
 use crate::answer::{Form, print};
-use crate::report::{Failure, tell_hint, warn};
+use crate::report::{Failure, print_hint, warn};
 
 /// Stops sandboxes, and waits until the sandboxes are gone.
 #[derive(Debug, Args)]
@@ -28,7 +28,7 @@ impl Stop {
         let failures = block_on(async { Ok(stop(&host, names, self.all).await) })?;
         let mut code = ExitCode::SUCCESS;
         for failure in failures {
-            code = failure.tell(Form::Text);
+            code = failure.report(Form::Text);
         }
         Ok(code)
     }
@@ -41,7 +41,7 @@ fn all(host: &Host) -> Result<Vec<String>, Failure> {
         Sandbox::list(host)?.into_iter().partition(|manifest| manifest.owner.is_monitor);
     for Manifest { name, owner, .. } in used {
         warn(&format!(
-            "`{name}` belongs to the program with process id {}, and is left alone",
+            "sandbox `{name}` belongs to the program with process id {}, and was not stopped",
             owner.pid
         ));
     }
@@ -49,8 +49,8 @@ fn all(host: &Host) -> Result<Vec<String>, Failure> {
         kept.into_iter().partition(|manifest| manifest.owner.is_for_server);
     if let Some(first) = served.first() {
         warn(&left_to_clients(served.len()));
-        tell_hint(&format!(
-            "`ringfence ps` lists them; to end one all the same: ringfence stop {}",
+        print_hint(&format!(
+            "`ringfence ps` lists these sandboxes; to stop one of them anyway: ringfence stop {}",
             first.name
         ));
     }
@@ -60,9 +60,11 @@ fn all(host: &Host) -> Result<Vec<String>, Failure> {
 /// Returns the warning about sandboxes that belong to clients of a server.
 fn left_to_clients(count: usize) -> String {
     match count {
-        1 => "1 sandbox belongs to a client of `ringfence serve`, and is left alone".to_owned(),
+        1 => "1 sandbox belongs to a client of `ringfence serve`, and was not stopped".to_owned(),
         count => {
-            format!("{count} sandboxes belong to clients of `ringfence serve`, and are left alone")
+            format!(
+                "{count} sandboxes belong to clients of `ringfence serve`, and were not stopped"
+            )
         }
     }
 }

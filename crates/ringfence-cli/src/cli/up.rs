@@ -92,7 +92,10 @@ impl Up {
         if self.proxy {
             settings.container.proxy = Some(proxy_program(&settings)?);
             if settings.policy.network.as_ref().is_none_or(lets_nothing_out) {
-                warn("no host is allowed, so the proxy lets nothing out: --allow HOST names one");
+                warn(
+                    "the proxy denies every connection, because no host is allowed; allow a host \
+                     with --allow HOST",
+                );
             }
         }
         let name = self.name.unwrap_or_else(|| default_name(&settings).to_string());
@@ -115,14 +118,18 @@ fn proxy_program(settings: &Settings) -> Result<String, Failure> {
                 "--proxy is for containers, and the backend is {}",
                 settings.selection.choice()
             ),
-            "add --container; without one, --allow HOST alone has a proxy, too",
+            "add --container, or leave --proxy out: without a container, --allow HOST already uses \
+             a proxy",
         ));
     }
     let program = std::env::current_exe()
         .ok()
         .and_then(|program| program.into_os_string().into_string().ok());
     program.ok_or_else(|| {
-        Failure::failed("cannot tell where this program is", "install it at a path that is text")
+        Failure::failed(
+            "cannot find the path of this program",
+            "install ringfence at a path that is UTF-8 text",
+        )
     })
 }
 
@@ -157,37 +164,38 @@ async fn ask(request: &MonitorRequest, directory: &Path) -> Result<MonitorAnswer
 /// Returns the text that tells the user about a started sandbox.
 fn welcome(manifest: &Manifest, is_new: bool) -> String {
     let Manifest { name, backend, workspace, workspace_inside, network, .. } = manifest;
-    let up = if is_new { "is up" } else { "was up already, as asked for" };
+    let up = if is_new { "is up" } else { "was already up with these settings" };
     let mut lines = vec![format!("sandbox `{name}` {up}, on {backend}")];
     if let Some(Support::Absent { why, .. }) = manifest.held.get(&Clause::Filesystem) {
         lines.push(format!("  isolation  none: {}", plain(why)));
     }
     lines.push(match network {
-        NetworkReach::Closed => "  network    closed: nothing outside can be reached".to_owned(),
+        NetworkReach::Closed => "  network    closed: no host can be reached".to_owned(),
         NetworkReach::Host => {
-            let closed = if manifest.container.is_some() { "; --net closed closes it" } else { "" };
+            let closed =
+                if manifest.container.is_some() { "; close it with --net closed" } else { "" };
             format!(
-                "  network    the host's own: all that this machine reaches, and itself, can be \
-                 reached{closed}"
+                "  network    the network of the host: this machine and every host that it can \
+                 reach{closed}"
             )
         }
         NetworkReach::Allowed { network: Some(name) } => format!(
-            "  network    {}: only the hosts that the policy allows can be reached, and \
-             containers in that network",
+            "  network    {}: only the hosts that the policy allows, and the containers in that \
+             network",
             plain(name)
         ),
         NetworkReach::Allowed { network: None } => {
-            "  network    only the hosts that the policy allows can be reached".to_owned()
+            "  network    only the hosts that the policy allows".to_owned()
         }
         NetworkReach::Open => {
-            "  network    open: all that this machine reaches can be reached".to_owned()
+            "  network    open: every host that this machine can reach".to_owned()
         }
     });
     let (outside, inside) =
         (plain(&workspace.to_string_lossy()), plain(&workspace_inside.to_string_lossy()));
     lines.push(match outside == inside {
         true => format!("  workspace  {outside}"),
-        false => format!("  workspace  {outside}, inside at {inside}"),
+        false => format!("  workspace  {outside}, in the sandbox at {inside}"),
     });
     if let Some(container) = &manifest.container {
         lines.push(format!(
@@ -200,8 +208,8 @@ fn welcome(manifest: &Manifest, is_new: bool) -> String {
         let seconds = ends.split('.').next().unwrap_or(ends).trim_end_matches('Z');
         lines.push(format!("  lease      until {}Z", plain(seconds)));
     }
-    lines.push(format!("enter it:  ringfence enter {name}"));
-    lines.push(format!("run in it: ringfence exec {name} -- COMMAND"));
-    lines.push(format!("end it:    ringfence stop {name}"));
+    lines.push(format!("enter:  ringfence enter {name}"));
+    lines.push(format!("run:    ringfence exec {name} -- COMMAND"));
+    lines.push(format!("stop:   ringfence stop {name}"));
     lines.join("\n") + "\n"
 }

@@ -36,7 +36,7 @@ impl Wrap {
         let ringfence = std::env::current_exe().map_err(|error| {
             Failure::failed(
                 format!("cannot find the path of ringfence itself: {error}"),
-                "is /proc mounted?",
+                "check that /proc is mounted",
             )
         })?;
         let engine = Engine::in_this_process(self.policy.settings(host)?.with_launcher(ringfence));

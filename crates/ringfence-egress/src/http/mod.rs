@@ -156,7 +156,7 @@ async fn serve_requests<S: ByteStream>(
         session.proxy.report_denial(Denial::for_malformed(
             &said,
             RequestKind::Http,
-            "the request cannot be read",
+            "the request is not valid HTTP",
         ));
     }
     let client = heads.into_inner(parts.read_buf);
@@ -432,7 +432,8 @@ impl HttpSession {
         let reason = match self.scheme() {
             HttpScheme::Http => DenialReason::Unencrypted,
             HttpScheme::Https if echo::is_echo_request(request) => DenialReason::Malformed {
-                fault: "a TRACE or TRACK brings back the credential that was sent".to_owned(),
+                fault: "a TRACE or TRACK request would return the credential to the client"
+                    .to_owned(),
             },
             HttpScheme::Https => return Ok(()),
         };
@@ -460,7 +461,7 @@ impl HttpSession {
         let mut named = None;
         let (target, default_port) = match (&self.scope, uri.scheme_str(), uri.authority()) {
             (SessionScope::Within(..), ..) if request.method() == Method::CONNECT => {
-                return Err(malformed("a CONNECT within a tunnel"));
+                return Err(malformed("a CONNECT request in a tunnel is not allowed"));
             }
             (SessionScope::Anywhere, None, Some(authority))
                 if request.method() == Method::CONNECT =>
@@ -471,11 +472,13 @@ impl HttpSession {
                 (read(authority.as_str(), Some(80))?, 80)
             }
             (SessionScope::Anywhere, Some(_), _) => {
-                return Err(malformed("only http:// is forwarded; https:// goes through CONNECT"));
+                return Err(malformed(
+                    "the proxy forwards only http:// requests; use CONNECT for https://",
+                ));
             }
             (SessionScope::Anywhere, ..) => {
                 return Err(malformed(
-                    "this is a proxy: a request names its host, as in GET http://host/",
+                    "a request to this proxy must name its host, as in GET http://host/",
                 ));
             }
             (SessionScope::Within(target, _), None, None) => (target.clone(), target.port),
@@ -486,7 +489,10 @@ impl HttpSession {
                 (target.clone(), target.port)
             }
             (SessionScope::Within(_, scheme), ..) => {
-                return Err(malformed(&format!("only {}:// is spoken here", scheme.name())));
+                return Err(malformed(&format!(
+                    "only {}:// requests are allowed in this tunnel",
+                    scheme.name()
+                )));
             }
         };
         if let Some(host) = request.headers().get(HOST) {

@@ -33,17 +33,19 @@ pub(crate) enum HeadFault {
         "the request line is not a method, a target and HTTP/1.0 or HTTP/1.1 with one space between"
     )]
     RequestLine,
-    #[error("the request's target is no URI")]
+    #[error("the request's target is not a URI")]
     Target,
-    #[error("a header is folded over two lines, or its name is no token")]
+    #[error("a header is folded over two lines, or its name is not a token")]
     Name,
-    #[error("a header's value has a control character")]
+    #[error("a header's value contains a control character")]
     Value,
     #[error("the request has more than {MAX_HEADERS} headers")]
     TooMany,
     #[error("the request has more than one Host header")]
     Hosts,
-    #[error("the request has a Content-Length that is no number, or more than one")]
+    #[error(
+        "the request has a Content-Length that is not a number, or more than one Content-Length"
+    )]
     Length,
     #[error("the request has a Transfer-Encoding other than `chunked`")]
     Encoding,

@@ -139,14 +139,14 @@ impl OpeningReader {
         }
         if self.hello.is_some() || begins_like_tls(&self.bytes, self.other_names)? {
             if is_ssl2(&self.bytes) == Some(true) {
-                let fault = "a hello of SSL 2 does not say which name it wants";
+                let fault = "the client's hello is SSL 2, which names no server";
                 return Some(OpeningKind::Tls(ClientHello::Unreadable(fault.to_owned())));
             }
             let reader = self.hello.get_or_insert_default();
             if let Some(hello) = reader.read(&self.bytes) {
                 let is_request = self.other_names == OtherNames::Judged
                     && hides_request(&self.bytes[..reader.length()]);
-                let fault = "the client's hello can be read as a request of HTTP";
+                let fault = "the client's hello can also be read as an HTTP request";
                 let hello =
                     if is_request { ClientHello::Unreadable(fault.to_owned()) } else { hello };
                 return Some(OpeningKind::Tls(hello));
@@ -172,11 +172,11 @@ impl OpeningReader {
             && read_line(&self.bytes[self.lead..]) != RequestLine::None;
         match (begins_tls, is_request) {
             (true, _) => OpeningKind::Tls(ClientHello::Unreadable(
-                "the client ended within its hello".to_owned(),
+                "the client closed the connection in the middle of its hello".to_owned(),
             )),
-            (_, true) => {
-                OpeningKind::Undecided("the client ended within a line that may begin a request")
-            }
+            (_, true) => OpeningKind::Undecided(
+                "the client closed the connection in the middle of a line that may begin a request",
+            ),
             _ => OpeningKind::Other,
         }
     }
@@ -244,8 +244,9 @@ impl OpeningReader {
             if self.has_control_lead && self.lead >= MAX_CONTROL_LEAD_BYTES {
                 return Some(OpeningKind::Other);
             }
-            return is_too_long
-                .then_some(OpeningKind::Undecided("no protocol begins with so many blanks"));
+            return is_too_long.then_some(OpeningKind::Undecided(
+                "the connection begins with too many blanks for any known protocol",
+            ));
         }
         let fresh = self.searched.max(self.lead);
         let feed =

@@ -18,7 +18,7 @@ fn shown(verdict: &Verdict) -> String {
     }
 }
 
-const UNLISTED: &str = "no rule of the policy allows it";
+const UNLISTED: &str = "no rule of the policy allows this target";
 
 #[test]
 fn a_target_is_judged_by_its_name_or_address() {
@@ -57,16 +57,16 @@ fn a_target_is_judged_by_its_name_or_address() {
         ("8.8.9.1:443", UNLISTED),
         ("10.1.2.3:22", "allowed"),
         ("[::ffff:10.1.2.3]:22", "allowed"),
-        ("10.1.2.3:80", "10.1.2.3 is not public (private), and no rule allows it by address"),
+        ("10.1.2.3:80", "10.1.2.3 is not public (private), and no rule allows this address itself"),
         (
             "[64:ff9b::10.1.2.3]:22",
-            "64:ff9b::a01:203 is not public (private), and no rule allows it by address",
+            "64:ff9b::a01:203 is not public (private), and no rule allows this address itself",
         ),
         ("[fd00:0:1::1]:80", "allowed"),
-        ("[fd01::1]:80", "fd01::1 is not public (private), and no rule allows it by address"),
+        ("[fd01::1]:80", "fd01::1 is not public (private), and no rule allows this address itself"),
         (
             "169.254.169.254:80",
-            "169.254.169.254 is not public (metadata), and no rule allows it by address",
+            "169.254.169.254 is not public (metadata), and no rule allows this address itself",
         ),
     ] {
         assert_eq!(shown(&rules.judge(&target(text))), expected, "{text}");
@@ -86,7 +86,7 @@ fn a_name_reaches_no_internal_address_without_a_rule_for_it() {
         (
             "example.org:22",
             "10.0.0.1",
-            "10.0.0.1 is not public (private), and no rule allows it by address",
+            "10.0.0.1 is not public (private), and no rule allows this address itself",
         ),
         ("example.org:443", "10.1.0.1", "the policy denies `10.1.0.0/16`"),
         ("example.org:443", "::ffff:10.1.0.1", "the policy denies `10.1.0.0/16`"),
@@ -95,18 +95,18 @@ fn a_name_reaches_no_internal_address_without_a_rule_for_it() {
         (
             "example.org:443",
             "127.0.0.1",
-            "127.0.0.1 is not public (loopback), and no rule allows it by address",
+            "127.0.0.1 is not public (loopback), and no rule allows this address itself",
         ),
         ("localhost:8080", "127.0.0.1", "allowed"),
         (
             "example.org:443",
             "::1",
-            "::1 is not public (loopback), and no rule allows it by address",
+            "::1 is not public (loopback), and no rule allows this address itself",
         ),
         (
             "example.org:443",
             "::",
-            ":: is not public (unspecified), and no rule allows it by address",
+            ":: is not public (unspecified), and no rule allows this address itself",
         ),
     ] {
         let verdict = rules.judge_address(&target(text), address.parse().unwrap());

@@ -90,7 +90,7 @@ fn malformed_addresses_are_refused() {
         "example.org.1",
         "99999999999999999999",
     ] {
-        refuse(text, &format!("`{text}` is no IP address"));
+        refuse(text, &format!("`{text}` is not an IP address"));
     }
     for text in [
         "[::1",
@@ -110,29 +110,32 @@ fn malformed_addresses_are_refused() {
 
 #[test]
 fn ambiguous_targets_are_refused() {
-    refuse("", "there is no host");
-    refuse(":80", "there is no host");
-    refuse("user@example.org", "`user@example.org` names a user, which is no part of a host");
+    refuse("", "the host is missing");
+    refuse(":80", "the host is missing");
+    refuse(
+        "user@example.org",
+        "`user@example.org` contains a user name, which is not part of a host",
+    );
     refuse(
         "allowed.example:80@evil.example",
-        "`allowed.example:80@evil.example` names a user, which is no part of a host",
+        "`allowed.example:80@evil.example` contains a user name, which is not part of a host",
     );
     refuse(
         "user:secret@[::1]:80",
-        "`user:secret@[::1]:80` names a user, which is no part of a host",
+        "`user:secret@[::1]:80` contains a user name, which is not part of a host",
     );
     refuse(
         "example.org:80:443",
-        "`example.org:80:443` has more than one colon: an IPv6 address stands in brackets",
+        "`example.org:80:443` has more than one colon: write an IPv6 address in brackets",
     );
-    refuse("::1", "`::1` has more than one colon: an IPv6 address stands in brackets");
+    refuse("::1", "`::1` has more than one colon: write an IPv6 address in brackets");
     refuse(
         "[fe80::1%eth0]:80",
-        "`fe80::1%eth0` names an interface of a machine, which means nothing outside it",
+        "`fe80::1%eth0` names a network interface, which has no meaning on another machine",
     );
     refuse(
         "[fe80::1%25eth0]",
-        "`fe80::1%25eth0` names an interface of a machine, which means nothing outside it",
+        "`fe80::1%25eth0` names a network interface, which has no meaning on another machine",
     );
     refuse(
         "example.org\0.evil.example",

@@ -193,7 +193,7 @@ fn variables_that_name_no_usable_proxy_are_errors() {
     let message = |value: &str| read(value).unwrap_err().to_string();
     assert_eq!(
         message("socks5h://proxy:1080"),
-        "`HTTPS_PROXY` names a proxy that is reached by socks5h: only `http://` is supported"
+        "`HTTPS_PROXY` names a proxy with the scheme `socks5h`: only `http://` is supported"
     );
     // The message must not contain the password.
     let unreadable = message("http://user:hunter2@:x");

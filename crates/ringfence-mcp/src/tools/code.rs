@@ -55,10 +55,10 @@ impl Client {
     )]
     async fn run_code(
         &self,
-        Parameters(asked): Parameters<RunCode>,
+        Parameters(parameters): Parameters<RunCode>,
         Extension(caller): Extension<Caller>,
     ) -> Result<ToolResult<Outcome>, Refusal> {
-        self.execute(&asked.code, &asked.language, asked.timeout, &caller).await
+        self.execute(&parameters.code, &parameters.language, parameters.timeout, &caller).await
     }
 
     /// Runs Python code in the sandbox, waits for its end, and returns the exit code and the
@@ -72,10 +72,10 @@ impl Client {
     )]
     async fn run_python_code(
         &self,
-        Parameters(asked): Parameters<RunPythonCode>,
+        Parameters(parameters): Parameters<RunPythonCode>,
         Extension(caller): Extension<Caller>,
     ) -> Result<ToolResult<Outcome>, Refusal> {
-        self.execute(&asked.code, "python", asked.timeout, &caller).await
+        self.execute(&parameters.code, "python", parameters.timeout, &caller).await
     }
 
     async fn execute(
@@ -100,13 +100,13 @@ impl Client {
             client_sandbox.keep_spare(language.to_owned());
         }
         let result = result
-            .inspect_err(|_| span.fail("it was not run"))
+            .inspect_err(|_| span.fail("the code was not run"))
             .map_err(|error| refusal(&error, &client_sandbox))?;
         span.end(&result);
         if let Err(error) =
             Records::keep_code(self.server_context.source.settings(), language, code, &result)
         {
-            tracing::warn!(error = chain(&error), "no record was kept");
+            tracing::warn!(error = chain(&error), "cannot keep the record of an execution");
         }
         Ok(ToolResult(Outcome::from_result(result, client_sandbox.manifest(), time, LONGEST_CALL)))
     }
@@ -116,12 +116,13 @@ fn refusal(error: &CodeError, client_sandbox: &ClientSandbox) -> Refusal {
     let hint = match error {
         CodeError::Session(error) => return client_sandbox.refusal(error),
         CodeError::UnknownLanguage { .. } => {
-            "take one of these, or run its program with run_command".to_owned()
+            "use one of these languages, or run the program of the language with run_command"
+                .to_owned()
         }
         CodeError::TooLong { .. } => {
-            "put data into files with write_file, and have the code read them".to_owned()
+            "write the data to files with write_file, and let the code read the files".to_owned()
         }
-        error => format!("the user, not you, can change that: {}", error.hints().join("; ")),
+        error => format!("only the user can solve this: {}", error.hints().join("; ")),
     };
     Refusal::new(chain(error), hint)
 }

@@ -47,48 +47,49 @@ impl Client {
     )]
     async fn run_command(
         &self,
-        Parameters(asked): Parameters<RunCommand>,
+        Parameters(parameters): Parameters<RunCommand>,
         Extension(progress): Extension<Progress>,
         Extension(caller): Extension<Caller>,
     ) -> Result<ToolResult<Outcome>, Refusal> {
         let client_sandbox = self.client_sandbox().await?;
         let _disturbance = client_sandbox.spares.disturbed();
         let span = client_sandbox.span.exec(&caller);
-        let time = time(asked.timeout, &client_sandbox)?;
-        let mut exec = client_sandbox.as_guest(Exec::shell(&asked.command).time(time));
-        if let Some(directory) = &asked.directory {
-            exec = exec.directory(client_sandbox.inside(directory));
+        let time = time(parameters.timeout, &client_sandbox)?;
+        let mut exec =
+            client_sandbox.without_leftovers(Exec::shell(&parameters.command).time(time));
+        if let Some(directory) = &parameters.directory {
+            exec = exec.directory(client_sandbox.resolve_path(directory));
         }
         span.program(&exec.program, exec.arguments.len());
         let result = captured(&client_sandbox, &exec, &progress)
             .await
-            .inspect_err(|_| span.fail("it was not run"))?;
+            .inspect_err(|_| span.fail("the command was not run"))?;
         span.end(&result);
         let command = Command::new(&exec.program).arguments(&exec.arguments);
         if let Err(error) = Records::keep(self.server_context.source.settings(), &command, &result)
         {
-            tracing::warn!(error = chain(&error), "no record was kept");
+            tracing::warn!(error = chain(&error), "cannot keep the record of a command");
         }
         Ok(ToolResult(Outcome::from_result(result, client_sandbox.manifest(), time, LONGEST_CALL)))
     }
 }
 
-/// Returns the time limit of a command: the time in `asked` or the default, but not more than the
-/// policy and [`LONGEST_CALL`] allow.
+/// Returns the time limit of a command: the time in `requested` or the default, but not more than
+/// the policy and [`LONGEST_CALL`] allow.
 pub(crate) fn time(
-    asked: Option<u32>,
+    requested: Option<u32>,
     client_sandbox: &ClientSandbox,
 ) -> Result<Duration, Refusal> {
-    if asked == Some(0) {
+    if requested == Some(0) {
         let hint = format!(
-            "give 1 to {} seconds, or leave it out for the usual 30",
+            "set `timeout` to 1 to {} seconds, or leave it out for the default of 30 seconds",
             LONGEST_CALL.as_secs()
         );
-        return Err(Refusal::new("a timeout of 0 seconds leaves no time to run", hint));
+        return Err(Refusal::new("a `timeout` of 0 seconds leaves no time for the command", hint));
     }
-    let asked =
-        asked.map_or(ringfence::DEFAULT_TIME, |seconds| Duration::from_secs(seconds.into()));
-    Ok(asked.min(policy_time(client_sandbox.manifest())).min(LONGEST_CALL))
+    let requested =
+        requested.map_or(ringfence::DEFAULT_TIME, |seconds| Duration::from_secs(seconds.into()));
+    Ok(requested.min(policy_time(client_sandbox.manifest())).min(LONGEST_CALL))
 }
 
 /// Runs a command and keeps only as much of its output as a model is shown.
@@ -102,7 +103,7 @@ async fn captured(
         sandbox.manifest().limits.output.map_or(u64::MAX, |size| size.bytes()).min(LONGEST_CAPTURE);
     let before = sandbox.observe();
     let execution = sandbox.exec(exec).await.map_err(|error| client_sandbox.refusal(&error))?;
-    let captured = execution.capture_with(limit, |_, bytes| progress.heard(bytes)).await;
+    let captured = execution.capture_with(limit, |_, bytes| progress.record_output(bytes)).await;
     let captured = captured.map_err(|error| client_sandbox.refusal(&error))?;
     let (stdout, stderr, dropped) = (captured.stdout, captured.stderr, captured.dropped);
     Ok(ExecutionResult { stdout, stderr, dropped, ..before.result(captured.ended) })

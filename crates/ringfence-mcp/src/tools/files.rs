@@ -156,14 +156,14 @@ impl Client {
     )]
     async fn read_file(
         &self,
-        Parameters(asked): Parameters<ReadFile>,
+        Parameters(parameters): Parameters<ReadFile>,
     ) -> Result<ToolResult<FileText>, Refusal> {
         let client_sandbox = self.client_sandbox().await?;
-        let path = client_sandbox.inside(&asked.path);
+        let path = client_sandbox.resolve_path(&parameters.path);
         let bytes = read(&client_sandbox, &path).await?;
-        let first = asked.first_line.unwrap_or(1).max(1) as usize;
-        let most = asked.lines.unwrap_or(MOST_LINES).clamp(1, MOST_LINES) as usize;
-        Ok(ToolResult(FileText::from_bytes(path, &bytes, first, most)))
+        let first = parameters.first_line.unwrap_or(1).max(1) as usize;
+        let limit = parameters.lines.unwrap_or(MOST_LINES).clamp(1, MOST_LINES) as usize;
+        Ok(ToolResult(FileText::from_bytes(path, &bytes, first, limit)))
     }
 
     /// Writes a text file of at most 2 MiB in the sandbox, and returns its path and size. An
@@ -179,17 +179,17 @@ impl Client {
     )]
     async fn write_file(
         &self,
-        Parameters(asked): Parameters<WriteFile>,
+        Parameters(parameters): Parameters<WriteFile>,
     ) -> Result<ToolResult<Written>, Refusal> {
         let client_sandbox = self.client_sandbox().await?;
-        let path = client_sandbox.inside(&asked.path);
-        let _turn = client_sandbox.writing.lock().await;
+        let path = client_sandbox.resolve_path(&parameters.path);
+        let _turn = client_sandbox.write_lock.lock().await;
         let created = match client_sandbox.sandbox.files().stat(&path).await {
             Ok(_) => false,
             Err(SessionError::Refused { code: Code::NotFound, .. }) => true,
             Err(error) => return Err(client_sandbox.refusal(&error)),
         };
-        let bytes = write(&client_sandbox, &path, asked.content).await?;
+        let bytes = write(&client_sandbox, &path, parameters.content).await?;
         Ok(ToolResult(Written { path, bytes, created, replaced: 0 }))
     }
 
@@ -203,19 +203,19 @@ impl Client {
     )]
     async fn edit_file(
         &self,
-        Parameters(asked): Parameters<EditFile>,
+        Parameters(parameters): Parameters<EditFile>,
     ) -> Result<ToolResult<Written>, Refusal> {
         let client_sandbox = self.client_sandbox().await?;
-        let path = client_sandbox.inside(&asked.path);
-        let _turn = client_sandbox.writing.lock().await;
+        let path = client_sandbox.resolve_path(&parameters.path);
+        let _turn = client_sandbox.write_lock.lock().await;
         let bytes = read(&client_sandbox, &path).await?;
         let text = String::from_utf8(bytes).map_err(|_| {
             Refusal::new(
-                format!("`{path}` is not text in UTF-8"),
-                "change it with a program, by run_command",
+                format!("`{path}` is not UTF-8 text"),
+                "change the file with a program that run_command starts",
             )
         })?;
-        let (text, replaced) = edited(&text, &asked)?;
+        let (text, replaced) = edited(&text, &parameters)?;
         let bytes = write(&client_sandbox, &path, text).await?;
         Ok(ToolResult(Written { path, bytes, created: false, replaced }))
     }
@@ -229,11 +229,11 @@ impl Client {
     )]
     async fn list_files(
         &self,
-        Parameters(asked): Parameters<ListFiles>,
+        Parameters(parameters): Parameters<ListFiles>,
     ) -> Result<ToolResult<Listing>, Refusal> {
         let client_sandbox = self.client_sandbox().await?;
-        let path = client_sandbox.inside(asked.path.as_deref().unwrap_or_default());
-        let depth = asked.depth.unwrap_or(1).clamp(1, DEEPEST);
+        let path = client_sandbox.resolve_path(parameters.path.as_deref().unwrap_or_default());
+        let depth = parameters.depth.unwrap_or(1).clamp(1, DEEPEST);
         let found = client_sandbox.sandbox.files().list(&path, depth).await;
         let found = found.map_err(|error| not_listed(&client_sandbox, &path, &error))?;
         let left_out = found.len().saturating_sub(MOST_ENTRIES);
@@ -254,7 +254,7 @@ async fn read(client_sandbox: &ClientSandbox, path: &str) -> Result<Vec<u8>, Ref
     {
         return Err(Refusal::new(
             chain(&error),
-            "name a file in it: list_files shows what is there",
+            "give the path of a file in this directory; list_files lists them",
         ));
     }
     Err(client_sandbox.refusal(&error))
@@ -266,10 +266,13 @@ fn not_listed(client_sandbox: &ClientSandbox, path: &str, error: &SessionError) 
     match (error.code(), above) {
         (Some(Code::NotFound), Some(above)) => Refusal::new(
             chain(error),
-            format!("list_files of `{}` shows what is there", above.display()),
+            format!(
+                "call list_files with the path `{}` to see which entries exist",
+                above.display()
+            ),
         ),
         (Some(Code::InvalidArgument), _) => {
-            Refusal::new(chain(error), "a file is read with read_file")
+            Refusal::new(chain(error), "call read_file to read a file")
         }
         _ => client_sandbox.refusal(error),
     }
@@ -279,11 +282,12 @@ async fn write(client_sandbox: &ClientSandbox, path: &str, text: String) -> Resu
     let length = text.len();
     if length > LONGEST_WRITTEN {
         let message = format!(
-            "{length} bytes are more than can be written at once, which is {LONGEST_WRITTEN}"
+            "the file would have {length} bytes; the maximum for one call is {LONGEST_WRITTEN}"
         );
         return Err(Refusal::new(
             message,
-            "write it in parts, or have a program make it, by run_command",
+            "write several smaller files, or create the file with a program that run_command \
+             starts",
         ));
     }
     let _disturbance = client_sandbox.spares.disturbed();
@@ -297,39 +301,40 @@ async fn write(client_sandbox: &ClientSandbox, path: &str, text: String) -> Resu
 }
 
 /// Returns the text after an edit and the number of replaced places.
-fn edited(text: &str, asked: &EditFile) -> Result<(String, usize), Refusal> {
-    let EditFile { path, old_text, new_text, replace_all } = asked;
+fn edited(text: &str, parameters: &EditFile) -> Result<(String, usize), Refusal> {
+    let EditFile { path, old_text, new_text, replace_all } = parameters;
     if old_text.is_empty() {
         return Err(Refusal::new(
-            "the old text is empty",
-            "give the text to replace, or write the file with write_file",
+            "`old_text` is empty",
+            "set `old_text` to the text to replace, or write the whole file with write_file",
         ));
     }
     match text.matches(old_text.as_str()).count() {
         0 => {
             let hint = if text.contains("\r\n") && old_text.contains('\n') {
-                "the file's lines end with CR LF: give them so"
+                "the lines of the file end with CR LF: write `\\r\\n` at the line ends of \
+                 `old_text`"
             } else {
-                "read the file with read_file, and give the text exactly as it is there, with its \
-                 spaces and tabs"
+                "read the file with read_file, and copy the text exactly, with its spaces and tabs"
             };
-            Err(Refusal::new(format!("the old text is not in `{path}`: it occurs 0 times"), hint))
+            Err(Refusal::new(format!("`old_text` occurs 0 times in `{path}`"), hint))
         }
         count if count > 1 && !replace_all => Err(Refusal::new(
-            format!("the old text is not unique in `{path}`: it occurs {count} times"),
-            "give more of the text around it, or set replace_all to change every place",
+            format!("`old_text` is not unique: it occurs {count} times in `{path}`"),
+            "add surrounding text to `old_text`, or set `replace_all` to true to replace every \
+             occurrence",
         )),
         count => Ok((text.replace(old_text.as_str(), new_text), count)),
     }
 }
 
 /// Returns `bytes` as text, or `None` if they contain NUL or are not UTF-8.
-pub(crate) fn text_of(bytes: &[u8]) -> Option<&str> {
+pub(crate) fn decode_text(bytes: &[u8]) -> Option<&str> {
     if bytes.contains(&0) { None } else { std::str::from_utf8(bytes).ok() }
 }
 
 impl FileText {
-    fn from_bytes(path: String, bytes: &[u8], first: usize, most: usize) -> FileText {
+    fn from_bytes(path: String, bytes: &[u8], first: usize, limit: usize) -> FileText {
         let mut shown = FileText {
             path,
             content: String::new(),
@@ -340,26 +345,26 @@ impl FileText {
             binary: false,
             notes: Vec::new(),
         };
-        let Some(text) = text_of(bytes) else {
+        let Some(text) = decode_text(bytes) else {
             shown.binary = true;
-            let looks = "look at it with run_command, such as `file FILE` or `xxd FILE | head`";
-            shown.notes.push(format!("it is binary, {} bytes long; {looks}", bytes.len()));
+            let way = "inspect the file with run_command, such as `file FILE` or `xxd FILE | head`";
+            shown.notes.push(format!("the file is binary and has {} bytes; {way}", bytes.len()));
             return shown;
         };
         shown.all_lines = text.lines().count();
-        for line in text.split_inclusive('\n').skip(first - 1).take(most) {
-            let room = LONGEST_SHOWN - shown.content.len();
-            if line.len() > room && shown.lines > 0 {
+        for line in text.split_inclusive('\n').skip(first - 1).take(limit) {
+            let remaining = LONGEST_SHOWN - shown.content.len();
+            if line.len() > remaining && shown.lines > 0 {
                 break;
             }
             // A line longer than the limit is shown in part, because otherwise it could never be
             // shown.
-            let fitting = line.floor_char_boundary(room);
+            let fitting = line.floor_char_boundary(remaining);
             shown.content.push_str(&line[..fitting]);
             shown.lines += 1;
             if fitting < line.len() {
                 shown.notes.push(format!(
-                    "line {first} is {} bytes long, and only its beginning is shown",
+                    "line {first} has {} bytes, and only its beginning is shown",
                     line.len()
                 ));
                 break;
@@ -367,11 +372,11 @@ impl FileText {
         }
         let last = first + shown.lines - 1;
         if first > shown.all_lines && shown.all_lines > 0 {
-            shown.notes.push(format!("it has only {} lines", shown.all_lines));
+            shown.notes.push(format!("the file has only {} lines", shown.all_lines));
         } else if last < shown.all_lines {
             let (all, next) = (shown.all_lines, last + 1);
             shown.notes.push(format!(
-                "lines {first} to {last} of {all} are shown; go on with first_line {next}"
+                "lines {first} to {last} of {all} are shown; continue with first_line {next}"
             ));
         }
         shown
@@ -392,7 +397,7 @@ impl Display for Written {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Written { path, bytes, created, replaced } = self;
         match (created, replaced) {
-            (true, _) => write!(formatter, "made `{path}`, {bytes} bytes"),
+            (true, _) => write!(formatter, "created `{path}`, {bytes} bytes"),
             (false, 0) => write!(formatter, "overwrote `{path}`, {bytes} bytes"),
             (false, 1) => write!(formatter, "changed `{path}` in 1 place, {bytes} bytes"),
             (false, count) => {
@@ -432,11 +437,12 @@ impl Display for Listing {
             }
         }
         match (entries.is_empty(), left_out) {
-            (true, _) => formatter.write_str("\n[it is empty]"),
+            (true, _) => formatter.write_str("\n[the directory is empty]"),
             (false, 0) => Ok(()),
             (false, count) => write!(
                 formatter,
-                "\n[{count} more are not shown: list a directory in it, or less deep]"
+                "\n[{count} more entries are not shown: list a subdirectory, or use a smaller \
+                 depth]"
             ),
         }
     }

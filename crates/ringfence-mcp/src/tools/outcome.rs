@@ -67,14 +67,15 @@ impl Outcome {
             let most = longest.min(policy_time(manifest));
             let way = if time < most {
                 format!(
-                    "ask for more with `timeout`, at most {} s, or start it with start_process",
+                    "set a larger `timeout`, at most {} s, or start the command with start_process",
                     most.as_secs()
                 )
             } else {
-                "start what takes longer with start_process".to_owned()
+                "start a longer command with start_process".to_owned()
             };
             notes.push(format!(
-                "it was ended with all that it started after {} s; {way}",
+                "the command was ended after {} s, together with all processes that it started; \
+                 {way}",
                 time.as_secs_f64()
             ));
         }
@@ -83,8 +84,9 @@ impl Outcome {
         let left_out = result.dropped.stdout + result.dropped.stderr + from_stdout + from_stderr;
         if left_out > 0 {
             notes.push(format!(
-                "{left_out} bytes of output were left out in the middle; filter it with grep, head \
-                 or tail, or write it to a file and read parts of that with read_file"
+                "{left_out} bytes in the middle of the output were left out; filter the output \
+                 with grep, head or tail, or write it to a file and read parts of the file with \
+                 read_file"
             ));
         }
         Outcome {
@@ -114,21 +116,21 @@ pub(crate) fn remarks(result: &ExecutionResult, manifest: &Manifest) -> Vec<Stri
     let denials = &result.meta.denials;
     for denial in denials.iter().take(MOST_DENIALS) {
         let way = match &denial.allow {
-            Some(allow) => format!("the user, not you, can allow it with `{allow}`"),
-            None => "nothing you do inside changes that".to_owned(),
+            Some(allow) => format!("only the user can allow this, with `{allow}`"),
+            None => "no action in the sandbox can change this".to_owned(),
         };
         notes.push(format!("the policy denied this: {}; {way}", denial.what));
     }
     if denials.len() > MOST_DENIALS {
-        notes.push(format!("{} more were denied", denials.len() - MOST_DENIALS));
+        notes.push(format!("the policy denied {} more attempts", denials.len() - MOST_DENIALS));
     }
     if manifest.network == ringfence::NetworkReach::Closed
         && !result.ok
         && seems_unreached(&result.stderr)
     {
         notes.push(
-            "the network of this sandbox is closed: nothing outside can be reached; the user, not \
-             you, can allow hosts with --allow HOST"
+            "the network of this sandbox is closed: no host can be reached; only the user can \
+             allow hosts, with --allow HOST"
                 .to_owned(),
         );
     }
@@ -136,7 +138,7 @@ pub(crate) fn remarks(result: &ExecutionResult, manifest: &Manifest) -> Vec<Stri
         let limit =
             result.meta.limits.memory.map(|memory| format!(" of {memory}")).unwrap_or_default();
         notes.push(format!(
-            "the memory limit{limit} was reached and a process was ended for it; use less at once"
+            "the memory limit{limit} was reached, and a process was killed; use less memory at once"
         ));
     }
     notes.extend(
@@ -144,13 +146,13 @@ pub(crate) fn remarks(result: &ExecutionResult, manifest: &Manifest) -> Vec<Stri
             .meta
             .blocked_imports
             .iter()
-            .map(|import| format!("the lint of imports found {import}")),
+            .map(|import| format!("the lint found an import of a listed module: {import}")),
     );
     notes.extend(result.meta.note.clone());
     for planted in &result.meta.planted {
         notes.push(format!(
-            "`{planted}` was made, changed or removed, which programs outside may act on: tell the \
-             user"
+            "`{planted}` was created, changed or removed, and programs on the host may act on this \
+             path: tell the user"
         ));
     }
     notes

@@ -100,24 +100,24 @@ impl Client {
     )]
     async fn start_process(
         &self,
-        Parameters(asked): Parameters<StartProcess>,
+        Parameters(parameters): Parameters<StartProcess>,
         Extension(caller): Extension<Caller>,
     ) -> Result<ToolResult<ProcessOutput>, Refusal> {
         let client_sandbox = self.client_sandbox().await?;
-        let mut exec = Exec::shell(&asked.command).leaving_nothing();
-        if let Some(directory) = &asked.directory {
-            exec = exec.directory(client_sandbox.inside(directory));
+        let mut exec = Exec::shell(&parameters.command).leaving_nothing();
+        if let Some(directory) = &parameters.directory {
+            exec = exec.directory(client_sandbox.resolve_path(directory));
         }
         if let Some(time) = client_sandbox.manifest().limits.time {
             exec = exec.time(time.duration());
         }
         let process = client_sandbox.processes.start(&client_sandbox, &exec, &caller).await?;
         // If the call is cancelled now, the client never learns the id, so the process must end.
-        let untold =
+        let unreported =
             UnreportedProcess { processes: &client_sandbox.processes, id: Some(process.id) };
-        process.news(Instant::now() + FIRST_WAIT).await;
-        untold.told();
-        Ok(ToolResult(process.told()))
+        process.wait_for_news(Instant::now() + FIRST_WAIT).await;
+        unreported.mark_reported();
+        Ok(ToolResult(process.take_output()))
     }
 
     /// Returns the output of a process that no earlier call has returned, and whether the process
@@ -133,12 +133,12 @@ impl Client {
     )]
     async fn read_process_output(
         &self,
-        Parameters(asked): Parameters<ReadProcessOutput>,
+        Parameters(parameters): Parameters<ReadProcessOutput>,
     ) -> Result<ToolResult<ProcessOutput>, Refusal> {
-        let process = self.client_sandbox().await?.processes.find(asked.process_id)?;
-        let wait = Duration::from_secs(asked.wait.unwrap_or(0).min(LONGEST_WAIT).into());
-        process.news(Instant::now() + wait).await;
-        Ok(ToolResult(process.told()))
+        let process = self.client_sandbox().await?.processes.find(parameters.process_id)?;
+        let wait = Duration::from_secs(parameters.wait.unwrap_or(0).min(LONGEST_WAIT).into());
+        process.wait_for_news(Instant::now() + wait).await;
+        Ok(ToolResult(process.take_output()))
     }
 
     /// Ends a process together with all processes that it started, and returns the remaining
@@ -155,13 +155,13 @@ impl Client {
     )]
     async fn stop_process(
         &self,
-        Parameters(asked): Parameters<StopProcess>,
+        Parameters(parameters): Parameters<StopProcess>,
     ) -> Result<ToolResult<ProcessOutput>, Refusal> {
         let client_sandbox = self.client_sandbox().await?;
-        let process = client_sandbox.processes.find(asked.process_id)?;
+        let process = client_sandbox.processes.find(parameters.process_id)?;
         process.end().await.map_err(|error| client_sandbox.refusal(&error))?;
-        client_sandbox.processes.forget(asked.process_id);
-        Ok(ToolResult(process.told()))
+        client_sandbox.processes.forget(parameters.process_id);
+        Ok(ToolResult(process.take_output()))
     }
 }
 
@@ -179,9 +179,11 @@ impl Processes {
         caller: &Caller,
     ) -> Result<Arc<Process>, Refusal> {
         let full = || {
-            let message =
-                format!("{MOST_PROCESSES} processes were started and run, which is the most");
-            Refusal::new(message, "end one with stop_process; sandbox_info lists them")
+            let message = format!("{MOST_PROCESSES} processes run, which is the maximum");
+            Refusal::new(
+                message,
+                "end a process with stop_process; sandbox_info lists the processes",
+            )
         };
         if !self.has_room() {
             return Err(full());
@@ -193,7 +195,7 @@ impl Processes {
             .sandbox
             .exec(exec)
             .await
-            .inspect_err(|_| span.fail("it was not started"));
+            .inspect_err(|_| span.fail("the process was not started"));
         let execution = execution.map_err(|error| client_sandbox.refusal(&error))?;
         let process = Process::follow(execution, exec, client_sandbox.sandbox.clone(), span);
         // Calls can run in parallel, so check again. Dropping the process ends it.
@@ -210,7 +212,7 @@ impl Processes {
         if all.len() >= MOST_PROCESSES
             && let Some(id) = all
                 .values()
-                .find(|process| process.heard().ended.is_some())
+                .find(|process| process.state().ended.is_some())
                 .map(|process| process.id)
         {
             all.remove(&id);
@@ -221,8 +223,9 @@ impl Processes {
     fn find(&self, id: u32) -> Result<Arc<Process>, Refusal> {
         let found = self.all().get(&id).cloned();
         found.ok_or_else(|| {
-            let hint = "sandbox_info lists those that there are; start_process starts one";
-            Refusal::new(format!("there is no process {id} that you started"), hint)
+            let hint = "sandbox_info lists the processes that you started; start_process starts a \
+                        new process";
+            Refusal::new(format!("you started no process with the id {id}"), hint)
         })
     }
 
@@ -233,7 +236,7 @@ impl Processes {
     /// Returns the id and the command of each process that runs.
     pub(crate) fn running(&self) -> Vec<(u32, String)> {
         let all = self.all();
-        let running = all.values().filter(|process| process.heard().ended.is_none());
+        let running = all.values().filter(|process| process.state().ended.is_none());
         running.map(|process| (process.id, process.command.clone())).collect()
     }
 
@@ -259,7 +262,7 @@ struct UnreportedProcess<'a> {
 }
 
 impl UnreportedProcess<'_> {
-    fn told(mut self) {
+    fn mark_reported(mut self) {
         self.id = None;
     }
 }
@@ -278,8 +281,8 @@ struct Process {
     id: u32,
     command: String,
     input: ExecutionInput,
-    heard: Arc<(Mutex<ProcessState>, Notify)>,
-    listening: AbortHandle,
+    state: Arc<(Mutex<ProcessState>, Notify)>,
+    reader: AbortHandle,
 }
 
 /// Output and end of a process that the client has not read yet.
@@ -306,18 +309,18 @@ impl Process {
         sandbox: Sandbox,
         span: ExecSpan,
     ) -> Arc<Process> {
-        let heard = Arc::new((Mutex::new(ProcessState::default()), Notify::new()));
+        let state = Arc::new((Mutex::new(ProcessState::default()), Notify::new()));
         let (id, input) = (execution.pid(), execution.input());
         let command = exec.arguments.last().cloned().unwrap_or_default();
-        let hearing = Arc::clone(&heard);
-        let listening = tokio::spawn(async move {
+        let shared = Arc::clone(&state);
+        let reader = tokio::spawn(async move {
             let before = sandbox.observe();
-            let (heard, news) = &*hearing;
+            let (state, news) = &*shared;
             while let Some(Ok(chunk)) = execution.next().await {
-                let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
                 match chunk.stream {
-                    Stream::Stdout | Stream::Terminal => heard.stdout.push(&chunk.bytes),
-                    Stream::Stderr => heard.stderr.push(&chunk.bytes),
+                    Stream::Stdout | Stream::Terminal => state.stdout.push(&chunk.bytes),
+                    Stream::Stderr => state.stderr.push(&chunk.bytes),
                 }
                 news.notify_waiters();
             }
@@ -326,41 +329,48 @@ impl Process {
                     let mut result = before.result(ended);
                     span.end(&result);
                     result.stderr =
-                        heard.lock().unwrap_or_else(PoisonError::into_inner).stderr.shown();
+                        state.lock().unwrap_or_else(PoisonError::into_inner).stderr.shown();
                     let mut notes = remarks(&result, sandbox.manifest());
                     if result.timed_out {
                         notes.push(
-                            "it was ended with all that it started: the policy's time was up"
+                            "the process was ended at the time limit of the policy, together with \
+                             all processes that it started"
                                 .to_owned(),
                         );
                     }
                     ProcessEnd { exit_code: result.exit_code, signal: result.signal, notes }
                 }
                 Err(error) => {
-                    let notes =
-                        vec![format!("how it ended is not known: {}", ringfence::chain(&error))];
+                    let notes = vec![format!(
+                        "the end of the process is not known: {}",
+                        ringfence::chain(&error)
+                    )];
                     ProcessEnd { exit_code: None, signal: None, notes }
                 }
             };
-            heard.lock().unwrap_or_else(PoisonError::into_inner).ended = Some(end);
+            state.lock().unwrap_or_else(PoisonError::into_inner).ended = Some(end);
             news.notify_waiters();
         });
-        Arc::new(Process { id, command, input, heard, listening: listening.abort_handle() })
+        Arc::new(Process { id, command, input, state, reader: reader.abort_handle() })
     }
 
-    fn heard(&self) -> MutexGuard<'_, ProcessState> {
-        self.heard.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, ProcessState> {
+        self.state.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `is_so` holds for the output and state so far. Returns `false` if it does not
+    /// Waits until `condition` holds for the state of the process. Returns `false` if it does not
     /// hold at the deadline.
-    async fn until(&self, deadline: Instant, is_so: impl Fn(&ProcessState) -> bool) -> bool {
+    async fn wait_until(
+        &self,
+        deadline: Instant,
+        condition: impl Fn(&ProcessState) -> bool,
+    ) -> bool {
         let waiting = async {
             loop {
                 // Register for notifications before the check, so that no change after the check is
                 // missed.
-                let news = self.heard.1.notified();
-                if is_so(&self.heard()) {
+                let news = self.state.1.notified();
+                if condition(&self.state()) {
                     return;
                 }
                 news.await;
@@ -370,49 +380,49 @@ impl Process {
     }
 
     /// Waits for output or for the end of the process, until the deadline.
-    async fn news(&self, deadline: Instant) {
+    async fn wait_for_news(&self, deadline: Instant) {
         // The answer says if there is nothing new.
-        self.until(deadline, ProcessState::is_news).await;
+        self.wait_until(deadline, ProcessState::has_news).await;
     }
 
     /// Waits up to [`STOP_TIMEOUT`] for the end of the process and returns whether it has ended.
-    async fn ends(&self) -> bool {
-        self.until(Instant::now() + STOP_TIMEOUT, |heard| heard.ended.is_some()).await
+    async fn wait_for_end(&self) -> bool {
+        self.wait_until(Instant::now() + STOP_TIMEOUT, |state| state.ended.is_some()).await
     }
 
     /// Asks the process to end with SIGTERM, and kills it if it does not end in time.
     async fn end(&self) -> Result<(), SessionError> {
-        if self.heard().ended.is_some() {
+        if self.state().ended.is_some() {
             return Ok(());
         }
         // The process may have ended meanwhile; if not, it is killed.
         let _ = self.input.signal(TERMINATE).await;
-        if !self.ends().await {
+        if !self.wait_for_end().await {
             self.input.kill().await?;
-            self.ends().await;
+            self.wait_for_end().await;
         }
         Ok(())
     }
 
     /// Returns the output that the client has not read, and marks it as read.
-    fn told(&self) -> ProcessOutput {
-        let mut heard = self.heard();
-        let is_over = heard.ended.is_some();
-        let (stdout, lost_stdout) = heard.stdout.take(is_over);
-        let (stderr, lost_stderr) = heard.stderr.take(is_over);
+    fn take_output(&self) -> ProcessOutput {
+        let mut state = self.state();
+        let is_over = state.ended.is_some();
+        let (stdout, lost_stdout) = state.stdout.take(is_over);
+        let (stderr, lost_stderr) = state.stderr.take(is_over);
         let left_out = lost_stdout + lost_stderr;
-        let mut notes = heard.ended.as_ref().map(|end| end.notes.clone()).unwrap_or_default();
+        let mut notes = state.ended.as_ref().map(|end| end.notes.clone()).unwrap_or_default();
         if left_out > 0 {
             notes.push(format!(
-                "{left_out} bytes of older output were left out; ask more often, or have it write \
-                 to a file"
+                "{left_out} bytes of older output were dropped; call read_process_output more \
+                 often, or let the process write to a file"
             ));
         }
         ProcessOutput {
             process_id: self.id,
             running: !is_over,
-            exit_code: heard.ended.as_ref().and_then(|end| end.exit_code),
-            signal: heard.ended.as_ref().and_then(|end| end.signal),
+            exit_code: state.ended.as_ref().and_then(|end| end.exit_code),
+            signal: state.ended.as_ref().and_then(|end| end.signal),
             stdout,
             stderr,
             left_out,
@@ -423,13 +433,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The listening task owns the execution, so aborting the task ends the command.
-        self.listening.abort();
+        // The reader task owns the execution, so aborting the task ends the command.
+        self.reader.abort();
     }
 }
 
 impl ProcessState {
-    fn is_news(&self) -> bool {
+    fn has_news(&self) -> bool {
         self.ended.is_some() || !self.stdout.is_empty() || !self.stderr.is_empty()
     }
 }
@@ -440,12 +450,12 @@ impl Display for ProcessOutput {
         let id = self.process_id;
         match self.running {
             true if self.stdout.is_empty() && self.stderr.is_empty() => {
-                write!(formatter, "[process {id} runs, and has written nothing new]")?;
+                write!(formatter, "[process {id} is running, without new output]")?;
             }
-            true => write!(formatter, "[process {id} runs]")?,
+            true => write!(formatter, "[process {id} is running]")?,
             false => write!(
                 formatter,
-                "[process {id} is over: {}]",
+                "[process {id} has ended: {}]",
                 ending(self.exit_code, self.signal)
             )?,
         }

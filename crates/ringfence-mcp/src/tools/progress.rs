@@ -8,7 +8,7 @@ use rmcp::model::ProgressNotificationParam;
 use rmcp::service::RequestContext;
 
 /// Time between two notifications.
-const PAUSE: Duration = Duration::from_secs(1);
+const NOTIFICATION_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum length of a line in a notification, in characters.
 const LONGEST_LINE: usize = 120;
 
@@ -20,17 +20,17 @@ pub(crate) struct Progress {
 
 impl Progress {
     /// Records output. The next notification contains its last line that is not blank.
-    pub(crate) fn heard(&self, output: &[u8]) {
+    pub(crate) fn record_output(&self, output: &[u8]) {
         let end = &output[output.len().saturating_sub(4 * LONGEST_LINE)..];
         let text = String::from_utf8_lossy(end);
         if let Some(line) = text.lines().rev().find(|line| !line.trim().is_empty()) {
-            self.says(line);
+            self.record_message(line);
         }
     }
 
     /// Records a message that says what the call is doing.
-    pub(crate) fn says(&self, words: &str) {
-        let shown = words
+    pub(crate) fn record_message(&self, message: &str) {
+        let shown = message
             .trim()
             .chars()
             .filter(|character| !character.is_control())
@@ -40,7 +40,7 @@ impl Progress {
     }
 
     /// Sends progress notifications to the client until this future is dropped.
-    pub(crate) async fn tell(
+    pub(crate) async fn send_notifications(
         &self,
         context: &RequestContext<RoleServer>,
     ) -> std::convert::Infallible {
@@ -49,7 +49,7 @@ impl Progress {
         };
         let begun = Instant::now();
         loop {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(NOTIFICATION_INTERVAL).await;
             let seconds = begun.elapsed().as_secs();
             let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let message = if last.is_empty() {
@@ -72,11 +72,11 @@ mod tests {
     #[test]
     fn the_last_line_of_output_is_told_without_what_a_terminal_obeys() {
         let progress = Progress::default();
-        progress.heard(b"one\ntwo\x1b[31m\n\n");
+        progress.record_output(b"one\ntwo\x1b[31m\n\n");
         assert_eq!(*progress.last.lock().unwrap(), "two[31m");
-        progress.heard(b"\n");
+        progress.record_output(b"\n");
         assert_eq!(*progress.last.lock().unwrap(), "two[31m");
-        progress.heard("é".repeat(5000).as_bytes());
+        progress.record_output("é".repeat(5000).as_bytes());
         assert_eq!(progress.last.lock().unwrap().chars().count(), LONGEST_LINE);
     }
 }

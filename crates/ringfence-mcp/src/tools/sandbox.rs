@@ -108,11 +108,15 @@ impl Client {
     )]
     async fn forward_port(
         &self,
-        Parameters(asked): Parameters<ForwardPort>,
+        Parameters(parameters): Parameters<ForwardPort>,
     ) -> Result<ToolResult<Forwarded>, Refusal> {
-        let Some(port) = u16::try_from(asked.port).ok().filter(|&port| port > 0) else {
-            let message = format!("there is no port {}: a port is 1 to 65535", asked.port);
-            return Err(Refusal::new(message, "give the port that the program inside listens on"));
+        let Some(port) = u16::try_from(parameters.port).ok().filter(|&port| port > 0) else {
+            let message =
+                format!("{} is not a port: a port is a number from 1 to 65535", parameters.port);
+            return Err(Refusal::new(
+                message,
+                "set `port` to the port on which a program in the sandbox listens",
+            ));
         };
         let client_sandbox = self.client_sandbox().await?;
         let address = client_sandbox.forwards.forward(&client_sandbox.sandbox, port).await?;
@@ -184,7 +188,7 @@ impl Forwards {
         }
         let failed = |error: std::io::Error| {
             Refusal::new(
-                format!("cannot listen on this machine's loopback: {error}"),
+                format!("cannot listen on the loopback interface of this machine: {error}"),
                 "try again later",
             )
         };
@@ -192,8 +196,11 @@ impl Forwards {
         let address = listener.local_addr().map_err(failed)?;
         let mut all = self.all();
         if all.len() >= MOST_FORWARDS {
-            let message = format!("{MOST_FORWARDS} ports are forwarded, which is the most");
-            return Err(Refusal::new(message, "use one of those; sandbox_info lists them"));
+            let message = format!("{MOST_FORWARDS} ports are forwarded, which is the maximum");
+            return Err(Refusal::new(
+                message,
+                "use one of the forwarded ports; sandbox_info lists them",
+            ));
         }
         let session = sandbox.session().clone();
         let carrying = tokio::spawn(async move {
@@ -201,7 +208,7 @@ impl Forwards {
                 tracing::warn!(
                     port,
                     error = ringfence::chain(&error),
-                    "a port is no longer forwarded"
+                    "the forwarding of a port failed"
                 );
             }
         });
@@ -234,10 +241,12 @@ impl Drop for Forwards {
 
 impl Display for Forwarded {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "port {} inside is reached at {}", self.port, self.url)?;
+        write!(formatter, "port {} of the sandbox can be reached at {}", self.port, self.url)?;
         if !self.listening {
-            formatter
-                .write_str("\n[note: nothing listens there yet; start it with start_process]")?;
+            formatter.write_str(
+                "\n[note: no program listens on this port yet; start the server with \
+                 start_process]",
+            )?;
         }
         Ok(())
     }
@@ -246,19 +255,23 @@ impl Display for Forwarded {
 impl Display for SandboxInfo {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(formatter, "sandbox `{}` on {}", self.name, self.backend)?;
-        writeln!(formatter, "workspace: {}, which can be written and is kept", self.workspace)?;
+        writeln!(
+            formatter,
+            "workspace: {} (can be written, and its files are kept)",
+            self.workspace
+        )?;
         let network = match self.network {
             NetworkReach::Closed => {
-                "closed: nothing outside can be reached; the user, not you, can allow hosts with \
-                 --allow HOST"
+                "closed: no host can be reached; only the user can allow hosts, with --allow HOST"
             }
-            NetworkReach::Open => "open: all that the host reaches can be reached",
+            NetworkReach::Open => "open: every host can be reached that this machine can reach",
             NetworkReach::Host => {
-                "the host's own: all that the host reaches, and itself, can be reached"
+                "the network of the host: this machine, and every host that it can reach, can be \
+                 reached"
             }
             NetworkReach::Allowed { .. } => {
-                "only the hosts that the policy allows can be reached; the user can allow more \
-                 with --allow HOST"
+                "only the hosts that the policy allows can be reached; only the user can allow \
+                 more hosts, with --allow HOST"
             }
         };
         writeln!(formatter, "network: {network}")?;

@@ -21,15 +21,15 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::client::Client;
 use crate::tool_result::{Refusal, ToolResult, write_notes};
-use crate::tools::files::text_of;
+use crate::tools::files::decode_text;
 use crate::tools::progress::Progress;
 
 /// Maximum time of a search.
-const TIME: Duration = Duration::from_secs(20);
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum number of files that a search reads.
 const MOST_FILES: usize = 20_000;
 /// Default for the number of lines that a search finds.
-const USUAL_MATCHES: u32 = 100;
+const DEFAULT_MATCHES: u32 = 100;
 /// Maximum number of lines that a search finds.
 const MOST_MATCHES: u32 = 1000;
 /// Maximum size of a file that a search reads, in bytes.
@@ -37,7 +37,7 @@ const LONGEST_FILE: u64 = 2 << 20;
 /// Maximum number of bytes of a line in the result.
 const LONGEST_LINE: usize = 300;
 /// Maximum number of bytes of a line that the pattern is matched against.
-const LONGEST_LOOK: usize = 64 << 10;
+const LONGEST_SEARCHED: usize = 64 << 10;
 /// Maximum size of the compiled pattern, in bytes. The time of one matching step can grow with this
 /// size.
 const LARGEST_PATTERN: usize = 128 << 10;
@@ -48,9 +48,9 @@ const MOST_BRACES: usize = 32;
 /// Maximum number of lines of a `.gitignore` file that are used.
 const MOST_IGNORED: usize = 4096;
 /// Maximum number of files that are read at once.
-const AT_ONCE: usize = 8;
+const PARALLEL_READS: usize = 8;
 /// Directories of virtual files, whose content the kernel creates on each read.
-const NOT_FILES: [&str; 3] = ["/proc", "/sys", "/dev"];
+const VIRTUAL_DIRECTORIES: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 /// Parameters of the tool `search_files`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -121,24 +121,24 @@ impl Client {
     )]
     async fn search_files(
         &self,
-        Parameters(asked): Parameters<SearchFiles>,
+        Parameters(parameters): Parameters<SearchFiles>,
         Extension(progress): Extension<Progress>,
     ) -> Result<ToolResult<Found>, Refusal> {
-        let wanted = SearchQuery::from_arguments(&asked)?;
+        let query = SearchQuery::from_arguments(&parameters)?;
         let client_sandbox = self.client_sandbox().await?;
-        let path = client_sandbox.inside(asked.path.as_deref().unwrap_or_default());
+        let path = client_sandbox.resolve_path(parameters.path.as_deref().unwrap_or_default());
         let root = client_sandbox
             .sandbox
             .files()
             .stat(&path)
             .await
             .map_err(|error| client_sandbox.refusal(&error))?;
-        let deadline = Instant::now() + TIME;
+        let deadline = Instant::now() + SEARCH_TIMEOUT;
         let mut search =
-            Search::new(client_sandbox.sandbox.session(), wanted, root.path.clone(), deadline);
+            Search::new(client_sandbox.sandbox.session(), query, root.path.clone(), deadline);
         let done = timeout_at(deadline, search.run(root, &progress)).await;
         if done.is_err() {
-            search.stop(format!("it was ended after {} s", TIME.as_secs()));
+            search.stop(format!("the search ended after {} s", SEARCH_TIMEOUT.as_secs()));
         }
         Ok(ToolResult(search.found(path)))
     }
@@ -161,29 +161,32 @@ enum GlobScope {
 }
 
 impl SearchQuery {
-    fn from_arguments(asked: &SearchFiles) -> Result<SearchQuery, Refusal> {
-        let text =
-            if asked.literal { regex::escape(&asked.pattern) } else { asked.pattern.clone() };
+    fn from_arguments(parameters: &SearchFiles) -> Result<SearchQuery, Refusal> {
+        let text = if parameters.literal {
+            regex::escape(&parameters.pattern)
+        } else {
+            parameters.pattern.clone()
+        };
         // Unicode is off, because its tables are larger than the rest of the automaton.
         let mut builder = RegexBuilder::new(&text);
-        builder.unicode(false).case_insensitive(asked.ignore_case).size_limit(LARGEST_PATTERN);
+        builder.unicode(false).case_insensitive(parameters.ignore_case).size_limit(LARGEST_PATTERN);
         let pattern = builder.build().map_err(|error| {
             Refusal::new(
-                format!("the pattern is no regular expression: {error}"),
-                "set literal to search plain text",
+                format!("the pattern is not a regular expression: {error}"),
+                "correct the pattern, or set `literal` to true to search for plain text",
             )
         })?;
-        let glob = asked.glob.as_deref().map(|glob| {
+        let glob = parameters.glob.as_deref().map(|glob| {
             let by = if glob.contains('/') { GlobScope::Path } else { GlobScope::Name };
             let refuse = |why: String| {
                 Refusal::new(
-                    format!("the glob is wrong: {why}"),
-                    "write it as `*.rs` or `src/**/*.rs`",
+                    format!("the glob is not valid: {why}"),
+                    "write a glob such as `*.rs` or `src/**/*.rs`",
                 )
             };
             if !is_simple(glob) {
                 return Err(refuse(format!(
-                    "it has over {LONGEST_GLOB} bytes or {MOST_BRACES} braces"
+                    "a glob has at most {LONGEST_GLOB} bytes and {MOST_BRACES} opening braces"
                 )));
             }
             let glob = glob.trim_start_matches("./");
@@ -192,16 +195,16 @@ impl SearchQuery {
             let set = built.and_then(|glob| GlobSet::builder().add(glob).build());
             Ok((set.map_err(|error| refuse(error.to_string()))?, by))
         });
-        let most = asked.most.unwrap_or(USUAL_MATCHES).clamp(1, MOST_MATCHES) as usize;
+        let most = parameters.most.unwrap_or(DEFAULT_MATCHES).clamp(1, MOST_MATCHES) as usize;
         Ok(SearchQuery {
             pattern,
             glob: glob.transpose()?,
-            include_ignored: asked.include_ignored,
+            include_ignored: parameters.include_ignored,
             most,
         })
     }
 
-    fn wants(&self, name: &str, relative: &str) -> bool {
+    fn selects(&self, name: &str, relative: &str) -> bool {
         match &self.glob {
             None => true,
             Some((glob, GlobScope::Name)) => glob.is_match(name),
@@ -226,12 +229,12 @@ struct IgnoreRules {
 
 impl IgnoreRules {
     /// Returns whether the rules exclude an entry. The nearest rule that matches the entry decides.
-    fn leaves_out(&self, path: &str, is_directory: bool) -> bool {
+    fn ignores(&self, path: &str, is_directory: bool) -> bool {
         match self.here.matched(path, is_directory) {
             Verdict::Ignore(_) => true,
             Verdict::Whitelist(_) => false,
             Verdict::None => {
-                self.above.as_ref().is_some_and(|above| above.leaves_out(path, is_directory))
+                self.above.as_ref().is_some_and(|above| above.ignores(path, is_directory))
             }
         }
     }
@@ -241,7 +244,7 @@ impl IgnoreRules {
 #[derive(Debug)]
 struct Search<'a> {
     session: &'a Session,
-    wanted: SearchQuery,
+    query: SearchQuery,
     root: String,
     deadline: Instant,
     found: Found,
@@ -252,21 +255,21 @@ struct Search<'a> {
 impl<'a> Search<'a> {
     fn new(
         session: &'a Session,
-        wanted: SearchQuery,
+        query: SearchQuery,
         root: String,
         deadline: Instant,
     ) -> Search<'a> {
-        Search { session, wanted, root, deadline, found: Found::default(), too_long: 0, unread: 0 }
+        Search { session, query, root, deadline, found: Found::default(), too_long: 0, unread: 0 }
     }
 
     async fn run(&mut self, root: EntryInfo, progress: &Progress) {
         if root.kind != FileType::Directory {
-            self.look_into(vec![root]).await;
+            self.read_and_search(vec![root]).await;
             return;
         }
-        let mut ahead = VecDeque::from([PendingDirectory { path: root.path, ignored: None }]);
-        while let Some(PendingDirectory { path, ignored }) = ahead.pop_front() {
-            progress.says(&format!(
+        let mut pending = VecDeque::from([PendingDirectory { path: root.path, ignored: None }]);
+        while let Some(PendingDirectory { path, ignored }) = pending.pop_front() {
+            progress.record_message(&format!(
                 "{} files searched, {} lines found",
                 self.found.files,
                 self.found.matches.len()
@@ -276,17 +279,17 @@ impl<'a> Search<'a> {
                 continue;
             };
             let ignored = self.ignored(&path, &entries, ignored).await;
-            entries.retain(|entry| self.is_of_interest(entry, ignored.as_deref()));
+            entries.retain(|entry| self.is_searched(entry, ignored.as_deref()));
             let (directories, files): (Vec<_>, Vec<_>) =
                 entries.into_iter().partition(|entry| entry.kind == FileType::Directory);
-            self.look_into(files).await;
+            self.read_and_search(files).await;
             if self.found.incomplete {
                 return;
             }
             let next = directories
                 .into_iter()
                 .map(|entry| PendingDirectory { path: entry.path, ignored: ignored.clone() });
-            ahead.extend(next);
+            pending.extend(next);
         }
     }
 
@@ -299,7 +302,7 @@ impl<'a> Search<'a> {
     ) -> Option<Arc<IgnoreRules>> {
         let is_there =
             entries.iter().any(|entry| entry.name == ".gitignore" && entry.kind == FileType::File);
-        if self.wanted.include_ignored || !is_there {
+        if self.query.include_ignored || !is_there {
             return above;
         }
         let Ok(bytes) =
@@ -309,7 +312,7 @@ impl<'a> Search<'a> {
         };
         let path = path.to_owned();
         let built = tokio::task::spawn_blocking(move || {
-            ignored_by(&path, &String::from_utf8_lossy(&bytes))
+            parse_gitignore(&path, &String::from_utf8_lossy(&bytes))
         })
         .await;
         match built.expect("reading lines does not panic") {
@@ -318,18 +321,17 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn is_of_interest(&self, entry: &EntryInfo, ignored: Option<&IgnoreRules>) -> bool {
+    fn is_searched(&self, entry: &EntryInfo, ignored: Option<&IgnoreRules>) -> bool {
         let is_directory = entry.kind == FileType::Directory;
-        let is_left_out =
-            ignored.is_some_and(|ignored| ignored.leaves_out(&entry.path, is_directory));
+        let is_left_out = ignored.is_some_and(|ignored| ignored.ignores(&entry.path, is_directory));
         if entry.is_symlink || is_left_out {
             return false;
         }
         match entry.kind {
             FileType::Directory => {
-                entry.name != ".git" && !NOT_FILES.contains(&entry.path.as_str())
+                entry.name != ".git" && !VIRTUAL_DIRECTORIES.contains(&entry.path.as_str())
             }
-            FileType::File => self.wanted.wants(&entry.name, self.relative(&entry.path)),
+            FileType::File => self.query.selects(&entry.name, self.relative(&entry.path)),
             _ => false,
         }
     }
@@ -341,8 +343,8 @@ impl<'a> Search<'a> {
         below.unwrap_or(path)
     }
 
-    /// Searches files in their order. Reads up to [`AT_ONCE`] files at once.
-    async fn look_into(&mut self, files: Vec<EntryInfo>) {
+    /// Searches files in their order. Reads up to [`PARALLEL_READS`] files at once.
+    async fn read_and_search(&mut self, files: Vec<EntryInfo>) {
         let session = self.session;
         let (short, long): (Vec<_>, Vec<_>) = files
             .into_iter()
@@ -352,10 +354,10 @@ impl<'a> Search<'a> {
             let bytes = session.files().read(&file.path, LONGEST_FILE).await;
             (file.path, bytes)
         });
-        let mut contents = contents.buffered(AT_ONCE);
+        let mut contents = contents.buffered(PARALLEL_READS);
         while let Some((path, bytes)) = contents.next().await {
             match bytes {
-                Ok(bytes) => self.look_at(&path, bytes).await,
+                Ok(bytes) => self.search_lines(&path, bytes).await,
                 Err(_) => self.unread += 1,
             }
             if self.found.incomplete {
@@ -365,23 +367,27 @@ impl<'a> Search<'a> {
     }
 
     /// Searches the lines of a file, unless the file is binary.
-    async fn look_at(&mut self, path: &str, bytes: Vec<u8>) {
+    async fn search_lines(&mut self, path: &str, bytes: Vec<u8>) {
         self.found.files += 1;
         if self.found.files >= MOST_FILES {
-            self.stop(format!("it was ended after {MOST_FILES} files"));
+            self.stop(format!("the search ended after {MOST_FILES} files"));
         }
-        let room = self.wanted.most - self.found.matches.len();
-        let (pattern, deadline) = (self.wanted.pattern.clone(), self.deadline);
+        let remaining = self.query.most - self.found.matches.len();
+        let (pattern, deadline) = (self.query.pattern.clone(), self.deadline);
         // Run on a blocking thread, because a slow pattern on a large file can take long.
-        let found =
-            tokio::task::spawn_blocking(move || lines_of(&bytes, &pattern, room + 1, deadline))
-                .await;
+        let found = tokio::task::spawn_blocking(move || {
+            matching_lines(&bytes, &pattern, remaining + 1, deadline)
+        })
+        .await;
         let found = found.expect("looking at lines does not panic");
-        if found.len() > room {
-            self.stop(format!("it was ended after {} lines, and there are more", self.wanted.most));
+        if found.len() > remaining {
+            self.stop(format!(
+                "the search ended after {} lines, and more lines match",
+                self.query.most
+            ));
         }
         let path = self.relative(path).to_owned();
-        let matches = found.into_iter().take(room).map(|(line, text)| Match {
+        let matches = found.into_iter().take(remaining).map(|(line, text)| Match {
             path: path.clone(),
             line,
             text,
@@ -393,7 +399,7 @@ impl<'a> Search<'a> {
         if !self.found.incomplete {
             self.found.incomplete = true;
             self.found.notes.push(format!(
-                "{why}; search a smaller directory, or give a glob or a narrower pattern"
+                "{why}; search a smaller directory, or use a glob or a narrower pattern"
             ));
         }
     }
@@ -402,8 +408,8 @@ impl<'a> Search<'a> {
         let mut found = Found { path, ..self.found };
         if self.too_long > 0 {
             let note =
-                format!("{} files longer than {LONGEST_FILE} bytes were left out", self.too_long);
-            found.notes.push(format!("{note}; search them with run_command"));
+                format!("{} files larger than {LONGEST_FILE} bytes were left out", self.too_long);
+            found.notes.push(format!("{note}; search these files with run_command and grep"));
         }
         if self.unread > 0 {
             found.notes.push(format!("{} files or directories could not be read", self.unread));
@@ -419,7 +425,7 @@ fn is_simple(glob: &str) -> bool {
 
 /// Parses a `.gitignore` file. Code in the sandbox may have written the file, so its size is
 /// bounded.
-fn ignored_by(directory: &str, text: &str) -> Option<Gitignore> {
+fn parse_gitignore(directory: &str, text: &str) -> Option<Gitignore> {
     let mut builder = GitignoreBuilder::new(directory);
     for line in text.lines().take(MOST_IGNORED).filter(|line| is_simple(line)) {
         let _ = builder.add_line(None, line); // git also continues after an invalid line
@@ -429,11 +435,16 @@ fn ignored_by(directory: &str, text: &str) -> Option<Gitignore> {
 
 /// Returns the first `most` lines that match, each with its number and with its text as the result
 /// shows it.
-fn lines_of(bytes: &[u8], pattern: &Regex, most: usize, deadline: Instant) -> Vec<(usize, String)> {
-    let lines = text_of(bytes).into_iter().flat_map(str::lines).enumerate();
+fn matching_lines(
+    bytes: &[u8],
+    pattern: &Regex,
+    most: usize,
+    deadline: Instant,
+) -> Vec<(usize, String)> {
+    let lines = decode_text(bytes).into_iter().flat_map(str::lines).enumerate();
     let in_time = lines.take_while(|_| Instant::now() < deadline);
     let matching = in_time
-        .filter(|(_, line)| pattern.is_match(&line.as_bytes()[..line.len().min(LONGEST_LOOK)]));
+        .filter(|(_, line)| pattern.is_match(&line.as_bytes()[..line.len().min(LONGEST_SEARCHED)]));
     let shown = matching.map(|(number, line)| {
         let end = line.floor_char_boundary(LONGEST_LINE);
         let text = if end < line.len() { format!("{}…", &line[..end]) } else { line.to_owned() };
@@ -457,78 +468,81 @@ impl Display for Found {
 mod tests {
     use super::*;
 
-    fn asked(pattern: &str) -> SearchFiles {
+    fn parameters(pattern: &str) -> SearchFiles {
         serde_json::from_value(serde_json::json!({ "pattern": pattern })).unwrap()
     }
 
     #[test]
     fn a_pattern_is_understood_or_refused() {
         assert!(
-            SearchQuery::from_arguments(&asked(r"fn\s+\w+")).unwrap().pattern.is_match(b"fn main")
+            SearchQuery::from_arguments(&parameters(r"fn\s+\w+"))
+                .unwrap()
+                .pattern
+                .is_match(b"fn main")
         );
         assert!(
-            SearchQuery::from_arguments(&asked("grün"))
+            SearchQuery::from_arguments(&parameters("grün"))
                 .unwrap()
                 .pattern
                 .is_match("ein grünes".as_bytes())
         );
         assert!(
-            SearchQuery::from_arguments(&SearchFiles { literal: true, ..asked("a.b(") })
+            SearchQuery::from_arguments(&SearchFiles { literal: true, ..parameters("a.b(") })
                 .unwrap()
                 .pattern
                 .is_match(b"a.b(")
         );
-        let refusal = SearchQuery::from_arguments(&asked("(")).unwrap_err().to_string();
-        assert!(refusal.contains("no regular expression"), "{refusal}");
-        assert!(SearchQuery::from_arguments(&asked(r"(\w{500}){500}")).is_err());
+        let refusal = SearchQuery::from_arguments(&parameters("(")).unwrap_err().to_string();
+        assert!(refusal.contains("not a regular expression"), "{refusal}");
+        assert!(SearchQuery::from_arguments(&parameters(r"(\w{500}){500}")).is_err());
     }
 
     #[test]
     fn a_glob_is_of_names_or_of_paths() {
-        let wants = |glob: &str, relative: &str| {
-            let wanted = SearchQuery::from_arguments(&SearchFiles {
+        let selects = |glob: &str, relative: &str| {
+            let query = SearchQuery::from_arguments(&SearchFiles {
                 glob: Some(glob.to_owned()),
-                ..asked("x")
+                ..parameters("x")
             })
             .unwrap();
-            wanted.wants(relative.rsplit('/').next().unwrap(), relative)
+            query.selects(relative.rsplit('/').next().unwrap(), relative)
         };
-        assert!(wants("*.rs", "src/a/b.rs"));
-        assert!(!wants("*.rs", "src/a/b.py"));
-        assert!(wants("src/**/*.rs", "src/a/b.rs"));
-        assert!(!wants("src/*.rs", "src/a/b.rs"));
+        assert!(selects("*.rs", "src/a/b.rs"));
+        assert!(!selects("*.rs", "src/a/b.py"));
+        assert!(selects("src/**/*.rs", "src/a/b.rs"));
+        assert!(!selects("src/*.rs", "src/a/b.rs"));
     }
 
     #[test]
     fn globs_that_nobody_would_write_harm_nobody() {
         let nested = |levels: usize| format!("{}a{}", "{".repeat(levels), "}".repeat(levels));
-        let wanted = |glob: String| {
-            SearchQuery::from_arguments(&SearchFiles { glob: Some(glob), ..asked("x") })
+        let query = |glob: String| {
+            SearchQuery::from_arguments(&SearchFiles { glob: Some(glob), ..parameters("x") })
         };
-        assert!(wanted(nested(MOST_BRACES)).unwrap().wants("a", "a"));
+        assert!(query(nested(MOST_BRACES)).unwrap().selects("a", "a"));
         for wrong in [nested(300), nested(1_000_000), "x".repeat(LONGEST_GLOB + 1), "[".to_owned()]
         {
-            let refusal = wanted(wrong).unwrap_err().to_string();
-            assert!(refusal.contains("the glob is wrong"), "{refusal}");
+            let refusal = query(wrong).unwrap_err().to_string();
+            assert!(refusal.contains("the glob is not valid"), "{refusal}");
         }
         let planted = format!("{}\n*.log\n", nested(1_000_000));
-        assert!(ignored_by("/w", &planted).unwrap().matched("/w/a.log", false).is_ignore());
+        assert!(parse_gitignore("/w", &planted).unwrap().matched("/w/a.log", false).is_ignore());
         assert_eq!(
-            ignored_by("/w", &"x\n".repeat(MOST_IGNORED + 1)).unwrap().num_ignores(),
+            parse_gitignore("/w", &"x\n".repeat(MOST_IGNORED + 1)).unwrap().num_ignores(),
             MOST_IGNORED as u64
         );
     }
 
     #[test]
     fn lines_are_found_until_there_are_enough_or_the_time_is_over() {
-        let pattern = SearchQuery::from_arguments(&asked("a|b")).unwrap().pattern;
+        let pattern = SearchQuery::from_arguments(&parameters("a|b")).unwrap().pattern;
         let found = |text: &str, most, time| {
-            lines_of(text.as_bytes(), &pattern, most, Instant::now() + time)
+            matching_lines(text.as_bytes(), &pattern, most, Instant::now() + time)
         };
         let [hour, nothing] = [Duration::from_secs(3600), Duration::ZERO];
         assert_eq!(found("x\na\nb\na", 2, hour), [(2, "a".to_owned()), (3, "b".to_owned())]);
         assert_eq!(found("a", 1, nothing), []);
-        assert_eq!(found(&format!("{}a", "x".repeat(LONGEST_LOOK)), 1, hour), []);
+        assert_eq!(found(&format!("{}a", "x".repeat(LONGEST_SEARCHED)), 1, hour), []);
         assert_eq!(found("a\0", 1, hour), []);
     }
 
@@ -542,9 +556,9 @@ mod tests {
         let above = Arc::new(IgnoreRules { here: gitignore("/w", "*.log"), above: None });
         let below =
             IgnoreRules { here: gitignore("/w/keep", "!*.log"), above: Some(Arc::clone(&above)) };
-        assert!(above.leaves_out("/w/a.log", false));
-        assert!(above.leaves_out("/w/other/a.log", false));
-        assert!(!below.leaves_out("/w/keep/a.log", false));
-        assert!(!above.leaves_out("/w/a.txt", false));
+        assert!(above.ignores("/w/a.log", false));
+        assert!(above.ignores("/w/other/a.log", false));
+        assert!(!below.ignores("/w/keep/a.log", false));
+        assert!(!above.ignores("/w/a.txt", false));
     }
 }

@@ -93,12 +93,12 @@ impl ClientSandbox {
                 Ok(spare) => spare,
                 Err(CodeError::NotPython { .. }) => return,
                 Err(error) => {
-                    tracing::info!(error = chain(&error), "no interpreter waits for code");
+                    tracing::info!(error = chain(&error), "cannot start a spare interpreter");
                     return;
                 }
             };
             for module in spare.not_imported() {
-                tracing::warn!(module, "a module could not be imported beforehand");
+                tracing::warn!(module, "a spare interpreter cannot import a module");
             }
             if let Some(client_sandbox) = client_sandbox.upgrade()
                 && client_sandbox.spares.disturbances() == disturbances

@@ -86,7 +86,7 @@ struct HttpFrontend {
     sessions: StreamableHttpService<Client, LocalSessionManager>,
     token: Option<Token>,
     /// Permits for clients, one per client.
-    places: Arc<Semaphore>,
+    client_permits: Arc<Semaphore>,
 }
 
 /// Serves clients until `ends` completes, then ends their sandboxes.
@@ -105,7 +105,7 @@ pub async fn serve(
     let versions = ProtocolVersion::known_up_to(&ProtocolVersion::LATEST_WITH_INITIALIZE);
     let server_context = ServerContext { source: Arc::new(source), keepalive, versions, telemetry };
     let reaper = SandboxReaper::new();
-    let places = Arc::new(Semaphore::new(options.most));
+    let client_permits = Arc::new(Semaphore::new(options.most));
     let origins = names.iter().map(|name| {
         let name = if name.contains(':') { format!("[{name}]") } else { name.clone() };
         format!("http://{name}:{}", address.port())
@@ -116,13 +116,13 @@ pub async fn serve(
         .enforce_origin_validation()
         .with_max_request_body_bytes(LONGEST_REQUEST);
     let over = config.cancellation_token.clone();
-    let (leaving, free) = (reaper.leaving(), Arc::clone(&places));
+    let (reaper_sender, free) = (reaper.sender(), Arc::clone(&client_permits));
     let new = move || {
-        let place = Arc::clone(&free).try_acquire_owned().map_err(io::Error::other)?;
-        Ok(Client::new(server_context.clone(), leaving.clone(), Some(place)))
+        let permit = Arc::clone(&free).try_acquire_owned().map_err(io::Error::other)?;
+        Ok(Client::new(server_context.clone(), reaper_sender.clone(), Some(permit)))
     };
     let sessions = StreamableHttpService::new(new, Arc::clone(&manager), config);
-    let frontend = HttpFrontend { sessions, token: options.token, places };
+    let frontend = HttpFrontend { sessions, token: options.token, client_permits };
     tokio::select! {
         never = accept(options.listener, frontend) => match never {},
         _ = ends => {}
@@ -132,7 +132,7 @@ pub async fn serve(
     for session in left {
         let _ = manager.close_session(&session).await; // the session may have ended meanwhile
     }
-    reaper.over().await;
+    reaper.finish().await;
     Ok(())
 }
 
@@ -166,7 +166,8 @@ async fn converse(stream: TcpStream, admission: Admission, frontend: Arc<HttpFro
     tokio::select! {
         ended = connection.serve_connection(TokioIo::new(stream), answers) => {
             if let Err(error) = ended {
-                tracing::debug!(error = ringfence::chain(&error), "a connection ended");
+                let error = ringfence::chain(&error);
+                tracing::debug!(error, "a connection ended with an error");
             }
         }
         () = exchanges.closed() => {} // another client needs the place of this connection
@@ -176,20 +177,23 @@ async fn converse(stream: TcpStream, admission: Admission, frontend: Arc<HttpFro
 impl HttpFrontend {
     async fn answer(&self, request: Request<RequestBody>) -> Response<Body> {
         if request.uri().path() != PATH {
-            return refuse(StatusCode::NOT_FOUND, "not found: the protocol is spoken at /mcp");
+            return refuse(StatusCode::NOT_FOUND, "not found: the path of the MCP server is /mcp");
         }
         let shown = request.headers().get(AUTHORIZATION).map_or(&b""[..], |shown| shown.as_bytes());
         if self.token.as_ref().is_some_and(|token| !token.is_shown_by(shown)) {
-            let mut refusal =
-                refuse(StatusCode::UNAUTHORIZED, "unauthorized: show the token as a bearer");
+            let mut refusal = refuse(
+                StatusCode::UNAUTHORIZED,
+                "unauthorized: send the token in the header `Authorization: Bearer TOKEN`",
+            );
             refusal.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             return refusal;
         }
         request.extensions().get::<Exchanges>().into_iter().for_each(Exchanges::mark_known);
-        if !request.headers().contains_key(SESSION) && self.places.available_permits() == 0 {
+        if !request.headers().contains_key(SESSION) && self.client_permits.available_permits() == 0
+        {
             return refuse(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "there are as many clients as there can be",
+                "the maximum number of clients is reached: try again later",
             );
         }
         let ends_session = request.method() == Method::DELETE;
@@ -201,13 +205,13 @@ impl HttpFrontend {
                 response
             }
             Ok(response) => response,
-            Err(_) => refuse(StatusCode::REQUEST_TIMEOUT, "the request took too long to come"),
+            Err(_) => refuse(StatusCode::REQUEST_TIMEOUT, "the request did not arrive in time"),
         }
     }
 }
 
-fn refuse(status: StatusCode, words: &'static str) -> Response<Body> {
-    let mut response = Response::new(Full::from(words).boxed());
+fn refuse(status: StatusCode, message: &'static str) -> Response<Body> {
+    let mut response = Response::new(Full::from(message).boxed());
     *response.status_mut() = status;
     response
         .headers_mut()

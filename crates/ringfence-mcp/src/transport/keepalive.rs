@@ -11,9 +11,9 @@ use rmcp::transport::streamable_http_server::session::local::LocalSessionManager
 use crate::transport::http::SESSION;
 
 /// Maximum time between two keep-alive messages.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const MAX_INTERVAL: Duration = Duration::from_secs(5);
 /// Minimum number of keep-alive messages within the idle timeout of a session.
-const BEATS: u32 = 4;
+const MESSAGES_PER_TIMEOUT: u32 = 4;
 /// Number that names no request, because requests are numbered from 0 upwards.
 const NO_REQUEST: u64 = u64::MAX;
 
@@ -22,13 +22,13 @@ const NO_REQUEST: u64 = u64::MAX;
 #[derive(Debug, Clone)]
 pub(crate) struct SessionKeepalive {
     sessions: Arc<LocalSessionManager>,
-    pause: Duration,
+    interval: Duration,
 }
 
 impl SessionKeepalive {
     /// Creates the keep-alive for sessions with the idle timeout `idle`.
     pub(crate) fn new(sessions: Arc<LocalSessionManager>, idle: Duration) -> SessionKeepalive {
-        SessionKeepalive { sessions, pause: (idle / BEATS).min(LONGEST_PAUSE) }
+        SessionKeepalive { sessions, interval: (idle / MESSAGES_PER_TIMEOUT).min(MAX_INTERVAL) }
     }
 
     /// Keeps the session of a call alive until this future is dropped.
@@ -38,7 +38,7 @@ impl SessionKeepalive {
             return std::future::pending().await;
         };
         loop {
-            tokio::time::sleep(self.pause).await;
+            tokio::time::sleep(self.interval).await;
             let session = self.sessions.sessions.read().await.get(name).cloned();
             if let Some(session) = session {
                 // The session ignores this message, but the message resets its idle timer. If the

@@ -21,7 +21,7 @@ pub async fn serve(
     let (source, versions) = (Arc::new(source), ProtocolVersion::KNOWN_VERSIONS);
     let server_context = ServerContext { source, keepalive: None, versions, telemetry };
     let reaper = SandboxReaper::new();
-    let client = Client::new(server_context, reaper.leaving(), None);
+    let client = Client::new(server_context, reaper.sender(), None);
     let served = async {
         let service =
             client.serve(stdio_pipes()).await.map_err(|error| ringfence::chain(&error))?;
@@ -31,6 +31,6 @@ pub async fn serve(
         outcome = served => outcome.map(drop),
         _ = ends => Ok(()),
     };
-    reaper.over().await;
+    reaper.finish().await;
     outcome
 }

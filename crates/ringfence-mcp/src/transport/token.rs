@@ -15,11 +15,14 @@ impl Token {
     pub fn new(text: &str) -> Result<Token, String> {
         let text = text.trim();
         if text.len() < SHORTEST {
-            return Err(format!("it is shorter than {SHORTEST} characters, and could be guessed"));
+            return Err(format!(
+                "the token is shorter than {SHORTEST} characters, and could be guessed"
+            ));
         }
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(
-                "it has characters that no header can carry: it is made of visible ones of ASCII"
+                "the token has characters that no header can carry: use only visible ASCII \
+                 characters"
                     .to_owned(),
             );
         }

@@ -30,7 +30,7 @@ use crate::server::Server;
 use crate::tenants::quota::Quota;
 
 /// Default lease of a sandbox, in seconds.
-const DEFAULT_STAY: u64 = 300;
+const DEFAULT_LIFETIME_SECONDS: u64 = 300;
 /// Maximum length of the body of a request, in bytes.
 const LONGEST_BODY: usize = 1 << 20;
 /// Maximum time for the body of a request to arrive.
@@ -78,8 +78,8 @@ pub(crate) async fn answer(
         (&Method::POST, ["sandboxes", id, "snapshots"]) => calls.save(id, request).await,
         (&Method::POST, ["sandboxes", id, "fork"]) => calls.cannot(
             id,
-            "forked: nothing copies what runs; take create_snapshot(mode=\"filesystem\") of it, \
-             and create from that",
+            "forked, because its memory cannot be copied: take a snapshot with \
+             create_snapshot(mode=\"filesystem\"), and create a sandbox from the snapshot",
         ),
         (&Method::PUT, ["sandboxes", id, "network"]) => calls.set_network(id, request).await,
         (&Method::GET, ["ringfence", "templates"]) => Ok(calls.templates()),
@@ -89,7 +89,7 @@ pub(crate) async fn answer(
         (&Method::DELETE, ["templates", id]) => calls.delete_template(id).await,
         _ => Err(Refusal::new(
             StatusCode::NOT_FOUND,
-            format!("there is nothing at {} {path}", request.method()),
+            format!("the API has no endpoint {} {path}", request.method()),
         )),
     }
 }
@@ -139,7 +139,7 @@ impl OwnerCalls<'_> {
     async fn kill(&self, id: &str) -> Result<Reply, Refusal> {
         let managed = self.find(id)?;
         self.server.registry.end(&managed).await.map_err(|failure| {
-            tracing::error!(id, error = failure.message(), "a sandbox does not end");
+            tracing::error!(id, error = failure.message(), "cannot end a sandbox");
             self.server.registry.failed(&format!("sandbox `{id}` could not be ended"))
         })?;
         Ok(bare(StatusCode::NO_CONTENT))
@@ -149,18 +149,18 @@ impl OwnerCalls<'_> {
         let managed = self.find(id)?;
         let LeaseRequest { timeout, .. } = body(request).await?;
         let seconds = timeout.ok_or_else(|| {
-            Refusal::wrong("`timeout` is missing: how many seconds it is to stay")
+            Refusal::wrong("`timeout` is missing: give the lifetime of the sandbox in seconds")
         })?;
-        self.stay_for(&managed, seconds).await
+        self.set_lifetime(&managed, seconds).await
     }
 
     async fn refresh(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
         let managed = self.find(id)?;
         let LeaseRequest { timeout, .. } = body(request).await?;
-        self.stay_for(&managed, timeout.unwrap_or(DEFAULT_STAY)).await
+        self.set_lifetime(&managed, timeout.unwrap_or(DEFAULT_LIFETIME_SECONDS)).await
     }
 
-    async fn stay_for(
+    async fn set_lifetime(
         &self,
         managed: &Arc<ManagedSandbox>,
         seconds: u64,
@@ -184,10 +184,11 @@ impl OwnerCalls<'_> {
         let LeaseRequest { timeout, memory } = body(request).await?;
         if memory == Some(false) {
             return Err(Refusal::wrong(
-                "`memory` cannot be left behind by this server: a paused sandbox goes on with it",
+                "this server does not support `memory`: false, because a resumed sandbox keeps its \
+                 memory",
             ));
         }
-        let (stay, longest) = (stay(timeout), self.quota.longest());
+        let (lifetime, longest) = (lifetime(timeout), self.quota.longest());
         if managed.expiry().state() == SandboxState::Paused
             && let Some(refusal) = self.server.key_usages().spent(&self.owner, &self.quota)
         {
@@ -196,7 +197,7 @@ impl OwnerCalls<'_> {
         let resumed = self
             .server
             .registry
-            .resume(&managed, stay, longest)
+            .resume(&managed, lifetime, longest)
             .await
             .map_err(|error| self.not_resumed(id, error))?;
         if resumed {
@@ -204,7 +205,7 @@ impl OwnerCalls<'_> {
         }
         let expiry = managed.expiry();
         let ends =
-            after(Timestamp::now(), stay).min(expiry.latest(managed.record.started, longest));
+            after(Timestamp::now(), lifetime).min(expiry.latest(managed.record.started, longest));
         if ends > expiry.ends && self.renew(&managed, ends).await? == RenewOutcome::Gone {
             return Err(Refusal::no_sandbox(id));
         }
@@ -214,10 +215,11 @@ impl OwnerCalls<'_> {
     fn not_resumed(&self, id: &str, error: ResumeError) -> Refusal {
         match error {
             ResumeError::Spent => Refusal::wrong(format!(
-                "sandbox `{id}` has run for as long as its key lets it: kill it"
+                "sandbox `{id}` has reached the maximum lifetime of its key: kill it, and create \
+                 another"
             )),
             ResumeError::Failed(failure) => {
-                tracing::error!(id, error = failure.message(), "a sandbox does not go on");
+                tracing::error!(id, error = failure.message(), "cannot resume a sandbox");
                 self.server.registry.failed(&format!("sandbox `{id}` could not be resumed"))
             }
         }
@@ -232,9 +234,9 @@ impl OwnerCalls<'_> {
             tracing::error!(
                 id = managed.record.id,
                 error = failure.message(),
-                "a sandbox's time is not changed"
+                "cannot change the lifetime of a sandbox"
             );
-            self.server.registry.failed("the sandbox's time could not be changed")
+            self.server.registry.failed("the lifetime of the sandbox could not be changed")
         })
     }
 
@@ -243,18 +245,21 @@ impl OwnerCalls<'_> {
         let PauseRequest { memory, require_healthy_guest } = body(request).await?;
         if memory == Some(false) {
             return Err(Refusal::wrong(
-                "`memory` cannot be left behind by this server: a paused sandbox keeps it",
+                "this server does not support `memory`: false, because a paused sandbox keeps its \
+                 memory",
             ));
         }
         if require_healthy_guest
             && managed.expiry().state() == SandboxState::Running
             && managed.sandbox.health().await.is_err()
         {
-            let message = format!("the guest of sandbox `{id}` does not answer, and it runs on");
+            let message = format!(
+                "the guest of sandbox `{id}` does not answer, so the sandbox was not paused"
+            );
             return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message));
         }
         let paused = self.server.registry.pause(&managed).await.map_err(|failure| {
-            tracing::error!(id, error = failure.message(), "a sandbox is not paused");
+            tracing::error!(id, error = failure.message(), "cannot pause a sandbox");
             self.server.registry.failed(&format!("sandbox `{id}` could not be paused"))
         })?;
         match paused {
@@ -272,12 +277,12 @@ impl OwnerCalls<'_> {
         let query = query(request)?;
         let second = |name: &str| -> Result<Option<Timestamp>, Refusal> {
             let given = parsed::<i64>(&query, name)?.filter(|second| *second != 0);
-            let wrong = |_| Refusal::wrong(format!("`{name}` cannot be read"));
+            let wrong = |_| Refusal::wrong(format!("the query parameter `{name}` is not valid"));
             given.map(|second| Timestamp::from_second(second).map_err(wrong)).transpose()
         };
         let (from, to) = (second("start")?, second("end")?);
         if to.is_none_or(|to| to >= Timestamp::now()) && !managed.is_known() {
-            self.server.registry.look_at(vec![Arc::clone(&managed)]).await;
+            self.server.registry.measure_usage(vec![Arc::clone(&managed)]).await;
         }
         // Clients give times in whole seconds, so include the whole last second.
         let to = to.map(|to| after(to, Duration::from_secs(1)));
@@ -296,7 +301,7 @@ impl OwnerCalls<'_> {
         let unseen = |managed: &&Arc<ManagedSandbox>| {
             managed.samples(Timestamp::MIN, Timestamp::MAX).is_empty()
         };
-        self.server.registry.look_at(found.iter().filter(unseen).cloned().collect()).await;
+        self.server.registry.measure_usage(found.iter().filter(unseen).cloned().collect()).await;
         let last = |managed: &'_ Arc<ManagedSandbox>| {
             managed.samples(Timestamp::MIN, Timestamp::MAX).pop()
         };
@@ -340,11 +345,11 @@ impl OwnerCalls<'_> {
         latest: Timestamp,
         seconds: Option<u64>,
     ) -> Result<Timestamp, Refusal> {
-        let ends = after(now, stay(seconds));
+        let ends = after(now, lifetime(seconds));
         if ends > latest {
             let most = self.quota.longest().as_secs();
             return Err(Refusal::wrong(format!(
-                "a sandbox may stay for {most} seconds at most, from its start"
+                "the lifetime of a sandbox is at most {most} seconds from its start"
             )));
         }
         Ok(ends)
@@ -359,8 +364,8 @@ impl OwnerCalls<'_> {
 }
 
 /// Returns the lease for `seconds`, or the default lease.
-pub(crate) fn stay(seconds: Option<u64>) -> Duration {
-    Duration::from_secs(seconds.unwrap_or(DEFAULT_STAY))
+pub(crate) fn lifetime(seconds: Option<u64>) -> Duration {
+    Duration::from_secs(seconds.unwrap_or(DEFAULT_LIFETIME_SECONDS))
 }
 
 /// Adds the token of the next page to a page of results.
@@ -386,15 +391,17 @@ pub(crate) async fn body<T: DeserializeOwned>(request: Request<RequestBody>) -> 
 pub(crate) async fn bytes(request: Request<RequestBody>) -> Result<Bytes, Refusal> {
     let collected =
         timeout(BODY_TIMEOUT, Limited::new(request.into_body(), LONGEST_BODY).collect()).await;
-    let late = |_| Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request's body takes too long");
+    let late = |_| {
+        Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body of the request did not arrive in time")
+    };
     let text = collected.map_err(late)?.map_err(|error| match error
         .is::<http_body_util::LengthLimitError>()
     {
         true => Refusal::new(
             StatusCode::PAYLOAD_TOO_LARGE,
-            format!("a request has {LONGEST_BODY} bytes at most"),
+            format!("the body of a request has at most {LONGEST_BODY} bytes"),
         ),
-        false => Refusal::wrong("the request's body broke off"),
+        false => Refusal::wrong("the body of the request is incomplete"),
     })?;
     Ok(text.to_bytes())
 }
@@ -403,7 +410,7 @@ pub(crate) async fn bytes(request: Request<RequestBody>) -> Result<Bytes, Refusa
 pub(crate) fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T, Refusal> {
     let text: &[u8] = if text.is_empty() { b"{}" } else { text };
     serde_json::from_slice(text)
-        .map_err(|error| Refusal::wrong(format!("the request cannot be read: {error}")))
+        .map_err(|error| Refusal::wrong(format!("the body of the request is not valid: {error}")))
 }
 
 /// Reads the last [`MOST_OF_LOG`] bytes of a log.

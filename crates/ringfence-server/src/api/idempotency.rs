@@ -48,7 +48,7 @@ impl IdempotencyCache {
     ) -> Result<CreateOutcome, Refusal> {
         if key.len() > LONGEST_KEY {
             return Err(Refusal::wrong(format!(
-                "an `Idempotency-Key` is {LONGEST_KEY} bytes long at most"
+                "an `Idempotency-Key` has at most {LONGEST_KEY} bytes"
             )));
         }
         let body: [u8; 32] = Sha256::digest(body).into();
@@ -60,7 +60,7 @@ impl IdempotencyCache {
             return match before.body == body {
                 true => Ok(Arc::clone(&before.outcome)),
                 false => {
-                    let message = "this `Idempotency-Key` was used for another request";
+                    let message = "this `Idempotency-Key` was already used for another request";
                     Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, message))
                 }
             };

@@ -73,10 +73,13 @@ pub(crate) async fn serve(
                 // addresses have no limit.
                 let permit = match peer.ip().to_canonical() {
                     address if address.is_loopback() => None,
-                    address => match server.connection_limits.take(ConnectionHolder::at(address)) {
-                        Some(permit) => Some(permit),
-                        None => continue, // this address has too many connections
-                    },
+                    address => {
+                        match server.connection_limits.take(ConnectionHolder::for_address(address))
+                        {
+                            Some(permit) => Some(permit),
+                            None => continue, // this address has too many connections
+                        }
+                    }
                 };
                 let (server, ending, tls) = (Arc::clone(&server), ending.subscribe(), tls.clone());
                 let exchanges = admission.exchanges().clone();

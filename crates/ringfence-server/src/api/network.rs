@@ -42,9 +42,9 @@ impl WantedNetwork {
         allows_internet: Option<bool>,
         asked: Option<&NetworkRequest>,
     ) -> Result<WantedNetwork, Refusal> {
-        if let Some(field) = asked.and_then(unkept) {
+        if let Some(field) = asked.and_then(unsupported_field) {
             return Err(Refusal::wrong(format!(
-                "`network.{field}` cannot be kept by this server: leave it out"
+                "this server does not support `network.{field}`: leave it out"
             )));
         }
         let (allows_everything, allow) =
@@ -61,8 +61,9 @@ impl WantedNetwork {
                 (_, []) | (Network::Closed, _) => Ok(WantedNetwork::Template),
                 (Network::Allow(_), _) => Ok(WantedNetwork::Without(deny)),
                 (Network::Open, _) => Err(Refusal::wrong(
-                    "`network.denyOut` can be kept where all else is denied, too: add 0.0.0.0/0 to \
-                     it, and what is needed to `network.allowOut`",
+                    "this template allows every host, so `network.denyOut` must deny every host: \
+                     add 0.0.0.0/0 to it, and add the hosts that the sandbox needs to \
+                     `network.allowOut`",
                 )),
             };
         }
@@ -74,14 +75,14 @@ impl WantedNetwork {
         match template {
             Network::Open => {}
             Network::Allow(egress) if egress.observe => {
-                return beyond("lets everything be reached that it does not deny");
+                return beyond("allows every host that it does not deny");
             }
             Network::Allow(egress) => {
                 if let Some(rule) = allow.iter().find(|rule| !rule.is_covered_by(&egress.allow)) {
-                    return beyond(&format!("does not let `{rule}` be reached"));
+                    return beyond(&format!("does not allow `{rule}`"));
                 }
             }
-            Network::Closed => return beyond("lets nothing be reached"),
+            Network::Closed => return beyond("allows no host"),
         }
         Ok(WantedNetwork::Only { allow, deny })
     }
@@ -147,25 +148,26 @@ fn change(
     match own {
         Network::Closed if is_nothing => Ok(None),
         Network::Closed => Err(Refusal::unsupported(
-            "the sandbox was started with a network that is closed, and has no gate that could be \
-             opened: create another",
+            "the sandbox was started with a closed network, which cannot be opened: create another \
+             sandbox",
         )),
         Network::Open if wanted == WantedNetwork::Template && *template == Network::Open => {
             Ok(None)
         }
         Network::Open => Err(Refusal::unsupported(
-            "the sandbox was started with a network that is open, and has no gate that could be \
-             closed: create another with `network.allowOut`",
+            "the sandbox was started with an open network, which cannot be restricted: create \
+             another sandbox with `network.allowOut`",
         )),
         Network::Allow(own) if own.observe && (is_nothing || is_list) => Err(Refusal::unsupported(
-            "the sandbox was started to reach everything that is not denied: create another that \
-             reaches less",
+            "the sandbox was started to reach every host that is not denied, which cannot be \
+             restricted: create another sandbox",
         )),
         Network::Allow(own) => match wanted.network(template, own) {
             Network::Allow(egress) => Ok(Some(egress)),
             _ => Err(Refusal::unsupported(
-                "the sandbox was started with a list of hosts, and cannot reach everything: give \
-                 another list, with 0.0.0.0/0 in `denyOut`, or create another",
+                "the sandbox was started with a list of allowed hosts, and cannot be changed to \
+                 reach every host: give another list, with 0.0.0.0/0 in `denyOut`, or create \
+                 another sandbox",
             )),
         },
     }
@@ -182,7 +184,8 @@ impl OwnerCalls<'_> {
         let asked: NetworkChange = body(request).await?;
         let Some(template) = self.server.templates.get(&managed.record.template) else {
             let message = format!(
-                "the template `{}` is gone, and with it what it lets be reached",
+                "the template `{}` of the sandbox no longer exists, so its network cannot be \
+                 changed",
                 managed.record.template
             );
             return Err(Refusal::wrong(message));
@@ -201,17 +204,18 @@ impl OwnerCalls<'_> {
                         tracing::error!(
                             id,
                             error = ringfence::chain(&error),
-                            "what a sandbox may reach is not changed"
+                            "cannot change the network of a sandbox"
                         );
                         Refusal::failed(format!(
-                            "what `{id}` may reach could not be changed; the server's log tells why"
+                            "the network of sandbox `{id}` could not be changed; the log of the \
+                             server says why"
                         ))
                     }
                     ChangeError::TooLong { .. } => Refusal::wrong(error.to_string()),
                     error => Refusal::unsupported(error.to_string()),
                 },
             )?;
-            tracing::info!(id, "what a sandbox may reach was changed");
+            tracing::info!(id, "changed the network of a sandbox");
         }
         Ok(bare(StatusCode::NO_CONTENT))
     }
@@ -223,9 +227,11 @@ pub(crate) fn manifest_of(managed: &ManagedSandbox) -> Result<Arc<Manifest>, Ref
         tracing::error!(
             id = managed.record.id,
             error = ringfence::chain(&error),
-            "a sandbox's rules cannot be read"
+            "cannot read the manifest of a sandbox"
         );
-        Refusal::failed("what the sandbox may reach cannot be read; the server's log tells why")
+        Refusal::failed(
+            "the network of the sandbox could not be read; the log of the server says why",
+        )
     })
 }
 
@@ -283,13 +289,13 @@ impl NetworkInfo {
 }
 
 /// Returns whether a request says what the sandbox may reach.
-pub(crate) fn is_told(allows_internet: Option<bool>, asked: Option<&NetworkRequest>) -> bool {
+pub(crate) fn is_requested(allows_internet: Option<bool>, asked: Option<&NetworkRequest>) -> bool {
     allows_internet == Some(false)
         || asked.is_some_and(|asked| asked.allow_out.is_some() || asked.deny_out.is_some())
 }
 
 /// Returns the name of a field that the client set and the server does not support, if any.
-fn unkept(asked: &NetworkRequest) -> Option<&'static str> {
+fn unsupported_field(asked: &NetworkRequest) -> Option<&'static str> {
     let given = [
         ("maskRequestHost", asked.mask_request_host.is_some()),
         ("dnsServers", asked.dns_servers.as_ref().is_some_and(|servers| !servers.is_empty())),
@@ -364,7 +370,11 @@ mod tests {
         check(&open, one, Ok("--allow example.org"));
         check(&open, r#"{"allowOut": ["example.org"]}"#, Ok(""));
         check(&open, r#"{"denyOut": ["example.org"]}"#, Err("add 0.0.0.0/0"));
-        check(&open, r#"{"dnsServers": ["9.9.9.9"]}"#, Err("`network.dnsServers` cannot be kept"));
+        check(
+            &open,
+            r#"{"dnsServers": ["9.9.9.9"]}"#,
+            Err("does not support `network.dnsServers`"),
+        );
 
         let some = Network::only(["*.example.org".parse().unwrap()]);
         check(
@@ -378,7 +388,7 @@ mod tests {
             Err("`example.net`"),
         );
         check(&some, r#"{"denyOut": ["b.example.org"]}"#, Ok("--deny b.example.org"));
-        check(&Network::Closed, one, Err("lets nothing be reached"));
+        check(&Network::Closed, one, Err("allows no host"));
         check(&Network::Closed, "{}", Ok(""));
         check(&open, r#"{"allowOut": ["0.0.0.0/0"], "denyOut": ["0.0.0.0/0"]}"#, Ok(""));
         check(
@@ -482,15 +492,15 @@ mod tests {
             Ok(Some(("*.example.org", "b.example.org d.example.org"))),
         );
         let beyond = r#"{"allowOut": ["example.net"], "denyOut": ["0.0.0.0/0"]}"#;
-        change_to(&own, &template, beyond, Err("does not let `example.net`"));
+        change_to(&own, &template, beyond, Err("does not allow `example.net`"));
         change_to(
             &own,
             &template,
             r#"{"dnsServers": ["9.9.9.9"]}"#,
-            Err("`network.dnsServers` cannot be kept"),
+            Err("does not support `network.dnsServers`"),
         );
         change_to(&own, &Network::Open, beyond, Ok(Some(("example.net", ""))));
-        change_to(&own, &Network::Open, "{}", Err("cannot reach everything"));
+        change_to(&own, &Network::Open, "{}", Err("cannot be changed to reach every host"));
     }
 
     #[test]
@@ -499,13 +509,33 @@ mod tests {
         for nothing in [r#"{"allow_internet_access": false}"#, r#"{"denyOut": ["0.0.0.0/0"]}"#] {
             change_to(&Network::Closed, &Network::Open, nothing, Ok(None));
             change_to(&Network::Closed, &Network::Closed, nothing, Ok(None));
-            change_to(&Network::Open, &Network::Open, nothing, Err("is open, and has no gate"));
+            change_to(
+                &Network::Open,
+                &Network::Open,
+                nothing,
+                Err("an open network, which cannot be restricted"),
+            );
         }
         change_to(&Network::Closed, &Network::Closed, "{}", Ok(None));
-        change_to(&Network::Closed, &Network::Open, "{}", Err("is closed, and has no gate"));
-        change_to(&Network::Closed, &Network::Open, one, Err("is closed, and has no gate"));
+        change_to(
+            &Network::Closed,
+            &Network::Open,
+            "{}",
+            Err("a closed network, which cannot be opened"),
+        );
+        change_to(
+            &Network::Closed,
+            &Network::Open,
+            one,
+            Err("a closed network, which cannot be opened"),
+        );
         change_to(&Network::Open, &Network::Open, "{}", Ok(None));
-        change_to(&Network::Open, &Network::Open, one, Err("is open, and has no gate"));
+        change_to(
+            &Network::Open,
+            &Network::Open,
+            one,
+            Err("an open network, which cannot be restricted"),
+        );
     }
 
     #[test]
@@ -556,9 +586,12 @@ mod tests {
     #[test]
     fn a_client_that_says_nothing_of_what_is_reached_leaves_it_as_it_was() {
         let asked = |text: &str| serde_json::from_str::<NetworkRequest>(text).unwrap();
-        assert!(!is_told(None, None) && !is_told(Some(true), None));
-        assert!(!is_told(None, Some(&asked(r#"{"allowPublicTraffic": false}"#))));
-        assert!(is_told(Some(false), None) && is_told(None, Some(&asked(r#"{"denyOut": []}"#))));
+        assert!(!is_requested(None, None) && !is_requested(Some(true), None));
+        assert!(!is_requested(None, Some(&asked(r#"{"allowPublicTraffic": false}"#))));
+        assert!(
+            is_requested(Some(false), None)
+                && is_requested(None, Some(&asked(r#"{"denyOut": []}"#)))
+        );
     }
 
     #[test]

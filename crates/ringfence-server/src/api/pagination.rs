@@ -57,7 +57,8 @@ pub(crate) struct Page<T> {
 impl ListFilter {
     /// Parses the filter from the query of a request.
     pub(crate) fn from_query(query: &UrlQuery) -> Result<ListFilter, Refusal> {
-        let wrong = |name: &str| Refusal::wrong(format!("`{name}` cannot be read"));
+        let wrong =
+            |name: &str| Refusal::wrong(format!("the query parameter `{name}` is not valid"));
         let metadata = match query.get("metadata") {
             Some(text) => UrlQuery::parse(text).map_err(|_| wrong("metadata"))?,
             None => UrlQuery::default(),
@@ -119,7 +120,7 @@ impl PageRequest {
             order: match query.get("order") {
                 None | Some("" | "desc") => SortOrder::NewestFirst,
                 Some("asc") => SortOrder::OldestFirst,
-                Some(_) => return Err(Refusal::wrong("`order` cannot be read")),
+                Some(_) => return Err(Refusal::wrong("the query parameter `order` is not valid")),
             },
             limit: limit.min(LONGEST),
             after: parsed(query, "nextToken")?,
@@ -172,7 +173,10 @@ impl FromStr for ListPosition {
 pub(crate) fn parsed<T: FromStr>(query: &UrlQuery, name: &str) -> Result<Option<T>, Refusal> {
     let given = query.get(name).filter(|text| !text.is_empty());
     given
-        .map(|text| text.parse().map_err(|_| Refusal::wrong(format!("`{name}` cannot be read"))))
+        .map(|text| {
+            text.parse()
+                .map_err(|_| Refusal::wrong(format!("the query parameter `{name}` is not valid")))
+        })
         .transpose()
 }
 

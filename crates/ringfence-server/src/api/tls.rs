@@ -36,7 +36,7 @@ pub struct TlsIdentity {
 impl TlsIdentity {
     /// Returns the server's own identity in `directory`, and the path of the authority certificate
     /// that clients must trust. Creates both if they are missing.
-    pub fn own(directory: &Path) -> Result<(TlsIdentity, PathBuf), ServerError> {
+    pub fn load_or_create(directory: &Path) -> Result<(TlsIdentity, PathBuf), ServerError> {
         let identity = TlsIdentity {
             certificate: directory.join("server.pem"),
             key: directory.join("server.key"),
@@ -46,8 +46,8 @@ impl TlsIdentity {
         {
             let failed = |why: &dyn std::fmt::Display| {
                 ServerError::failed(
-                    format!("cannot make a certificate: {why}"),
-                    "give one: --tls-cert FILE --tls-key FILE",
+                    format!("cannot create a certificate: {why}"),
+                    "ringfence serve --tls-cert FILE --tls-key FILE",
                 )
             };
             let made = make().map_err(|error| failed(&error))?;
@@ -67,13 +67,14 @@ impl TlsIdentity {
     /// Creates the TLS acceptor for this identity.
     pub fn acceptor(&self) -> Result<TlsAcceptor, ServerError> {
         let failed = |path: &Path, why: &dyn std::fmt::Display| {
-            let hint = "--tls-cert FILE --tls-key FILE, both in PEM, the key of that certificate";
-            ServerError::usage(format!("cannot speak TLS with `{}`: {why}", path.display()), hint)
+            let hint = "ringfence serve --tls-cert FILE --tls-key FILE, with a certificate and its \
+                        private key in PEM format";
+            ServerError::usage(format!("cannot use `{}` for TLS: {why}", path.display()), hint)
         };
         let chain = CertificateDer::pem_file_iter(&self.certificate).and_then(Iterator::collect);
         let chain: Vec<_> = chain.map_err(|error| failed(&self.certificate, &error))?;
         if chain.is_empty() {
-            return Err(failed(&self.certificate, &"it has no certificate"));
+            return Err(failed(&self.certificate, &"the file contains no certificate"));
         }
         let key =
             PrivateKeyDer::from_pem_file(&self.key).map_err(|error| failed(&self.key, &error))?;
@@ -137,15 +138,15 @@ mod tests {
     fn a_certificate_is_made_once_and_can_be_served_with() {
         let place = tempfile::tempdir().unwrap();
         let directory = place.path().join("tls");
-        let (identity, authority) = TlsIdentity::own(&directory).unwrap();
+        let (identity, authority) = TlsIdentity::load_or_create(&directory).unwrap();
         identity.acceptor().unwrap();
         let made = fs_err::read_to_string(&authority).unwrap();
-        TlsIdentity::own(&directory).unwrap().0.acceptor().unwrap();
+        TlsIdentity::load_or_create(&directory).unwrap().0.acceptor().unwrap();
         assert_eq!(fs_err::read_to_string(&authority).unwrap(), made);
         let refusal =
             |identity: &TlsIdentity| identity.acceptor().err().unwrap().message().to_owned();
         let another = TlsIdentity {
-            key: TlsIdentity::own(&place.path().join("another")).unwrap().0.key,
+            key: TlsIdentity::load_or_create(&place.path().join("another")).unwrap().0.key,
             ..identity.clone()
         };
         let message = refusal(&another);
@@ -155,7 +156,10 @@ mod tests {
         );
         let swapped =
             TlsIdentity { certificate: identity.key.clone(), key: identity.certificate.clone() };
-        assert!(refusal(&swapped).ends_with("tls/server.key`: it has no certificate"));
+        assert!(
+            refusal(&swapped)
+                .ends_with("tls/server.key` for TLS: the file contains no certificate")
+        );
         fs_err::write(&identity.key, "no key").unwrap();
         assert!(refusal(&identity).contains("tls/server.key"));
     }

@@ -66,7 +66,7 @@ impl FollowedExecution {
             begun: Instant::now(),
         };
         let execution =
-            FollowedExecution { begun: Arc::default(), traced: span.is_told().then(trace) };
+            FollowedExecution { begun: Arc::default(), traced: span.is_recorded().then(trace) };
         let (activity, begun) = (Arc::clone(&managed.activity), Arc::clone(&execution.begun));
         listen(request.body_mut(), LONGEST_START, move |message| {
             let what = match message.and_then(|message| serde_json::from_slice(message).ok()) {
@@ -94,7 +94,7 @@ impl FollowedExecution {
         let FollowedExecution { begun, traced } = self;
         if !reply.status().is_success() {
             begun.get().into_iter().for_each(|begun| begun.ended(false, "not started"));
-            traced.into_iter().for_each(|traced| traced.span.fail("it was not started"));
+            traced.into_iter().for_each(|traced| traced.span.fail("the command was not started"));
             return;
         }
         let mut last = None;
@@ -132,7 +132,7 @@ impl TracedExecution {
     fn end(&self, last: Option<EndEvent>, failure: Option<&Failure>) {
         let timed_out = failure.is_some_and(|failure| failure.code == Code::DeadlineExceeded);
         let Some(end) = last.or_else(|| timed_out.then(EndEvent::default)) else {
-            return self.span.fail("it was lost sight of");
+            return self.span.fail("the end of the command is not known");
         };
         self.span.end(&self.before.result(CommandEnd::from_event(
             &end,

@@ -264,30 +264,30 @@ fn guest_answer(managed: &ManagedSandbox, response: Response<Incoming>) -> Reply
         tracing::info!(
             id = managed.record.id,
             status = response.status().as_u16(),
-            "a guest says what none says"
+            "dropped an answer of a guest, because no guest sends this status"
         );
         return unreachable(&managed.record.id, "The sandbox does not answer", None);
     }
     let mut reply = answer(response);
-    let told = guest_headers(reply.headers());
-    *reply.headers_mut() = told;
+    let passed_on = guest_headers(reply.headers());
+    *reply.headers_mut() = passed_on;
     reply
 }
 
 /// Returns the headers of a guest's answer that are passed on. A media type that is not in
 /// [`DATA_TYPES`] becomes plain bytes.
-fn guest_headers(said: &HeaderMap) -> HeaderMap {
-    let mut told: HeaderMap = GUEST_HEADERS
+fn guest_headers(headers: &HeaderMap) -> HeaderMap {
+    let mut passed_on: HeaderMap = GUEST_HEADERS
         .into_iter()
-        .filter_map(|name| Some((name.clone(), said.get(&name)?.clone())))
+        .filter_map(|name| Some((name.clone(), headers.get(&name)?.clone())))
         .collect();
-    if let Some(kind) = told.get_mut(CONTENT_TYPE) {
+    if let Some(kind) = passed_on.get_mut(CONTENT_TYPE) {
         let essence = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default();
         if !DATA_TYPES.contains(&essence.trim()) {
             *kind = HeaderValue::from_static(content::OCTETS);
         }
     }
-    told
+    passed_on
 }
 
 /// Removes `Content-Length` from a message with `Transfer-Encoding`, RFC 9112, 6.3. Two statements
@@ -334,10 +334,10 @@ fn gone(managed: &ManagedSandbox, lost: &ForwardError) -> Reply {
     }
     match lost {
         ForwardError::Unreachable(error) => {
-            tracing::warn!(id, error = ringfence::chain(error), "a guest cannot be reached")
+            tracing::warn!(id, error = ringfence::chain(error), "cannot reach a guest")
         }
         ForwardError::Broken(error) => {
-            tracing::info!(id, error = ringfence::chain(error), "a guest broke off")
+            tracing::info!(id, error = ringfence::chain(error), "the connection to a guest broke")
         }
     }
     unreachable(id, "The sandbox does not answer", None)

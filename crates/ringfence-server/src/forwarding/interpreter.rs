@@ -54,7 +54,9 @@ pub(crate) fn check_token(
         return Ok(());
     }
     let header = if path == "/execute" { header::TOKEN } else { header::TRAFFIC };
-    Err(Refusal::unauthenticated(format!("the header `{header}` is missing or not this sandbox's")))
+    Err(Refusal::unauthenticated(format!(
+        "the header `{header}` is missing, or its token does not belong to this sandbox"
+    )))
 }
 
 /// Answers a request that [`check_token`] accepted.
@@ -88,7 +90,7 @@ async fn route(managed: &ManagedSandbox, request: Request<RequestBody>) -> Resul
                     Ok(lines(cell, managed.activity.begin(ExecutionInfo::code(code)), span))
                 }
                 Err(refusal) => {
-                    span.fail("it was not begun");
+                    span.fail("the code was not run");
                     Err(refusal)
                 }
             }
@@ -117,9 +119,10 @@ async fn route(managed: &ManagedSandbox, request: Request<RequestBody>) -> Resul
             run_to_completion(async move { context.restart().await.map_err(refusal) }).await?;
             Ok(bare(StatusCode::NO_CONTENT))
         }
-        (method, _) => {
-            Err(Refusal::new(StatusCode::NOT_FOUND, format!("there is nothing at {method} {path}")))
-        }
+        (method, _) => Err(Refusal::new(
+            StatusCode::NOT_FOUND,
+            format!("the interpreter has no endpoint {method} {path}"),
+        )),
     }
 }
 
@@ -132,7 +135,7 @@ async fn execute(
     let env: BTreeMap<String, String> = env_vars.unwrap_or_default();
     let (language, begun) = match (context_id, language) {
         (Some(_), Some(_)) => {
-            return Err(Refusal::wrong("a cell has a context or a language, and not both"));
+            return Err(Refusal::wrong("set either `context_id` or `language`, not both"));
         }
         (Some(id), None) => {
             let context = contexts.get(&id).map_err(refusal)?;
@@ -173,7 +176,7 @@ fn lines(cell: Cell, begun: ExecutionHandle, span: ExecSpan) -> Reply {
             }
             Err(error) => {
                 begun.ended(false, error.to_string());
-                span.fail("it was lost sight of");
+                span.fail("the end of the code is not known");
             }
             Ok(_) => {}
         }
@@ -196,8 +199,8 @@ fn refusal(error: ContextError) -> Refusal {
         ContextError::Absent { .. } => Refusal::new(StatusCode::NOT_FOUND, message),
         ContextError::TooMany { .. } => Refusal::new(StatusCode::TOO_MANY_REQUESTS, message),
         ContextError::Ended { id, .. } => Refusal::wrong(format!(
-            "{message}; restart it with POST /contexts/{id}/restart, `restart_code_context` of the \
-             SDK; what its variables held is lost"
+            "{message}; restart the context with POST /contexts/{id}/restart, \
+             `restart_code_context` of the SDK; the values of its variables are lost"
         )),
         error if error.fault() == Fault::User => Refusal::wrong(message),
         error => {

@@ -111,14 +111,14 @@ impl OwnerCalls<'_> {
         });
         let managed = starting.await.map_err(|failure| {
             self.server.counters.not_started();
-            tracing::error!(template, error = failure.message(), "a sandbox cannot be started");
+            tracing::error!(template, error = failure.message(), "cannot start a sandbox");
             let telemetry = &self.server.registry.telemetry;
             telemetry.no_sandbox(&template, &caller, asked_at.into(), failure.message());
             self.server.registry.failed("the sandbox could not be started")
         })?;
         self.server.counters.started(begun.elapsed());
         let backend = managed.sandbox.manifest().backend;
-        tracing::info!(id = managed.record.id, template, %backend, "a sandbox is up");
+        tracing::info!(id = managed.record.id, template, %backend, "started a sandbox");
         Ok(managed)
     }
 
@@ -145,21 +145,20 @@ impl OwnerCalls<'_> {
         ];
         if let Some((field, _)) = unsupported.into_iter().find(|(_, is_given)| *is_given) {
             return Err(Refusal::wrong(format!(
-                "`{field}` cannot be kept by this server: leave it out"
+                "this server does not support `{field}`: leave it out"
             )));
         }
         let metadata = asked.metadata.unwrap_or_default();
         let length: usize = metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
         if length > LONGEST_METADATA {
-            let message = format!(
-                "`metadata` has {length} bytes: at most {LONGEST_METADATA} are kept, and listed"
-            );
+            let message =
+                format!("`metadata` has {length} bytes, and the maximum is {LONGEST_METADATA}");
             return Err(Refusal::wrong(message));
         }
         let variables = asked.env_vars.unwrap_or_default();
         if variables.len() > MOST_VARIABLES {
             return Err(Refusal::wrong(format!(
-                "`envVars` has {MOST_VARIABLES} variables at most"
+                "`envVars` has at most {MOST_VARIABLES} variables"
             )));
         }
         for (variable, value) in &variables {
@@ -172,7 +171,7 @@ impl OwnerCalls<'_> {
             asked.network.as_ref(),
         )?;
         if let Some(snapshot) = taken
-            && !network::is_told(asked.allow_internet_access, asked.network.as_ref())
+            && !network::is_requested(asked.allow_internet_access, asked.network.as_ref())
         {
             // The snapshot's network is checked against the current template, which may have
             // changed.
@@ -223,12 +222,14 @@ impl OwnerCalls<'_> {
         let template = templates.get(name).ok_or_else(|| {
             let names: Vec<&str> = templates.keys().map(String::as_str).collect();
             let of = if snapshot.is_some() {
-                format!(", which snapshot `{id}` was taken of")
+                format!(", on which snapshot `{id}` is based")
             } else {
                 String::new()
             };
-            let message =
-                format!("there is no template `{name}`{of}: there are {}", names.join(", "));
+            let message = format!(
+                "there is no template `{name}`{of}; the templates are {}",
+                names.join(", ")
+            );
             Refusal::new(StatusCode::NOT_FOUND, message)
         })?;
         Ok((name.to_owned(), template))
@@ -269,7 +270,7 @@ impl CreatePlan {
                     tracing::warn!(
                         id = warm.id,
                         error = failure.message(),
-                        "a sandbox that waited is of no use"
+                        "cannot use a waiting sandbox; starting a new sandbox"
                     );
                     registry.discard(&warm.id, warm.launched).await;
                 }
@@ -279,7 +280,7 @@ impl CreatePlan {
             let copied =
                 server.snapshots.copy_out(&held, registry.workspace(&self.record.id)).await;
             let hint = || {
-                "look at the disk: df -h; and at `snapshot_size` in the server's settings"
+                "check the disk with df -h, and `snapshot_size` in the settings of the server"
                     .to_owned()
             };
             copied.map_err(|error| {

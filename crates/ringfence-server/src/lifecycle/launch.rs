@@ -62,8 +62,8 @@ impl Registry {
         let begun = tokio::task::spawn_blocking(move || {
             let unmade = |error| {
                 ServerError::failed(
-                    format!("cannot make a workspace: {error}"),
-                    "look at the disk: df -h",
+                    format!("cannot create a workspace: {error}"),
+                    "check the disk: df -h",
                 )
             };
             make_private_directory(&workspace).map_err(unmade)?;
@@ -75,12 +75,12 @@ impl Registry {
             answer = timeout(START_TIMEOUT, monitor.answer()) => match answer {
                 Ok(answer) => answer.map_err(ServerError::from),
                 Err(_) => {
-                    let message = "a sandbox did not come up in time";
+                    let message = "a sandbox did not start in time";
                     Err(ServerError::failed(message, "ringfence doctor"))
                 }
             },
             () = given_up => {
-                let message = "a sandbox is given up that is not up yet";
+                let message = "the start of a sandbox was cancelled";
                 Err(ServerError::failed(message, "ringfence serve"))
             }
         };
@@ -105,7 +105,7 @@ impl Registry {
     pub(crate) async fn discard(&self, id: &str, launched: LaunchedSandbox) {
         let LaunchedSandbox { sandbox, monitor } = launched;
         if let Err(error) = sandbox.stop().await {
-            tracing::error!(id, error = ringfence::chain(&error), "a sandbox does not end");
+            tracing::error!(id, error = ringfence::chain(&error), "cannot end a sandbox");
             monitor.ask_to_end();
         }
         self.remove_workspace(id, end_of(monitor));

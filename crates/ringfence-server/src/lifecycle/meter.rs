@@ -126,7 +126,7 @@ impl ManagedSandbox {
 impl Registry {
     /// Measures some sandboxes and charges their keys. Paused sandboxes use nothing and are
     /// skipped.
-    pub(crate) async fn look_at(&self, mut sandboxes: Vec<Arc<ManagedSandbox>>) {
+    pub(crate) async fn measure_usage(&self, mut sandboxes: Vec<Arc<ManagedSandbox>>) {
         sandboxes.retain(|managed| managed.expiry().state() == SandboxState::Running);
         if sandboxes.is_empty() {
             return;
@@ -158,7 +158,7 @@ impl Server {
             tokio::time::sleep(MEASURE_INTERVAL).await;
             let all = self.registry.all();
             let is_fewer = all.len() < std::mem::replace(&mut before, all.len());
-            self.registry.look_at(all).await;
+            self.registry.measure_usage(all).await;
             if is_fewer {
                 // The memory of ended sandboxes lies between memory in use, and the allocator
                 // returns it only on request.
@@ -167,7 +167,7 @@ impl Server {
             self.hold_back().await;
             looks += 1;
             if looks % LOOKS_PER_NOTE == 0 {
-                self.note_use().await;
+                self.store_usage().await;
             }
         }
     }
@@ -191,7 +191,7 @@ impl Server {
                     tracing::error!(
                         id = managed.record.id,
                         error,
-                        "a sandbox whose key is spent is not paused"
+                        "cannot pause a sandbox whose key has used its processor time"
                     );
                 }
             }))
@@ -200,10 +200,10 @@ impl Server {
     }
 
     /// Stores the use of keys today, so that the next server knows it.
-    pub(crate) async fn note_use(&self) {
+    pub(crate) async fn store_usage(&self) {
         let changed: Vec<(String, DayUse)> = self.key_usages().changed();
         if let Err(error) = self.registry.store().put_use(changed).await {
-            tracing::error!(%error, "what keys have used is not written down");
+            tracing::error!(%error, "cannot store the usage of keys");
         }
     }
 }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use ringfence::Sandbox;
 use tokio::sync::watch;
 
-use crate::api::control::stay;
+use crate::api::control::lifetime;
 use crate::error::ServerError;
 use crate::lifecycle::expiry::{Expiry, ExpiryAction, SandboxState, after, left};
 use crate::lifecycle::registry::{ManagedSandbox, Registry, store_error};
@@ -113,7 +113,7 @@ impl Registry {
                 tracing::error!(
                     id,
                     error = failure.message(),
-                    "that a sandbox is paused cannot be written down"
+                    "cannot store that a sandbox is paused"
                 );
                 managed.expiry.send_replace(paused);
             }
@@ -122,7 +122,7 @@ impl Registry {
                 return Err(failure);
             }
         }
-        tracing::info!(id = managed.record.id, "a sandbox is paused");
+        tracing::info!(id = managed.record.id, "paused a sandbox");
         Ok(())
     }
 
@@ -149,23 +149,23 @@ impl Registry {
         Ok(done)
     }
 
-    /// Resumes a paused sandbox for `stay`, limited by its maximum running time `longest`. Returns
-    /// `false` and changes nothing if the sandbox is not paused.
+    /// Resumes a paused sandbox for `lifetime`, limited by its maximum running time `longest`.
+    /// Returns `false` and changes nothing if the sandbox is not paused.
     pub(crate) async fn resume(
         self: &Arc<Registry>,
         managed: &Arc<ManagedSandbox>,
-        stay: Duration,
+        lifetime: Duration,
         longest: Duration,
     ) -> Result<bool, ResumeError> {
         let (registry, managed) = (Arc::clone(self), Arc::clone(managed));
-        run_to_completion(async move { registry.resume_in_turn(&managed, stay, longest).await })
+        run_to_completion(async move { registry.resume_in_turn(&managed, lifetime, longest).await })
             .await
     }
 
     async fn resume_in_turn(
         &self,
         managed: &ManagedSandbox,
-        stay: Duration,
+        lifetime: Duration,
         longest: Duration,
     ) -> Result<bool, ResumeError> {
         let _turn = managed.changing.lock().await;
@@ -174,7 +174,7 @@ impl Registry {
             return Ok(false);
         }
         let resumed = expiry.resumed_at(now);
-        let ends = after(now, stay).min(resumed.latest(managed.record.started, longest));
+        let ends = after(now, lifetime).min(resumed.latest(managed.record.started, longest));
         if ends <= now {
             return Err(ResumeError::Spent);
         }
@@ -185,8 +185,8 @@ impl Registry {
             let _ = self.change(managed, expiry).await; // the first error says more
             return Err(error.into());
         }
-        tracing::info!(id = managed.record.id, "a sandbox goes on");
-        managed.take_up_contexts();
+        tracing::info!(id = managed.record.id, "resumed a sandbox");
+        managed.restore_contexts();
         Ok(true)
     }
 
@@ -216,7 +216,7 @@ pub(crate) fn as_found(expiry: Expiry, sandbox: &Sandbox) -> Expiry {
     match (expiry.state(), sandbox.is_paused()) {
         (SandboxState::Running, true) => expiry.paused_at(Timestamp::now()),
         (SandboxState::Paused, false) => Expiry {
-            ends: after(Timestamp::now(), stay(None)),
+            ends: after(Timestamp::now(), lifetime(None)),
             ..expiry.resumed_at(Timestamp::now())
         },
         _ => expiry,
@@ -224,7 +224,7 @@ pub(crate) fn as_found(expiry: Expiry, sandbox: &Sandbox) -> Expiry {
 }
 
 /// Waits until the time of a sandbox is over.
-pub(crate) async fn over(expiry: &mut watch::Receiver<Expiry>) {
+pub(crate) async fn wait_for_expiry(expiry: &mut watch::Receiver<Expiry>) {
     loop {
         let ends = expiry.borrow_and_update().ends;
         tokio::select! {

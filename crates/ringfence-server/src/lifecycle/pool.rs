@@ -127,7 +127,7 @@ impl WarmPool {
                 tracing::warn!(
                     template = template_name,
                     error = failure.message(),
-                    "no sandbox waits for a client"
+                    "cannot start a waiting sandbox"
                 );
                 false
             }
@@ -176,7 +176,7 @@ async fn begin_interpreter(sandbox: &Sandbox, preload: &str) {
         let error = ringfence::chain(&error);
         tracing::warn!(
             error,
-            "a sandbox waits without Python: it is started when there is code for it"
+            "a waiting sandbox has no Python interpreter; its first code starts one"
         );
     }
 }

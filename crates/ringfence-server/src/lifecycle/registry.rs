@@ -23,7 +23,7 @@ use crate::forwarding::forward::GuestConnections;
 use crate::lifecycle::expiry::{Expiry, ExpiryAction, SandboxState};
 use crate::lifecycle::launch::{LaunchedSandbox, end_of};
 use crate::lifecycle::meter::UsageHistory;
-use crate::lifecycle::pausing::{as_found, over};
+use crate::lifecycle::pausing::{as_found, wait_for_expiry};
 use crate::lifecycle::removal::{Removals, remove_aside};
 use crate::page::activity::Activity;
 use crate::storage::store::{SandboxRecord, Store, StoredRows};
@@ -66,7 +66,7 @@ impl ManagedSandbox {
 
     /// Takes over the interpreter contexts that an earlier server left, unless the sandbox is
     /// paused.
-    pub(crate) fn take_up_contexts(&self) {
+    pub(crate) fn restore_contexts(&self) {
         if self.expiry().state() == SandboxState::Paused {
             return;
         }
@@ -77,7 +77,7 @@ impl ManagedSandbox {
                 tracing::warn!(
                     id,
                     error = ringfence::chain(&error),
-                    "contexts are not found again yet"
+                    "cannot find the contexts of a sandbox yet"
                 );
             }
         });
@@ -101,21 +101,21 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// Opens the sandboxes of the server whose directory is `place`. Finds the sandboxes that an
-    /// earlier server left again, and removes what is left of those that have ended since.
+    /// Opens the sandboxes of the server that keeps its data in `directory`. Finds the sandboxes
+    /// that an earlier server left, and removes the remains of those that have ended since.
     pub(crate) async fn open(
         host: Host,
-        place: &Path,
+        directory: &Path,
         telemetry: Telemetry,
     ) -> Result<Arc<Registry>, ServerError> {
-        let workspaces = place.join("workspaces");
+        let workspaces = directory.join("workspaces");
         make_private_directory(&workspaces).map_err(|error| {
             ServerError::failed(
-                format!("cannot make the directory of workspaces: {error}"),
-                "look at its permissions",
+                format!("cannot create the directory of workspaces: {error}"),
+                "check the owner and the permissions of that directory",
             )
         })?;
-        let database = place.join("state.redb");
+        let database = directory.join("state.redb");
         let store = Store::open(&database).map_err(|error| not_opened(error, &database))?;
         let key_usages = Arc::new(KeyUsages::from_stored(store.all_use().map_err(store_error)?));
         let (removals, sandboxes) = (Removals::default(), Mutex::default());
@@ -141,16 +141,12 @@ impl Registry {
                         && let Err(failure) = registry.change(&managed, managed.expiry()).await
                     {
                         let (id, error) = (&managed.record.id, failure.message());
-                        tracing::error!(
-                            id,
-                            error,
-                            "how long a sandbox stays cannot be written down"
-                        );
+                        tracing::error!(id, error, "cannot store the lifetime of a sandbox");
                     }
-                    managed.take_up_contexts();
+                    managed.restore_contexts();
                 }
                 Err(AttachError::Directory(SandboxDirError::Absent { .. })) => {
-                    tracing::info!(id = record.id, "a sandbox is gone");
+                    tracing::info!(id = record.id, "a sandbox no longer exists");
                     registry.store.remove(&record.id).await.map_err(store_error)?;
                 }
                 // The sandbox may exist. The next server looks again, and the lease ends the
@@ -159,7 +155,7 @@ impl Registry {
                     tracing::error!(
                         id = record.id,
                         error = ringfence::chain(&error),
-                        "a sandbox cannot be looked at"
+                        "cannot attach to a sandbox"
                     );
                     known.insert(record.id);
                 }
@@ -178,7 +174,7 @@ impl Registry {
                 continue;
             }
             let (host, workspaces) = (self.host.clone(), self.workspaces.clone());
-            self.removals.see_to(async move {
+            self.removals.spawn(async move {
                 if end_unknown(&host, &name, &workspaces).await {
                     remove_aside(entry.path()).await;
                 }
@@ -197,7 +193,7 @@ impl Registry {
                 StatusCode::INSUFFICIENT_STORAGE,
                 format!("{what}: the server's disk is full"),
             ),
-            false => Refusal::failed(format!("{what}; the server's log tells why")),
+            false => Refusal::failed(format!("{what}; the log of the server says why")),
         }
     }
 
@@ -272,7 +268,7 @@ impl Registry {
         });
         let (connections, activity) = (GuestConnections::default(), Arc::default());
         let (changing, saving) = (Default::default(), Arc::default());
-        let span = self.tell_of(&record, &sandbox);
+        let span = self.start_span(&record, &sandbox);
         let managed = Arc::new(ManagedSandbox {
             record,
             sandbox,
@@ -285,23 +281,23 @@ impl Registry {
             history,
         });
         self.locked().insert(id, Arc::clone(&managed));
-        tokio::spawn(Arc::clone(self).see_through(Arc::clone(&managed), monitor));
+        tokio::spawn(Arc::clone(self).watch_until_end(Arc::clone(&managed), monitor));
         managed
     }
 
-    fn tell_of(&self, record: &SandboxRecord, sandbox: &Sandbox) -> SandboxSpan {
+    fn start_span(&self, record: &SandboxRecord, sandbox: &Sandbox) -> SandboxSpan {
         let caller = Caller::named(record.trace_parent.as_deref());
         let span = self.telemetry.sandbox(sandbox.manifest(), &caller, record.started.into());
-        span.says("sandbox.template", record.template.clone());
+        span.set_attribute("sandbox.template", record.template.clone());
         if let Some(key) = &record.owner {
-            span.says("sandbox.key", key.clone());
+            span.set_attribute("sandbox.key", key.clone());
         }
         span
     }
 
     /// Waits until a sandbox ends or its time is over, ends or pauses it in that case, and removes
     /// what is left of it.
-    async fn see_through(
+    async fn watch_until_end(
         self: Arc<Registry>,
         managed: Arc<ManagedSandbox>,
         monitor: Option<MonitorHandle>,
@@ -317,14 +313,14 @@ impl Registry {
                     // answers after that.
                     break timeout(CHANGE_TIMEOUT, managed.changing.lock()).await.ok();
                 }
-                () = over(&mut expiry) => {}
+                () = wait_for_expiry(&mut expiry) => {}
             }
             // From here on nobody can extend the time, but it may just have been extended.
             let turn = managed.changing.lock().await;
             if managed.expiry().ends > Timestamp::now() {
                 continue;
             }
-            tracing::info!(id, "a sandbox's time is over");
+            tracing::info!(id, "the lifetime of a sandbox is over");
             let failure = if managed.record.at_end == ExpiryAction::Pause
                 && managed.expiry().state() == SandboxState::Running
             {
@@ -333,7 +329,7 @@ impl Registry {
                     Err(failure) => failure,
                 }
             } else {
-                self.look_at(vec![Arc::clone(&managed)]).await; // charge the last use
+                self.measure_usage(vec![Arc::clone(&managed)]).await; // charge the last use
                 match managed.sandbox.clone().stop().await {
                     Ok(_) => break Some(turn),
                     Err(error) => error.into(),
@@ -344,7 +340,7 @@ impl Registry {
             tracing::error!(
                 id,
                 error = failure.message(),
-                "a sandbox does not end, or not rest, when its time is over"
+                "cannot end or pause a sandbox at the end of its lifetime"
             );
             drop(turn);
             if timeout(RETRY_INTERVAL, &mut ended).await.is_ok() {
@@ -414,12 +410,12 @@ impl Registry {
         managed: &Arc<ManagedSandbox>,
     ) -> Result<(), ServerError> {
         let (registry, managed) = (Arc::clone(self), Arc::clone(managed));
-        let ended = self.removals.see_to(async move { registry.end_in_turn(&managed).await });
+        let ended = self.removals.spawn(async move { registry.end_in_turn(&managed).await });
         ended.await.expect("an end does not panic")
     }
 
     async fn end_in_turn(&self, managed: &Arc<ManagedSandbox>) -> Result<(), ServerError> {
-        self.look_at(vec![Arc::clone(managed)]).await; // charge the last use
+        self.measure_usage(vec![Arc::clone(managed)]).await; // charge the last use
         // A running change of the lifetime writes to files that are about to be removed, so wait
         // for it. A snapshot takes longer than the wait, and fails.
         let _turn = timeout(CHANGE_TIMEOUT, managed.changing.lock()).await;
@@ -438,7 +434,7 @@ impl Registry {
     pub(crate) async fn close(&self) {
         self.removals.ended().await;
         for managed in self.locked().values() {
-            managed.span.says("sandbox.outlives_server", true);
+            managed.span.set_attribute("sandbox.outlives_server", true);
             managed.span.end();
         }
         self.telemetry.clone().close().await;
@@ -474,20 +470,20 @@ impl Registry {
 
 async fn remove_record(store: &Store, id: &str) {
     if let Err(error) = store.remove(id).await {
-        tracing::error!(id, %error, "a record is not removed");
+        tracing::error!(id, %error, "cannot remove the record of a sandbox");
     }
 }
 
 pub(crate) fn store_error(error: redb::Error) -> ServerError {
     match error {
         redb::Error::DatabaseAlreadyOpen => ServerError::usage(
-            "another server has this user's sandboxes",
-            "stop it, or give this one a state of its own: XDG_STATE_HOME=/a/directory/of/yours \
-             ringfence serve",
+            "another server of this user is running",
+            "stop the other server, or use another state directory: \
+             XDG_STATE_HOME=/a/directory/of/yours ringfence serve",
         ),
         error => ServerError::failed(
             format!("cannot use the server's database: {error}"),
-            "look at the disk: df -h",
+            "check the disk: df -h",
         ),
     }
 }
@@ -503,8 +499,8 @@ fn not_opened(error: redb::Error, path: &Path) -> ServerError {
     ServerError::failed(
         format!("the server's database is damaged: {why}"),
         format!(
-            "put a copy of it back, or begin anew, which removes all snapshots, and all sandboxes \
-             with their files: mv {path} {path}.damaged"
+            "restore a backup of the database, or start with an empty database, which removes all \
+             snapshots and all sandboxes with their files: mv {path} {path}.damaged"
         ),
     )
 }

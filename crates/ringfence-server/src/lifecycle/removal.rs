@@ -18,7 +18,7 @@ pub(crate) struct Removals(TaskTracker);
 
 impl Removals {
     /// Runs `work`, which ends with a removal, even if nobody waits for it.
-    pub(crate) fn see_to<Work>(&self, work: Work) -> JoinHandle<Work::Output>
+    pub(crate) fn spawn<Work>(&self, work: Work) -> JoinHandle<Work::Output>
     where
         Work: Future<Output: Send + 'static> + Send + 'static,
     {
@@ -32,7 +32,7 @@ impl Removals {
         directory: PathBuf,
         first: impl Future<Output = Held> + Send + 'static,
     ) {
-        self.see_to(async move {
+        self.spawn(async move {
             let _held = first.await;
             remove_aside(directory).await;
         });
@@ -44,7 +44,7 @@ impl Removals {
         if timeout(REMOVAL_TIMEOUT, self.0.wait()).await.is_err() {
             tracing::warn!(
                 directories = self.0.len(),
-                "not everything is removed: the next server goes on with it"
+                "not all directories are removed; the next server removes the rest"
             );
         }
     }
@@ -61,6 +61,6 @@ pub(crate) fn remove(directory: PathBuf) {
     if let Err(error) = ringfence::remove_untrusted(&directory)
         && error.kind() != io::ErrorKind::NotFound
     {
-        tracing::warn!(directory = %directory.display(), %error, "a directory is not removed");
+        tracing::warn!(directory = %directory.display(), %error, "cannot remove a directory");
     }
 }

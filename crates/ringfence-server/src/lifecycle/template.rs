@@ -52,13 +52,13 @@ pub struct TemplateConfig {
 impl ServerConfig {
     /// Reads the settings file at `path`.
     pub fn read(path: &Path) -> Result<ServerConfig, ServerError> {
-        let hint = "docs/guides/serving.md shows one";
+        let hint = "see the example in docs/guides/serving.md";
         let text = fs_err::read_to_string(path).map_err(|error| {
             ServerError::usage(format!("cannot read the server's settings: {error}"), hint)
         })?;
         let mut config: ServerConfig = toml::from_str(&text).map_err(|error| {
             ServerError::usage(
-                format!("the server's settings in `{}` are wrong: {error}", path.display()),
+                format!("the server's settings in `{}` are not valid: {error}", path.display()),
                 hint,
             )
         })?;
@@ -67,8 +67,13 @@ impl ServerConfig {
             .values()
             .fold(0_usize, |sum, template| sum.saturating_add(template.warm));
         if warm > MOST_WARM {
-            let message = format!("{warm} sandboxes are to wait for clients, and {MOST_WARM} can");
-            return Err(ServerError::usage(message, "make the numbers of `warm` smaller"));
+            let message = format!(
+                "the templates ask for {warm} waiting sandboxes, and the maximum is {MOST_WARM}"
+            );
+            return Err(ServerError::usage(
+                message,
+                "reduce the numbers of `warm` in the settings",
+            ));
         }
         let directory = path.parent().unwrap_or(Path::new("."));
         for policy in config.templates.values_mut().filter_map(|template| template.policy.as_mut())

@@ -66,7 +66,7 @@ impl Counters {
                 name: "requests",
                 kind: MeasureKind::Counter,
                 unit: "",
-                help: "Requests that were answered.",
+                help: "Requests that the server answered.",
                 samples: CLASSES.map(by_status).collect(),
             },
             Measure::with_value(
@@ -87,7 +87,7 @@ impl Counters {
                 "start_time",
                 MeasureKind::Counter,
                 "s",
-                "How long clients waited for their sandboxes, all together.",
+                "Total time that clients waited for the start of their sandboxes.",
                 load(&self.starting) / 1e6,
             ),
         ]

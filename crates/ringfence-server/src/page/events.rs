@@ -51,13 +51,13 @@ impl OwnerCalls<'_> {
     /// Streams the events of a sandbox until the sandbox or the server ends.
     pub(crate) fn events(&self, id: &str) -> Result<Reply, Refusal> {
         let managed = self.find(id)?;
-        let room = Arc::clone(&managed.activity.watchers).try_acquire_owned();
-        let room = room.map_err(|_| {
+        let permit = Arc::clone(&managed.activity.watchers).try_acquire_owned();
+        let permit = permit.map_err(|_| {
             Refusal::busy("too many clients watch this sandbox", KEEPALIVE_POLLS.into())
         })?;
-        let over = over(&managed, Arc::clone(self.server));
+        let stream_end = stream_end(&managed, Arc::clone(self.server));
         let follower = Follower::for_sandbox(self.server.registry.host(), id);
-        let watch = EventStream::new(managed, follower, Box::pin(over), room);
+        let watch = EventStream::new(managed, follower, Box::pin(stream_end), permit);
         let pieces = stream::unfold(watch, |mut watch| async {
             let text = watch.next().await?;
             Some((Ok(Frame::data(Bytes::from(text))), watch))
@@ -71,7 +71,10 @@ impl OwnerCalls<'_> {
 
 /// Waits until the event stream must end: the sandbox has ended, the key of its owner is revoked,
 /// or the server is about to end.
-fn over(managed: &ManagedSandbox, server: Arc<Server>) -> impl Future<Output = ()> + Send + use<> {
+fn stream_end(
+    managed: &ManagedSandbox,
+    server: Arc<Server>,
+) -> impl Future<Output = ()> + Send + use<> {
     let (sandbox, owner) = (managed.sandbox.clone(), managed.record.owner.clone());
     async move {
         let mut ending = server.ending.subscribe();
@@ -94,36 +97,36 @@ async fn revoked(server: &Server, owner: Owner) {
 /// Event stream of one client.
 struct EventStream {
     managed: Arc<ManagedSandbox>,
-    over: Pin<Box<dyn Future<Output = ()> + Send>>,
+    stream_end: Pin<Box<dyn Future<Output = ()> + Send>>,
     changes: watch::Receiver<u64>,
     /// Number of the last change that was sent.
-    told: u64,
-    look: Interval,
+    sent: u64,
+    poll: Interval,
     /// Reader of the egress log; absent while it reads on another thread.
     follower: Option<Follower>,
     /// Number of looks in a row without an event.
     quiet: u32,
-    _room: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl EventStream {
     fn new(
         managed: Arc<ManagedSandbox>,
         follower: Follower,
-        over: Pin<Box<dyn Future<Output = ()> + Send>>,
-        room: OwnedSemaphorePermit,
+        stream_end: Pin<Box<dyn Future<Output = ()> + Send>>,
+        permit: OwnedSemaphorePermit,
     ) -> EventStream {
-        let mut look = interval(POLL_INTERVAL);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut poll = interval(POLL_INTERVAL);
+        poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
         EventStream {
-            over,
+            stream_end,
             changes: managed.activity.changes(),
-            told: 0,
-            look,
+            sent: 0,
+            poll,
             follower: Some(follower),
             quiet: 0,
             managed,
-            _room: room,
+            _permit: permit,
         }
     }
 
@@ -131,12 +134,12 @@ impl EventStream {
     async fn next(&mut self) -> Option<String> {
         loop {
             let lines = tokio::select! {
-                () = &mut self.over => return None,
+                () = &mut self.stream_end => return None,
                 changed = self.changes.changed() => {
                     changed.ok()?;
                     self.executions()
                 }
-                _ = self.look.tick() => self.denials().await,
+                _ = self.poll.tick() => self.denials().await,
             };
             self.quiet = if lines.is_empty() { self.quiet + 1 } else { 0 };
             if !lines.is_empty() {
@@ -153,8 +156,8 @@ impl EventStream {
     }
 
     fn executions(&mut self) -> Vec<EventLine> {
-        let (changed, told) = self.managed.activity.after(self.told);
-        self.told = told;
+        let (changed, sent) = self.managed.activity.after(self.sent);
+        self.sent = sent;
         changed.into_iter().map(EventLine::Execution).collect()
     }
 
@@ -165,7 +168,7 @@ impl EventStream {
         let Ok((entries, follower)) = read.await else { return Vec::new() };
         self.follower = Some(follower);
         let entries =
-            entries.inspect_err(|error| tracing::warn!(%error, "the egress log cannot be read"));
+            entries.inspect_err(|error| tracing::warn!(%error, "cannot read the egress log"));
         entries.into_iter().flatten().filter_map(denied).map(EventLine::Denial).collect()
     }
 }
@@ -178,8 +181,8 @@ fn denied(entry: LogEntry) -> Option<DenialEvent> {
             Some(DenialEvent { at, target: denial.target, reason, allow: denial.policy })
         }
         EgressEvent::Omitted { denials } => {
-            let reason = "counted and not kept".to_owned();
-            Some(DenialEvent { at, target: format!("{denials} more"), reason, allow: None })
+            let reason = "counted, without details".to_owned();
+            Some(DenialEvent { at, target: format!("{denials} more denials"), reason, allow: None })
         }
         _ => None,
     }

@@ -32,8 +32,8 @@ impl OwnerCalls<'_> {
         let NewSnapshot { name, memory } = body(request).await?;
         if memory != Some(false) {
             return Err(Refusal::unsupported(
-                "what a sandbox has in memory cannot be copied by this server: have its files \
-                 alone be, with mode=\"filesystem\" (`memory`: false)",
+                "this server cannot copy the memory of a sandbox: take a snapshot of its files, \
+                 with mode=\"filesystem\" (`memory`: false)",
             ));
         }
         let name =
@@ -51,13 +51,13 @@ impl OwnerCalls<'_> {
         }
         let snapshot = Snapshot::new(name, &managed.record, network);
         let snapshots = &self.server.snapshots;
-        snapshots.check_room(&snapshot, &self.quota)?;
+        snapshots.check_limit(&snapshot, &self.quota)?;
         // A sandbox has one snapshot at a time, because it is paused meanwhile. Wait for that
         // before taking a permit, so that the wait does not block other owners.
         let alone = timeout(PERMIT_TIMEOUT, Arc::clone(&managed.saving).lock_owned()).await;
         let alone = alone.map_err(|_| {
             Refusal::busy(
-                format!("other snapshots of sandbox `{id}` are being taken"),
+                format!("another snapshot of sandbox `{id}` is in progress"),
                 PERMIT_TIMEOUT.as_secs(),
             )
         })?;
@@ -95,19 +95,20 @@ impl OwnerCalls<'_> {
 
     /// Deletes a snapshot. E2B's API treats snapshots as templates.
     pub(crate) async fn delete_template(&self, escaped: &str) -> Result<Reply, Refusal> {
-        let which = percent_decode(escaped)
-            .ok_or_else(|| Refusal::wrong("the URL's path is not encoded text"))?;
+        let which = percent_decode(escaped).ok_or_else(|| {
+            Refusal::wrong("the path of the URL is not valid percent-encoded text")
+        })?;
         if let Some(kept) = self.server.snapshots.find(&self.owner, &which) {
             let (server, found) = (Arc::clone(self.server), Arc::clone(&kept));
             if run_to_completion(async move { server.snapshots.remove(&found).await }).await? {
-                tracing::info!(id = kept.snapshot.id, "a snapshot is deleted");
+                tracing::info!(id = kept.snapshot.id, "deleted a snapshot");
                 return Ok(bare(StatusCode::NO_CONTENT));
             }
         }
         if self.server.templates.contains_key(&which) {
             let message = format!(
-                "`{which}` is a template of this server's settings: it goes when they name it no \
-                 more"
+                "`{which}` is a template in the settings of this server, and cannot be deleted \
+                 with the API"
             );
             return Err(Refusal::new(StatusCode::FORBIDDEN, message));
         }
@@ -129,7 +130,7 @@ impl Server {
             let kept = self.snapshots.keep(snapshot.clone(), quota).await?;
             let (id, sandbox) = (&kept.snapshot.id, &managed.record.id);
             let CopySummary { bytes, entries, left_out, .. } = copied;
-            tracing::info!(id, sandbox, bytes, entries, left_out, "a snapshot is taken");
+            tracing::info!(id, sandbox, bytes, entries, left_out, "took a snapshot");
             Ok(kept)
         };
         let saved = saved.await;
@@ -156,10 +157,11 @@ impl Server {
             tracing::error!(
                 id,
                 error = failure.message(),
-                "a sandbox does not rest for its snapshot, or not go on"
+                "cannot pause or resume a sandbox for its snapshot"
             );
             Refusal::failed(format!(
-                "sandbox `{id}` could not be brought to rest and go on; the server's log tells why"
+                "sandbox `{id}` could not be paused and resumed for its snapshot; the log of the \
+                 server says why"
             ))
         })?;
         copied.map_err(|error| not_copied(id, &error))
@@ -170,20 +172,20 @@ fn not_copied(id: &str, error: &CopyError) -> Refusal {
     let message = ringfence::chain(error);
     let (status, next) = match error {
         CopyError::TooLarge { .. } | CopyError::TooMany { .. } => {
-            (StatusCode::PAYLOAD_TOO_LARGE, "remove what is not needed")
+            (StatusCode::PAYLOAD_TOO_LARGE, "remove files that are not needed")
         }
         CopyError::Write { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
-            tracing::error!(id, error = message, "a snapshot cannot be taken");
+            tracing::error!(id, error = message, "cannot take a snapshot");
             return Refusal::new(
                 StatusCode::INSUFFICIENT_STORAGE,
                 "the server's disk is full: delete snapshots",
             );
         }
-        error if error.fault() == Fault::User => (StatusCode::BAD_REQUEST, "change that"),
+        error if error.fault() == Fault::User => (StatusCode::BAD_REQUEST, "change the files"),
         _ => {
-            tracing::error!(id, error = message, "a snapshot cannot be taken");
+            tracing::error!(id, error = message, "cannot take a snapshot");
             return Refusal::failed(format!(
-                "sandbox `{id}` could not be copied; the server's log tells why"
+                "the files of sandbox `{id}` could not be copied; the log of the server says why"
             ));
         }
     };

@@ -120,21 +120,21 @@ impl Snapshot {
 }
 
 impl Snapshots {
-    /// Opens the snapshots of the server whose directory is `place`, each of at most `largest`
-    /// bytes. Removes the snapshots of keys that no longer exist, and files that belong to no
-    /// snapshot.
+    /// Opens the snapshots of the server that keeps its data in `server_directory`, each of at most
+    /// `largest` bytes. Removes the snapshots of keys that no longer exist, and files that belong
+    /// to no snapshot.
     pub(crate) async fn open(
         store: Store,
         removals: Removals,
-        place: &Path,
+        server_directory: &Path,
         largest: u64,
         is_there: impl Fn(&Owner) -> bool,
     ) -> Result<Snapshots, ServerError> {
-        let directory = place.join("snapshots");
+        let directory = server_directory.join("snapshots");
         make_private_directory(&directory).map_err(|error| {
             ServerError::failed(
-                format!("cannot make the directory of snapshots: {error}"),
-                "look at its permissions",
+                format!("cannot create the directory of snapshots: {error}"),
+                "check the owner and the permissions of that directory",
             )
         })?;
         let mut kept = HashMap::new();
@@ -146,7 +146,10 @@ impl Snapshots {
                     Arc::new(KeptSnapshot { snapshot, in_use: Arc::default() }),
                 );
             } else {
-                tracing::info!(id = snapshot.id, "a snapshot is gone, or its key is");
+                tracing::info!(
+                    id = snapshot.id,
+                    "removed a snapshot, because its files or its key no longer exist"
+                );
                 store.remove_snapshot(&snapshot.id).await.map_err(store_error)?;
             }
         }
@@ -201,7 +204,7 @@ impl Snapshots {
 
     /// Refuses one more snapshot of an owner at its limit. A snapshot that replaces another does
     /// not count as one more.
-    pub(crate) fn check_room(&self, snapshot: &Snapshot, quota: &Quota) -> Result<(), Refusal> {
+    pub(crate) fn check_limit(&self, snapshot: &Snapshot, quota: &Quota) -> Result<(), Refusal> {
         let others = self
             .list_for_owner(&snapshot.owner)
             .iter()
@@ -211,8 +214,9 @@ impl Snapshots {
         match others < most {
             true => Ok(()),
             false => {
-                let message =
-                    format!("this key keeps {most} snapshots and no more: delete one first");
+                let message = format!(
+                    "this key has {most} snapshots, which is the maximum: delete a snapshot first"
+                );
                 Err(Refusal::busy(message, FULL_WAIT))
             }
         }
@@ -251,23 +255,23 @@ impl Snapshots {
         mut snapshot: Snapshot,
         quota: &Quota,
     ) -> Result<Arc<KeptSnapshot>, Refusal> {
-        let unkept = |error: String| {
-            tracing::error!(sandbox = snapshot.sandbox, error, "a snapshot is not kept");
-            Refusal::failed("the snapshot could not be kept; the server's log tells why")
+        let not_stored = |error: String| {
+            tracing::error!(sandbox = snapshot.sandbox, error, "cannot store a snapshot");
+            Refusal::failed("the snapshot could not be stored; the log of the server says why")
         };
         // Write the files to disk first, so that files of a stored snapshot exist even after a
         // crash of the machine.
         let directory = self.directory.clone();
         let written = tokio::task::spawn_blocking(move || write_out(&directory)).await;
-        written.expect("writing does not panic").map_err(|error| unkept(error.to_string()))?;
+        written.expect("writing does not panic").map_err(|error| not_stored(error.to_string()))?;
         let _turn = self.changing.lock().await;
-        self.check_room(&snapshot, quota)?; // other requests may have added snapshots meanwhile
+        self.check_limit(&snapshot, quota)?; // other requests may have added snapshots meanwhile
         let replaced =
             self.list_for_owner(&snapshot.owner).into_iter().find(|kept| snapshot.replaces(kept));
         if let Some(replaced) = &replaced {
             snapshot.id.clone_from(&replaced.snapshot.id);
         }
-        self.store.put_snapshot(&snapshot).await.map_err(|error| unkept(error.to_string()))?;
+        self.store.put_snapshot(&snapshot).await.map_err(|error| not_stored(error.to_string()))?;
         let kept = Arc::new(KeptSnapshot { snapshot, in_use: Arc::default() });
         self.locked().insert(kept.snapshot.id.clone(), Arc::clone(&kept));
         if let Some(replaced) = replaced {
@@ -284,8 +288,8 @@ impl Snapshots {
         // A snapshot that was taken again meanwhile has the same id, so look up the current one.
         let Some(found) = self.locked().get(id).cloned() else { return Ok(false) };
         self.store.remove_snapshot(id).await.map_err(|error| {
-            tracing::error!(id, %error, "a snapshot is not removed");
-            Refusal::failed("the snapshot could not be deleted; the server's log tells why")
+            tracing::error!(id, %error, "cannot remove a snapshot");
+            Refusal::failed("the snapshot could not be deleted; the log of the server says why")
         })?;
         self.locked().remove(id);
         self.clear(&found);
@@ -326,8 +330,8 @@ pub(crate) fn checked_name(given: &str) -> Result<String, Refusal> {
     match !name.is_empty() && name.len() <= LONGEST_NAME && name.bytes().all(is_plain) {
         true => Ok(name.to_owned()),
         false => Err(Refusal::wrong(format!(
-            "the `name` of a snapshot has 1 to {LONGEST_NAME} letters, digits and any of - _ . / : \
-             and no others"
+            "the `name` of a snapshot has 1 to {LONGEST_NAME} characters: letters, digits, and - _ \
+             . / :"
         ))),
     }
 }
@@ -352,8 +356,8 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap()
     }
 
-    async fn opened(store: &Store, place: &tempfile::TempDir) -> Snapshots {
-        Snapshots::open(store.clone(), Removals::default(), place.path(), 100, |_| true)
+    async fn opened(store: &Store, server_directory: &tempfile::TempDir) -> Snapshots {
+        Snapshots::open(store.clone(), Removals::default(), server_directory.path(), 100, |_| true)
             .await
             .unwrap()
     }
@@ -395,23 +399,23 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_there_for_the_next_server_but_for_that_of_keys_that_are_gone() {
-        let place = tempfile::tempdir().unwrap();
+        let server_directory = tempfile::tempdir().unwrap();
         let runtime = runtime();
         let quota: Quota = serde_json::from_str(r#"{"snapshots": 2}"#).unwrap();
-        let store = Store::open(&place.path().join("state.redb")).unwrap();
+        let store = Store::open(&server_directory.path().join("state.redb")).unwrap();
         let open = |is_there: fn(&Owner) -> bool| {
             runtime
                 .block_on(Snapshots::open(
                     store.clone(),
                     Removals::default(),
-                    place.path(),
+                    server_directory.path(),
                     100,
                     is_there,
                 ))
                 .unwrap()
         };
-        let files = || fs_err::read_dir(place.path().join("snapshots")).unwrap().count();
-        let tree = place.path().join("tree");
+        let files = || fs_err::read_dir(server_directory.path().join("snapshots")).unwrap().count();
+        let tree = server_directory.path().join("tree");
         fs_err::create_dir(&tree).unwrap();
         fs_err::write(tree.join("file"), "text").unwrap();
         let snapshots = open(|_| true);
@@ -431,7 +435,7 @@ mod tests {
         let again = keep(snapshot(Some("a"), "ada")).unwrap();
         assert_eq!(again.id, one.id);
         assert_ne!(again.files, one.files);
-        fs_err::create_dir(place.path().join("snapshots/.half.links")).unwrap();
+        fs_err::create_dir(server_directory.path().join("snapshots/.half.links")).unwrap();
         drop(snapshots);
 
         let snapshots = open(|owner| owner.as_deref() == Some("ada"));
@@ -439,7 +443,7 @@ mod tests {
         assert!(snapshots.find(&other.owner, &other.id).is_none());
         assert_eq!((files(), store.all_snapshots().unwrap().read.len()), (2, 2));
         let kept = snapshots.find(&again.owner, &again.id).unwrap();
-        let copy = place.path().join("copy");
+        let copy = server_directory.path().join("copy");
         let held = snapshots.hold(&again.owner, &again.id).unwrap();
         runtime.block_on(snapshots.copy_out(&held, copy.clone())).unwrap();
         assert_eq!(fs_err::read_to_string(copy.join("file")).unwrap(), "text");
@@ -454,29 +458,34 @@ mod tests {
 
     #[test]
     fn a_key_that_says_nothing_keeps_twenty_and_each_has_so_many_files() {
-        let place = tempfile::tempdir().unwrap();
-        let store = Store::open(&place.path().join("state.redb")).unwrap();
-        let snapshots = runtime().block_on(opened(&store, &place));
+        let server_directory = tempfile::tempdir().unwrap();
+        let store = Store::open(&server_directory.path().join("state.redb")).unwrap();
+        let snapshots = runtime().block_on(opened(&store, &server_directory));
         assert_eq!(snapshots.limits, CopyLimits { bytes: 100, entries: 1_000_000 });
-        let room = |owner: &str, quota: &Quota| snapshots.check_room(&snapshot(None, owner), quota);
+        let check =
+            |owner: &str, quota: &Quota| snapshots.check_limit(&snapshot(None, owner), quota);
         for _ in 0..20 {
-            room("ada", &Quota::default()).unwrap();
+            check("ada", &Quota::default()).unwrap();
             let kept = KeptSnapshot { snapshot: snapshot(None, "ada"), in_use: Arc::default() };
             snapshots.locked().insert(kept.snapshot.id.clone(), Arc::new(kept));
         }
-        let refusal = room("ada", &Quota::default()).unwrap_err();
+        let refusal = check("ada", &Quota::default()).unwrap_err();
         assert_eq!(refusal.status, StatusCode::TOO_MANY_REQUESTS);
-        assert!(refusal.message.contains("keeps 20 snapshots"), "{}", refusal.message);
-        room("bob", &Quota::default()).unwrap();
-        room("ada", &serde_json::from_str(r#"{"snapshots": 21}"#).unwrap()).unwrap();
+        assert!(
+            refusal.message.contains("has 20 snapshots, which is the maximum"),
+            "{}",
+            refusal.message
+        );
+        check("bob", &Quota::default()).unwrap();
+        check("ada", &serde_json::from_str(r#"{"snapshots": 21}"#).unwrap()).unwrap();
     }
 
     #[test]
     fn files_stay_while_a_snapshot_cannot_be_read() {
-        let place = tempfile::tempdir().unwrap();
+        let server_directory = tempfile::tempdir().unwrap();
         let runtime = runtime();
-        let store = Store::open(&place.path().join("state.redb")).unwrap();
-        let open = || runtime.block_on(opened(&store, &place));
+        let store = Store::open(&server_directory.path().join("state.redb")).unwrap();
+        let open = || runtime.block_on(opened(&store, &server_directory));
         let files = open().directory.join("files");
         fs_err::create_dir(&files).unwrap();
         runtime.block_on(store.put_raw_snapshot("later", "{}")).unwrap();
@@ -489,11 +498,11 @@ mod tests {
 
     #[test]
     fn files_that_are_copied_are_removed_afterwards() {
-        let place = tempfile::tempdir().unwrap();
+        let server_directory = tempfile::tempdir().unwrap();
         let runtime = runtime();
-        let store = Store::open(&place.path().join("state.redb")).unwrap();
+        let store = Store::open(&server_directory.path().join("state.redb")).unwrap();
         runtime.block_on(async {
-            let snapshots = opened(&store, &place).await;
+            let snapshots = opened(&store, &server_directory).await;
             let taken = snapshot(None, "ada");
             fs_err::create_dir(snapshots.directory.join(&taken.files)).unwrap();
             let kept = snapshots.keep(taken, &Quota::default()).await.unwrap();
@@ -502,7 +511,7 @@ mod tests {
             assert!(snapshots.remove(&kept).await.unwrap());
             assert!(snapshots.hold(&kept.snapshot.owner, &kept.snapshot.id).is_none());
             assert!(snapshots.removals.ended().now_or_never().is_none(), "somebody may copy them");
-            snapshots.copy_out(&held, place.path().join("copy")).await.unwrap();
+            snapshots.copy_out(&held, server_directory.path().join("copy")).await.unwrap();
             assert!(files.exists());
             drop(held);
             snapshots.removals.ended().await;

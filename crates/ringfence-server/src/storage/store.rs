@@ -171,7 +171,7 @@ impl Store {
                 match serde_json::from_slice(text.value()) {
                     Ok(row) => found.read.push(take(id.value(), row)),
                     Err(error) => {
-                        tracing::warn!(id = id.value(), %error, "a record cannot be read");
+                        tracing::warn!(id = id.value(), %error, "cannot read a stored record");
                         found.unread.push(id.value().to_owned());
                     }
                 }

@@ -34,11 +34,11 @@ pub(crate) enum ConnectionHolder {
 }
 
 impl ConnectionHolder {
-    fn words(&self) -> &'static str {
+    fn subject(&self) -> &'static str {
         match self {
-            ConnectionHolder::AllVisitors => "the visitors of all sandboxes have",
-            ConnectionHolder::Visitors(_) => "the visitors of this owner's sandboxes have",
-            ConnectionHolder::Key(_) | ConnectionHolder::Address(_) => "this key has",
+            ConnectionHolder::AllVisitors => "the visitors of all sandboxes use",
+            ConnectionHolder::Visitors(_) => "the visitors of the sandboxes of this owner use",
+            ConnectionHolder::Key(_) | ConnectionHolder::Address(_) => "this key uses",
         }
     }
 
@@ -54,7 +54,7 @@ impl ConnectionHolder {
 
     /// Returns the holder for an address. With IPv6, a client has a whole network of 64 bits, so
     /// the network is the holder.
-    pub(crate) fn at(address: IpAddr) -> ConnectionHolder {
+    pub(crate) fn for_address(address: IpAddr) -> ConnectionHolder {
         ConnectionHolder::Address(match address.to_canonical() {
             IpAddr::V4(address) => address.into(),
             IpAddr::V6(address) => {
@@ -139,9 +139,11 @@ impl ConnectionCharge {
             holder => vec![holder],
         };
         for holder in wanted {
-            let (whose, most) = (holder.words(), holder.most());
+            let (subject, most) = (holder.subject(), holder.most());
             let permit = limits.take(holder);
-            let full = || Refusal::busy(format!("{whose} {most} connections and no more"), WAIT);
+            let full = || {
+                Refusal::busy(format!("{subject} {most} connections, which is the maximum"), WAIT)
+            };
             permits.push(permit.ok_or_else(full)?);
         }
         Ok(())

@@ -167,7 +167,7 @@ impl Keys {
                 *known = LoadedKeys { version, keys: keys.into(), were_made };
             }
             Err(error) => {
-                tracing::error!(%error, "the keys cannot be read again");
+                tracing::error!(%error, "cannot read the keys again");
                 known.were_made = true; // an error means that something is at the path of the file
             }
         }

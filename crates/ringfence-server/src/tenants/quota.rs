@@ -120,7 +120,7 @@ impl KeyUsages {
         (used.seconds >= most.as_secs_f64()).then(|| {
             let left = DAY - now.as_second().rem_euclid(DAY);
             let message = format!(
-                "this key has used the {} seconds of processors that it has in a day",
+                "this key has used its processor time for this day, which is {} seconds",
                 most.as_secs()
             );
             Refusal::busy(message, left.unsigned_abs())
@@ -159,7 +159,7 @@ impl KeyUsages {
             && live + usage.starting >= most as usize
         {
             return Err(Refusal::busy(
-                format!("this key has {most} sandboxes at once and no more"),
+                format!("this key has {most} sandboxes, which is the maximum"),
                 seconds(soon),
             ));
         }
@@ -174,7 +174,10 @@ impl KeyUsages {
                     .front()
                     .map_or(MINUTE, |oldest| MINUTE - now.duration_since(*oldest));
                 return Err(Refusal::busy(
-                    format!("this key starts {most} sandboxes in a minute and no more"),
+                    format!(
+                        "this key has started {most} sandboxes within a minute, which is the \
+                         maximum"
+                    ),
                     seconds(wait),
                 ));
             }

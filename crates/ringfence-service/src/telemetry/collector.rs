@@ -45,13 +45,13 @@ pub(super) struct Collector {
 /// Error of a request that the collector did not accept.
 #[derive(Debug, thiserror::Error)]
 enum CollectorError {
-    #[error("cannot wait for anything")]
+    #[error("cannot create a runtime for the request")]
     Here(#[source] io::Error),
-    #[error("`{0}` names no host")]
+    #[error("the URL `{0}` names no host")]
     Nowhere(Uri),
     #[error("cannot reach `{address}`")]
     Unreachable { address: String, source: io::Error },
-    #[error("the conversation with `{address}` broke off")]
+    #[error("the connection to `{address}` failed")]
     Broken { address: String, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("`{0}` did not answer in time")]
     Slow(Uri),
@@ -68,8 +68,8 @@ impl Collector {
         let tls = tls.inspect_err(|error| {
             tracing::warn!(
                 %error,
-                "a collector cannot be spoken to: no {} are told",
-                signal.plural()
+                signal = signal.plural(),
+                "cannot configure TLS for a collector; nothing is exported"
             );
         });
         Some(Collector {
@@ -122,15 +122,15 @@ impl Collector {
     fn judge(&self, outcome: &Result<Response<Bytes>, CollectorError>) {
         let why = match outcome {
             Ok(answer) if answer.status().is_success() => None,
-            Ok(answer) => Some(format!("it answered {}", answer.status())),
+            Ok(answer) => Some(format!("the collector answered {}", answer.status())),
             Err(error) => Some(chain(error)),
         };
         let signal = self.signal.plural();
         match (why, self.is_away.load(Ordering::Relaxed)) {
             (Some(why), false) => {
-                tracing::warn!(signal, why, "a collector does not take what it is told; it is lost")
+                tracing::warn!(signal, why, "a collector does not accept data; the data is lost")
             }
-            (None, true) => tracing::info!(signal, "a collector takes what it is told again"),
+            (None, true) => tracing::info!(signal, "a collector accepts data again"),
             _ => return,
         }
         self.is_away.fetch_not(Ordering::Relaxed);

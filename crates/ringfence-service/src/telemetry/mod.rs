@@ -120,8 +120,8 @@ fn usable<T>(signal: Signal, built: Result<T, ExporterBuildError>) -> Option<T> 
         .inspect_err(|error| {
             tracing::warn!(
                 error = chain(error),
-                "the OTEL_* variables are not usable: no {} are told",
-                signal.plural()
+                signal = signal.plural(),
+                "the OTEL_* variables are not valid; nothing is exported"
             );
         })
         .ok()

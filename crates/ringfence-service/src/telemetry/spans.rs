@@ -114,7 +114,7 @@ struct StartedSpan {
 
 impl SandboxSpan {
     /// Adds an attribute to the span.
-    pub fn says(&self, name: &'static str, value: impl Into<opentelemetry::Value>) {
+    pub fn set_attribute(&self, name: &'static str, value: impl Into<opentelemetry::Value>) {
         if let Some(begun) = &self.begun {
             begun.context.span().set_attribute(KeyValue::new(name, value));
         }
@@ -158,15 +158,15 @@ pub struct ExecSpan {
 
 impl ExecSpan {
     /// Returns whether the span is recorded.
-    pub fn is_told(&self) -> bool {
+    pub fn is_recorded(&self) -> bool {
         self.context.as_ref().is_some_and(|context| context.span().is_recording())
     }
 
     /// Records that the execution runs a program. Only the number of arguments is recorded, because
     /// the arguments may contain secrets.
     pub fn program(&self, program: &str, arguments: usize) {
-        self.says("process.executable.name", program.to_owned());
-        self.says(
+        self.set_attribute("process.executable.name", program.to_owned());
+        self.set_attribute(
             "process.args_count",
             i64::try_from(arguments.saturating_add(1)).unwrap_or(i64::MAX),
         );
@@ -174,22 +174,25 @@ impl ExecSpan {
 
     /// Records that the execution runs code in `language`.
     pub fn code(&self, language: &str) {
-        self.says("exec.language", language.to_owned());
+        self.set_attribute("exec.language", language.to_owned());
     }
 
     /// Records the result of the execution and ends the span.
     pub fn end(&self, result: &ExecutionResult) {
         let Some(context) = &self.context else { return };
         if let Some(code) = result.exit_code {
-            self.says("process.exit.code", i64::from(code));
+            self.set_attribute("process.exit.code", i64::from(code));
         }
         if let Some(signal) = result.signal {
-            self.says("exec.signal", i64::from(signal));
+            self.set_attribute("exec.signal", i64::from(signal));
         }
-        self.says("exec.timed_out", result.timed_out);
-        self.says("exec.oom_killed", result.oom_killed);
-        self.says("exec.denials", i64::try_from(result.meta.denials.len()).unwrap_or(i64::MAX));
-        self.says("exec.warm", result.meta.warm);
+        self.set_attribute("exec.timed_out", result.timed_out);
+        self.set_attribute("exec.oom_killed", result.oom_killed);
+        self.set_attribute(
+            "exec.denials",
+            i64::try_from(result.meta.denials.len()).unwrap_or(i64::MAX),
+        );
+        self.set_attribute("exec.warm", result.meta.warm);
         if !result.ok {
             context.span().set_status(Status::error(""));
         }
@@ -211,7 +214,7 @@ impl ExecSpan {
         }
     }
 
-    fn says(&self, name: &'static str, value: impl Into<opentelemetry::Value>) {
+    fn set_attribute(&self, name: &'static str, value: impl Into<opentelemetry::Value>) {
         if let Some(context) = &self.context {
             context.span().set_attribute(KeyValue::new(name, value));
         }

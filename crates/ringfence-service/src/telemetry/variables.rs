@@ -57,8 +57,8 @@ impl Signal {
             tracing::warn!(
                 signal,
                 protocol,
-                "OTEL_EXPORTER_OTLP_PROTOCOL asks for what is not spoken here: \
-                 {SUPPORTED_PROTOCOL} is, which collectors take on port 4318"
+                "OTEL_EXPORTER_OTLP_PROTOCOL names an unsupported protocol; {SUPPORTED_PROTOCOL} \
+                 is used, which collectors accept on port 4318"
             );
         }
         is_asked

@@ -96,7 +96,7 @@ def outlive():
     own = sandbox.create_code_context()
     same(sandbox.run_code("import os; os._exit(3)", context=own).error.name, "ContextError")
     refused = raises(Exception, lambda: sandbox.run_code("1", context=own))
-    expected = f"has ended: its process exited with 3; restart it with POST /contexts/{own.id}/restart"
+    expected = f"has ended: its process exited with 3; restart the context with POST /contexts/{own.id}/restart"
     assert expected in str(refused), refused
     sandbox.restart_code_context(own)
     same(sandbox.run_code("1", context=own).text, "1")

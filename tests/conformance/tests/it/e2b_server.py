@@ -89,7 +89,7 @@ def life():
     same(again.commands.run("cat note | wc -l").stdout, "100000\n")
     assert again.get_info().end_at >= later, "connecting makes no life shorter"
 
-    assert "cannot be" in str(raises(SandboxException, sandbox.create_snapshot))
+    assert "cannot copy the memory" in str(raises(SandboxException, sandbox.create_snapshot))
     assert sandbox.is_running()
     assert sandbox.kill()
     assert not sandbox.kill()
@@ -557,7 +557,7 @@ def network(port):
     same(fetched(sandbox, port), "403")
     closed = Sandbox.create(allow_internet_access=False)
     closed.update_network({"deny_out": everything})
-    assert "no gate" in str(raises(SandboxException, lambda: closed.update_network({})))
+    assert "cannot be opened" in str(raises(SandboxException, lambda: closed.update_network({})))
     same(closed.get_info().allow_internet_access, False)
     closed.kill()
     raises(NotFoundException, lambda: Sandbox.update_network("nosuchsandbox", {}))
@@ -581,7 +581,7 @@ def network_kept(sandbox_id, other_id, port):
     sandbox.kill()
     other = Sandbox.connect(other_id)
     page = {"allow_out": [f"127.0.0.1:{port}"], "deny_out": ["0.0.0.0/0"]}
-    assert "`other` is gone" in str(raises(SandboxException, lambda: other.update_network(page)))
+    assert "`other` of the sandbox no longer exists" in str(raises(SandboxException, lambda: other.update_network(page)))
     same((fetched(other, port), other.get_info().allow_internet_access), ("403", False))
     other.kill()
 

@@ -96,7 +96,7 @@ async def every_tool(client):
     await ports(client)
     words, info = await call(client, "sandbox_info")
     assert info["network"] == "closed" and info["workspace"] == INSIDE, info
-    assert "closed: nothing outside can be reached" in words and info["held"]["filesystem"], words
+    assert "closed: no host can be reached" in words and info["held"]["filesystem"], words
 
 
 async def commands(client):
@@ -108,15 +108,15 @@ async def commands(client):
     assert result["stdout"] == os.path.join(INSIDE, "below") + "\n", result
     words, result = await call(client, "run_command", command="sleep 60", timeout=1)
     assert result["timed_out"] and result["seconds"] < 30, result
-    assert "ask for more with `timeout`, at most 600 s" in words, words
+    assert "set a larger `timeout`, at most 600 s" in words, words
     words, result = await call(client, "run_command", command="yes | head -c 5000000; echo end")
     assert result["left_out"] > 4_900_000 and result["stdout"].endswith("end\n"), result["left_out"]
-    assert len(words) < 70_000 and "bytes of output were left out" in words, len(words)
+    assert len(words) < 70_000 and "bytes in the middle of the output were left out" in words, len(words)
     words, _ = await call(client, "run_command", expect_error=True, comand="true")
-    assert "unknown field `comand`" in words and "hint: look at the tool's input schema" in words, words
+    assert "unknown field `comand`" in words and "hint: correct the parameters by the input schema" in words, words
     for tool, arguments in (("run_command", {"command": "true"}), ("run_python_code", {"code": "1"})):
         words, _ = await call(client, tool, expect_error=True, timeout=0, **arguments)
-        assert "a timeout of 0 seconds" in words and "hint: give 1 to 600 seconds" in words, words
+        assert "a `timeout` of 0 seconds" in words and "hint: set `timeout` to 1 to 600 seconds" in words, words
     words, _ = await call(client, "run_command", command="echo secret > /etc/planted")
     assert "exit code" in words and not os.path.exists("/etc/planted"), words
     words, result = await call(client, "run_command", command="echo 'Network is unreachable' >&2; exit 1")
@@ -132,7 +132,7 @@ async def code(client):
         _, result = await call(client, "run_python_code", code=look)
         assert result["stdout"] == "[]\n", result
     words, result = await call(client, "run_python_code", code="while True: pass", timeout=1)
-    assert result["timed_out"] and "ask for more with `timeout`" in words, words
+    assert result["timed_out"] and "set a larger `timeout`" in words, words
     _, result = await call(client, "run_code", language="bash", code="echo $((6 * 7)); exit 4")
     assert (result["exit_code"], result["stdout"]) == (4, "42\n"), result
     words, _ = await call(client, "run_code", True, language="cobol", code="STOP RUN.")
@@ -145,19 +145,19 @@ async def files(client):
     words, result = await call(client, "read_file", path="made/by.txt")
     assert words == "one\ntwo\nthree\n" and result["all_lines"] == 3, words
     words, result = await call(client, "read_file", path="made/by.txt", first_line=2, lines=1)
-    assert result["content"] == "two\n" and "go on with first_line 3" in words, words
+    assert result["content"] == "two\n" and "continue with first_line 3" in words, words
     words, _ = await call(client, "read_file", True, path="made")
-    assert "is a directory" in words and "list_files shows what is there" in words, words
+    assert "is a directory" in words and "a file in this directory; list_files lists them" in words, words
     words, _ = await call(client, "list_files", True, path="made/missing")
-    assert f"hint: list_files of `{INSIDE}/made` shows what is there" in words, words
+    assert f"hint: call list_files with the path `{INSIDE}/made` to see which entries exist" in words, words
     words, _ = await call(client, "list_files", True, path="made/by.txt")
-    assert "hint: a file is read with read_file" in words, words
+    assert "hint: call read_file to read a file" in words, words
     await call(client, "edit_file", path="made/by.txt", old_text="two", new_text="2")
     assert open("made/by.txt").read() == "one\n2\nthree\n"
     words, _ = await call(client, "edit_file", True, path="made/by.txt", old_text="e", new_text="E")
     assert "it occurs 3 times" in words, words
     words, _ = await call(client, "edit_file", True, path="made/by.txt", old_text="four", new_text="4")
-    assert "it occurs 0 times" in words, words
+    assert "`old_text` occurs 0 times" in words, words
     _, result = await call(client, "edit_file", path="made/by.txt", old_text="e", new_text="E", replace_all=True)
     assert result["replaced"] == 3 and open("made/by.txt").read() == "onE\n2\nthrEE\n", result
     # Those that come at the same time are made one after the other.
@@ -170,7 +170,7 @@ async def files(client):
     with open("picture", "wb") as picture:
         picture.write(bytes(range(256)))
     words, result = await call(client, "read_file", path="picture")
-    assert result["binary"] and "it is binary, 256 bytes long" in words, words
+    assert result["binary"] and "the file is binary and has 256 bytes" in words, words
     with open("long", "wb") as long:
         long.truncate(9 << 20)
     words, _ = await call(client, "read_file", True, path="long")
@@ -179,9 +179,9 @@ async def files(client):
     words, _ = await call(client, "read_file", True, path="missing")
     assert "does not exist" in words and "list_files" in words, words
     words, _ = await call(client, "write_file", True, path="/usr/planted", content="x")
-    assert "hint: the policy may forbid it" in words, words
+    assert "hint: the policy may deny access to this path" in words, words
     words, _ = await call(client, "write_file", True, path="large", content="x" * (2 << 20 | 1))
-    assert "more than can be written at once" in words and not os.path.exists("large"), words[:200]
+    assert "the maximum for one call is 2097152" in words and not os.path.exists("large"), words[:200]
     # What a link leads to is what it leads to inside.
     os.symlink("/etc/shadow", "link")
     await call(client, "read_file", True, path="link")
@@ -210,12 +210,12 @@ async def searching(client):
     _, result = await call(client, "search_files", pattern="fn logged", include_ignored=True)
     assert [match["path"] for match in result["matches"]] == ["src/c.log"], result
     words, result = await call(client, "search_files", pattern="fn", path="src", most=1)
-    assert result["incomplete"] and "it was ended after 1 lines" in words, words
+    assert result["incomplete"] and "the search ended after 1 lines" in words, words
     await call(client, "search_files", True, pattern="(")
     # What nobody would write, as a glob or where code in the sandbox can plant it, ends nothing but itself.
     nested = "{" * 100_000 + "}" * 100_000
     words, _ = await call(client, "search_files", True, pattern="x", glob=nested)
-    assert "the glob is wrong" in words, words[:200]
+    assert "the glob is not valid" in words, words[:200]
     with open("src/.gitignore", "a") as file:
         file.write(nested + "\n")
     _, result = await call(client, "search_files", pattern="fn logged", path="src")
@@ -278,7 +278,8 @@ async def ports(client):
     await call(client, "stop_process", process_id=started["process_id"])
     for port in (0, -1, 65536, 99999):
         words, _ = await call(client, "forward_port", True, port=port)
-        assert f"there is no port {port}: a port is 1 to 65535" in words and "hint: give the port" in words, words
+        assert f"{port} is not a port: a port is a number from 1 to 65535" in words, words
+        assert "hint: set `port` to the port" in words, words
 
 
 async def cancelled_and_told(client):
@@ -347,7 +348,7 @@ async def denied(server):
         async with server.on_streams("--allow", "example.org") as client:
             words, result = await call(client, "run_command", command=line)
             assert result["stdout"].startswith("403 ") and result["denials"], words
-            assert f'the user, not you, can allow it with `allow = ["127.0.0.1:{port}"]`' in words, words
+            assert f'only the user can allow this, with `allow = ["127.0.0.1:{port}"]`' in words, words
 
 
 async def on_streams(server):
@@ -370,7 +371,7 @@ async def ended_from_inside(client):
     _, before = await call(client, "sandbox_info")
     for tool, way in (("run_command", {"command": "kill -9 -1"}), ("run_python_code", {"code": "import os; os.kill(-1, 9)"})):
         words, _ = await call(client, tool, expect_error=True, **way)
-        assert "the sandbox has ended" in words and "call the tool again: a new one is started" in words, words
+        assert "the sandbox has ended" in words and "call the tool again to start a new sandbox" in words, words
         _, after = await call(client, "sandbox_info")
         assert after["name"] != before["name"], after
         before = after

@@ -173,9 +173,9 @@ def keys():
     with browser() as page:
         page.get_by_label("API key").fill("e2b_" + "f" * 40)
         page.get_by_role("button", name="Log in").click()
-        expect(page.get_by_role("alert")).to_contain_text("not one of this server's")
+        expect(page.get_by_role("alert")).to_contain_text("does not belong to this server")
         enter(page, one)
-        expect(page.get_by_text("No sandbox runs.")).to_be_visible()
+        expect(page.get_by_text("No sandbox is running.")).to_be_visible()
         expect(page.get_by_text("python3 -c 'from e2b import Sandbox; Sandbox.create()'")).to_be_visible()
         look_at(page, foreign)
         expect(page.get_by_role("alert").filter(has_text="belongs to another key")).to_be_visible()
@@ -196,7 +196,7 @@ def revoked():
         enter(page, key)
         variables = {"HOME": home, "PATH": os.environ["PATH"]}
         subprocess.run([program, "keys", "revoke", "short"], env=variables, check=True, capture_output=True)
-        expect(page.get_by_role("alert").filter(has_text="not one of this server's")).to_be_visible()
+        expect(page.get_by_role("alert").filter(has_text="does not belong to this server")).to_be_visible()
         expect(page.get_by_label("API key")).to_be_visible()
 
 
@@ -207,12 +207,12 @@ def life():
         page.get_by_role("button", name="New").click()
         page.get_by_label("Template").select_option("allowing")
         page.get_by_label("Lifetime").select_option("5 minutes")
-        page.get_by_label("Name, if you like").fill("demo")
+        page.get_by_label("Name (optional)").fill("demo")
         page.get_by_role("button", name="Create").click()
         expect(page.get_by_role("heading", name="demo")).to_be_visible()
         expect(page.locator(".head .badge")).to_have_text("running")
         expect(page.locator(".head > .dim")).to_have_text(re.compile(r"^[45] min"))
-        page.get_by_role("button", name="Stay longer").click()
+        page.get_by_role("button", name="Extend lifetime").click()
         expect(page.locator(".head > .dim")).to_have_text(re.compile(r"^(29|30) min"))
         expect(page.locator("[data-promise=filesystem].held")).to_contain_text("can be read or written")
         expect(page.locator("[data-promise=egress].held")).to_be_visible()
@@ -239,7 +239,7 @@ def life():
         expect(page.get_by_role("heading", name="demo")).to_be_visible()
         page.get_by_role("button", name="Kill").click()
         page.get_by_role("dialog").get_by_role("button", name="Kill").click()
-        expect(page.get_by_text("No sandbox runs.")).to_be_visible()
+        expect(page.get_by_text("No sandbox is running.")).to_be_visible()
 
 
 def rest():
@@ -252,13 +252,13 @@ def rest():
         expect(state).to_have_text("running")
         page.get_by_role("link", name="Terminal").click()
         type_line(page, "kept=$((40 + 2)); echo is-$((1 + 1))", "is-2")
-        longer = page.get_by_role("button", name="Stay longer")
+        longer = page.get_by_role("button", name="Extend lifetime")
         expect(longer).to_be_visible()
         page.get_by_role("button", name="Pause").click()
         expect(state).to_have_text("paused")
         expect(row).to_have_text("paused")
-        expect(page.locator(".head > .dim")).to_have_text("at rest")
-        expect(page.get_by_role("status").filter(has_text="Resume it")).to_be_visible()
+        expect(page.locator(".head > .dim")).to_have_text("lifetime paused")
+        expect(page.get_by_role("status").filter(has_text="Resume the sandbox")).to_be_visible()
         expect(longer).to_be_hidden()
         assert state_of(identifier) == "paused"
         # What cannot be done meanwhile is said in words.
@@ -266,7 +266,7 @@ def rest():
         expect(page.locator(".files .trouble")).to_contain_text("not found")
         page.get_by_role("button", name="Resume").click()
         expect(state).to_have_text("running")
-        expect(page.get_by_role("status").filter(has_text="Resume it")).to_be_hidden()
+        expect(page.get_by_role("status").filter(has_text="Resume the sandbox")).to_be_hidden()
         expect(page.locator(".head > .dim")).to_have_text(re.compile(r"^(29|30) min"))
         assert state_of(identifier) == "running"
         page.get_by_role("link", name="Terminal").click()
@@ -285,7 +285,7 @@ def files():
     with browser() as page, tempfile.TemporaryDirectory() as place:
         enter(page)
         look_at(page, identifier, "files")
-        expect(page.get_by_text("Nothing is here.")).to_be_visible()
+        expect(page.get_by_text("This directory is empty.")).to_be_visible()
         note = Path(place, "note.txt")
         note.write_text("fünf\n<b>six</b>\n")
         page.locator("input[type=file]").set_input_files(note)
@@ -299,7 +299,7 @@ def files():
         assert found == note.read_text().strip(), found
         page.get_by_role("button", name="Delete").click()
         page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-        expect(page.get_by_text("Nothing is here.")).to_be_visible()
+        expect(page.get_by_text("This directory is empty.")).to_be_visible()
 
         files = "files = Sandbox.connect(sys.argv[1]).files\n"
         sdk(files + "files.write(sys.argv[2], sys.argv[2])\nfiles.make_dir('deep/er')", identifier, MARKUP)
@@ -308,7 +308,7 @@ def files():
         expect(page.locator(".preview pre")).to_have_text(MARKUP)
         page.get_by_role("button", name="deep/").click()
         page.get_by_role("button", name="er/").click()
-        expect(page.get_by_text("Nothing is here.")).to_be_visible()
+        expect(page.get_by_text("This directory is empty.")).to_be_visible()
         page.get_by_role("navigation", name="Directory").get_by_role("button", name="user").click()
         expect(page.get_by_role("button", name="deep/")).to_be_visible()
         assert page.locator("img[src=x]").count() == 0
@@ -412,7 +412,7 @@ def deceived():
         # Letters that are written from right to left do not turn the rest around.
         direction = events.first.locator("code").first.evaluate("node => getComputedStyle(node).unicodeBidi")
         assert direction == "bidi-override", direction
-        expect(page.get_by_text("how it ended is what the sandbox says")).to_be_visible()
+        expect(page.get_by_text("The sandbox itself reports how a command ended")).to_be_visible()
         killed(identifier)
 
 
@@ -466,7 +466,7 @@ def keyboard():
         page.keyboard.press("Enter")
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
-        expect(page.get_by_text("No sandbox runs.")).to_be_visible()
+        expect(page.get_by_text("No sandbox is running.")).to_be_visible()
 
 
 def drawn():

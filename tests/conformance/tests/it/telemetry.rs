@@ -195,7 +195,7 @@ fn a_silent_collector_delays_no_request() {
     server.end();
     assert!(begun.elapsed() < Duration::from_secs(30), "the collector's time was waited for");
     let log = log_of(&keeper);
-    assert!(log.contains("http/protobuf is, which collectors take on port 4318"), "{log}");
+    assert!(log.contains("http/protobuf is used, which collectors accept on port 4318"), "{log}");
     expect_nothing_left(&keeper);
 }
 
@@ -217,7 +217,7 @@ fn an_unreachable_collector_is_reported_once() {
     );
     let client = RawClient::for_url(&server.url);
     let sandbox = client.create(&[]);
-    let said = || log_of(&keeper).matches("a collector does not take what it is told").count();
+    let said = || log_of(&keeper).matches("a collector does not accept data").count();
     let begun = Instant::now();
     while said() == 0 {
         client.shell(&sandbox, "exit 0", &[]);

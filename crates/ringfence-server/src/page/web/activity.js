@@ -1,4 +1,4 @@
-// What happens in a sandbox: what is run, how it ends, and what is denied.
+// Activity of a sandbox: commands, their results, and denied connections.
 
 import { events } from "./api.js";
 import { clock, element, inWords, span, troubleLine } from "./dom.js";
@@ -7,17 +7,17 @@ import { shortened, visible } from "./text.js";
 
 const MOST = 300;
 const PAUSE = 3000;
-/** How the packages and this page have a line of shell run: then the line says all that the words do. */
+/** Ways in which the SDKs and this page run a line of shell. For these, only the line is shown. */
 const SHELLS = [
   ["/bin/bash", "-l", "-c"],
   ["/bin/bash", "-c"],
   ["/bin/sh", "-c"],
 ];
-/** How the guest says that something ended. Whatever else is said was made up inside. */
+/** Status texts of the guest. Code in the sandbox made up any other status text. */
 const STATUS = /^(exit status \d{1,3}|signal: [a-z0-9 ]{1,30}|not started)$/;
 const ERROR_NAME = /^[A-Za-z_][\w.]{0,60}$/;
 
-/** What was started, exactly: one line of shell, or the words as a shell would have to be given them. */
+/** Returns the exact command: one line of shell, or the words with the quotes that a shell would need. */
 export function typed({ kind, words, omitted }) {
   if (!words) return "(too long to be shown)";
   const more = omitted ? ` … and ${omitted} more characters, which are not kept` : "";
@@ -31,20 +31,20 @@ function quoted(word) {
   return `'${visible(word).replaceAll("'", "'\\''")}'`;
 }
 
-/** What decides what a command does besides its words. */
+/** Returns the working directory and the variables of a command, as text. */
 function surroundings({ directory, variables, omittedVariables }) {
   const names = variables.map(visible).join(", ") + (omittedVariables ? ` and ${omittedVariables} more` : "");
   return (directory ? `; in ${visible(directory)}` : "") + (names ? `; with ${names} set` : "");
 }
 
-/** How something ended, by its own account. */
+/** Returns the class and the text of the badge for a result, as the sandbox reports it. */
 function ending({ ok, status, kind }) {
   if (ok) return ["good", "ok"];
   const isUsual = STATUS.test(status) || (kind === "code" && ERROR_NAME.test(status));
-  return ["bad", isUsual ? status : `failed: ${shortened(visible(status || "without a word"), 40, 20)}`];
+  return ["bad", isUsual ? status : `failed: ${shortened(visible(status || "no message"), 40, 20)}`];
 }
 
-/** A text that is short, or its beginning and its end, and a way to see all of it. */
+/** Returns a short text as it is, or a shortened text with a button that shows all of it. */
 function folded(text) {
   const short = shortened(text, 240, 120);
   if (short === text) return [text];
@@ -64,12 +64,16 @@ export class Activity {
     this.leaving = new AbortController();
     this.trouble = troubleLine();
     this.entries = element("ol", { class: "events" });
-    this.nothing = element("p", { class: "hint" }, "Nothing was run or denied since the server was started.");
+    this.nothing = element("p", { class: "hint" }, "Nothing was run or denied since the server started.");
     this.root = element(
       "section",
       { class: "card activity" },
       element("h2", {}, "Activity"),
-      element("p", { class: "hint" }, "What was started is shown as this server passed it on; how it ended is what the sandbox says."),
+      element(
+        "p",
+        { class: "hint" },
+        "Commands are shown as the server passed them on. The sandbox itself reports how a command ended.",
+      ),
       this.trouble,
       this.nothing,
       this.entries,
@@ -81,7 +85,7 @@ export class Activity {
     this.leaving.abort();
   }
 
-  /** Listens until the sandbox ends, and again when the way to the server breaks. */
+  /** Follows the events until the sandbox ends, and reconnects when the connection breaks. */
   async follow(onEnded) {
     const { signal } = this.leaving;
     while (!signal.aborted) {
@@ -105,19 +109,19 @@ export class Activity {
 
   executed(one) {
     const row = this.rows.get(one.id) ?? this.add(one.id, one.began, typed(one), one.kind);
-    const [kind, words] = { running: ["busy", "runs"], left: ["dim", "left"] }[one.state] ?? ending(one);
+    const [kind, words] = { running: ["busy", "running"], left: ["dim", "client left"] }[one.state] ?? ending(one);
     row.badge.className = `badge ${kind}`;
     row.badge.textContent = words;
     const took = one.at ? `, ${span(new Date(one.at) - new Date(one.began))}` : "";
-    row.note.textContent =
-      one.kind + took + surroundings(one) + (one.state === "left" ? "; its client has left, and it may still run" : "");
+    const left = one.state === "left" ? "; the client disconnected, and the command may still run" : "";
+    row.note.textContent = one.kind + took + surroundings(one) + left;
   }
 
   denied({ at, target, reason, allow }) {
     const row = this.add(null, at, visible(target), "denial");
     row.badge.className = "badge bad";
     row.badge.textContent = "denied";
-    row.note.append(visible(reason), ...(allow ? ["; to allow it: ", element("code", {}, visible(allow))] : []));
+    row.note.append(visible(reason), ...(allow ? ["; to allow this target: ", element("code", {}, visible(allow))] : []));
   }
 
   add(id, at, text, kind) {
@@ -131,7 +135,7 @@ export class Activity {
       element("code", {}, ...folded(text)),
       row.note,
     );
-    // The newest first; the two sources are not in step.
+    // Insert by time, newest first, because executions and denials arrive from two sources.
     const after = [...this.entries.children].find((other) => Number(other.dataset.at) <= Number(item.dataset.at));
     this.entries.insertBefore(item, after ?? null);
     while (this.entries.children.length > MOST) this.entries.lastChild.remove();

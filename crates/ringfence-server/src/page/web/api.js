@@ -1,10 +1,10 @@
-// The server's API, as E2B's clients use it, and what ringfence adds below /ringfence.
+// Client of the server's API: the part that E2B's clients use, and the extensions below /ringfence.
 
 const KEPT = "ringfence-key";
-/** The port by whose number a sandbox's guest is addressed. */
+/** Port number that addresses the guest of a sandbox. */
 const GUEST = "49983";
 
-/** The server says no, in words. */
+/** Refusal of the server, with its status and message. */
 export class Refused extends Error {
   constructor(status, message) {
     super(message);
@@ -12,13 +12,13 @@ export class Refused extends Error {
   }
 }
 
-// Of this tab alone, and gone with it. It is never part of a URL.
+// The key exists only in this tab, and is never part of a URL.
 let key = sessionStorage.getItem(KEPT);
 let onLocked = () => {};
 
 export const isIn = () => key !== null;
 
-/** Has `act` called when the key is no longer good. */
+/** Registers a function to call when the server no longer accepts the key. */
 export function whenLocked(act) {
   onLocked = act;
 }
@@ -61,10 +61,10 @@ async function call(method, path, { message, ...rest } = {}) {
 const json = async (response) => (await response).json();
 const named = (id) => encodeURIComponent(id);
 
-/** Whether a key is needed to get in. */
+/** Returns whether the server needs a key. */
 export const needsKey = async () => (await json(ask("GET", "/ringfence/server"))).needsKey;
 
-/** All sandboxes of this key, the newest first; of very many, the first thousand. */
+/** Returns the sandboxes of this key, newest first, up to ten pages. */
 export async function sandboxes() {
   const all = [];
   let next = "";
@@ -87,7 +87,7 @@ export const resume = (id, timeout) => call("POST", `/sandboxes/${named(id)}/res
 export const metrics = (id, since) =>
   json(call("GET", `/sandboxes/${named(id)}/metrics?start=${Math.floor(since / 1000)}`));
 
-/** What happens in a sandbox, as it happens, until it ends. */
+/** Yields the events of a sandbox until the sandbox ends. */
 export async function* events(id, signal) {
   const response = await call("GET", `/ringfence/sandboxes/${named(id)}/events`, { signal });
   const decoder = new TextDecoder();
@@ -105,17 +105,17 @@ async function* pieces(response) {
   try {
     for (let next = await reader.read(); !next.done; next = await reader.read()) yield next.value;
   } finally {
-    reader.cancel().catch(() => {}); // it may have ended
+    reader.cancel().catch(() => {}); // the stream may have ended
   }
 }
 
-/** The program inside a sandbox, which speaks envd: Connect's frames, in JSON. */
+/** Client of the guest in a sandbox, which speaks the protocol of envd: Connect with JSON. */
 export class Guest {
   constructor(id, token) {
     this.headers = { "E2b-Sandbox-Id": id, "E2b-Sandbox-Port": GUEST, "X-Access-Token": token };
   }
 
-  /** Calls a method that answers once. */
+  /** Calls a method that has one answer. */
   async unary(method, message, options = {}) {
     const headers = { ...this.headers, "Content-Type": "application/json", "Connect-Protocol-Version": "1" };
     return json(ask("POST", `/${method}`, { headers, body: JSON.stringify(message), ...options }));
@@ -157,7 +157,7 @@ export class Guest {
   }
 }
 
-/** A message in its frame: one byte of flags, four of length. */
+/** Returns a message in its frame, which begins with one byte of flags and four bytes of length. */
 function framed(message) {
   const text = new TextEncoder().encode(JSON.stringify(message));
   const frame = new Uint8Array(5 + text.length);

@@ -1,4 +1,4 @@
-// Where everything begins: who is in, and what is looked at.
+// Entry point of the page: shows the login form, or the list and the selected sandbox.
 
 import { isIn, logOut, whenLocked } from "./api.js";
 import { element } from "./dom.js";
@@ -12,7 +12,7 @@ let list = null;
 let sandbox = null;
 let detail = null;
 
-/** What the address names: `#/sandboxes/ID/TAB`. */
+/** Returns the sandbox and the tab that the URL names, as `#/sandboxes/ID/TAB`. */
 function place() {
   const [, id, tab] = location.hash.replace(/^#\//, "").split("/");
   return { id: id || null, tab: tab || "overview" };
@@ -58,7 +58,7 @@ addEventListener("hashchange", () => {
   if (list) show();
 });
 addEventListener("pagehide", () => sandbox?.close());
-// A page that the browser had set aside: its streams are gone.
+// Reload a page that the browser restores from its cache, because the streams of the page have ended.
 addEventListener("pageshow", (event) => {
   if (event.persisted) location.reload();
 });

@@ -1,10 +1,10 @@
-// What a sandbox uses, drawn as it comes.
+// Charts of the processor time and the memory that a sandbox uses.
 
 import { metrics } from "./api.js";
 import { attempt, element, every, shape, size, span, troubleLine } from "./dom.js";
 
 const REST = 2000;
-/** How much time a chart shows, at least and at most. */
+/** Minimum and maximum time that a chart shows, in milliseconds. */
 const SHORTEST = 60 * 1000;
 const LONGEST = 5 * 60 * 1000;
 const WIDTH = 300;
@@ -18,7 +18,7 @@ export class Charts {
     this.memory = new Chart("Memory", size);
     this.root = element(
       "section",
-      { class: "charts", "aria-label": "What it uses" },
+      { class: "charts", "aria-label": "Resource usage" },
       this.processor.root,
       this.memory.root,
       this.trouble,
@@ -36,7 +36,7 @@ export class Charts {
   }
 
   async look() {
-    // Again from the last one on: a second is as exact as the server is asked.
+    // Ask again from the last point on, because the API takes times in whole seconds.
     for (const one of await metrics(this.id, this.processor.last ?? Date.now() - LONGEST)) {
       const time = new Date(one.timestamp).getTime();
       this.processor.add(time, one.cpuUsedPct, 100, one.cpuCount === 1 ? "1 processor" : `${one.cpuCount} processors`);
@@ -83,12 +83,12 @@ class Chart {
     );
   }
 
-  /** When the last point was, if there is one. */
+  /** Returns the time of the last point, if there is one. */
   get last() {
     return this.points.at(-1)?.time;
   }
 
-  /** Adds a point, of something that there is `limit` of: `all`, in words. */
+  /** Adds a point. `limit` is the maximum of the value, and `all` is the text of the maximum. */
   add(time, value, limit, all) {
     if (time <= this.last) return;
     this.points.push({ time, value, limit, all });
@@ -100,7 +100,7 @@ class Chart {
     const last = this.points.at(-1);
     const shown = Math.min(LONGEST, Math.max(SHORTEST, last.time - this.points[0].time));
     const highest = Math.max(...this.points.map((point) => point.value));
-    // Little use of much is still to be seen: the scale follows what is used.
+    // Scale the chart to the values, so that a small part of a large limit is still visible.
     const most = Math.min(Math.max(highest * 1.25, last.limit / 50), Math.max(last.limit, highest)) || 1;
     const x = ({ time }) => (WIDTH - ((last.time - time) / shown) * WIDTH).toFixed(1);
     const y = ({ value }) => (HEIGHT - (value / most) * HEIGHT).toFixed(1);

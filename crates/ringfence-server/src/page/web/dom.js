@@ -1,13 +1,13 @@
-// Elements, and what is shown in them. Whatever comes from a sandbox is hostile: it becomes text here, never markup.
+// Elements of the page. Data from a sandbox is hostile, so it always becomes text and never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Makes an element. A property that is a function listens to that event; `null` and `false` are left out. */
+/** Creates an element. A function is a listener for the event of that name; `null` and `false` are left out. */
 export function element(tag, properties = {}, ...children) {
   return furnish(document.createElement(tag), properties, children);
 }
 
-/** Makes an element of a drawing. */
+/** Creates an SVG element. */
 export function shape(tag, properties = {}, ...children) {
   return furnish(document.createElementNS(SVG, tag), properties, children);
 }
@@ -22,14 +22,14 @@ function furnish(node, properties, children) {
   return node;
 }
 
-/** A button that says what goes wrong with what it does, in `trouble`, and cannot be pressed meanwhile. */
+/** Creates a button, which is disabled while `act` runs. Errors of `act` are shown in `trouble`. */
 export function button(label, act, trouble, properties = {}) {
   const node = element("button", { type: "button", ...properties }, label);
   node.addEventListener("click", () => attempt(act, trouble, node));
   return node;
 }
 
-/** Does something, and shows in `trouble` why it fails. Returns whether it went well. */
+/** Runs `act`, and shows its error in `trouble`. Returns whether `act` succeeded. */
 export async function attempt(act, trouble, node = null) {
   const hadFocus = node !== null && document.activeElement === node;
   if (node) node.disabled = true;
@@ -42,29 +42,29 @@ export async function attempt(act, trouble, node = null) {
     return false;
   } finally {
     if (node) node.disabled = false;
-    // What is disabled loses it, and a dialog cannot give it back.
+    // A disabled button loses the focus, and a dialog cannot return the focus to it.
     if (hadFocus && document.activeElement === document.body) node.focus();
   }
 }
 
-/** Marks a link as the one that leads to what is shown, or no longer. */
+/** Sets or removes the mark of the link to the current view. */
 export function mark(link, isCurrent) {
   if (isCurrent) link.setAttribute("aria-current", "page");
   else link.removeAttribute("aria-current");
 }
 
-/** Where trouble is shown, and read aloud. */
+/** Creates the line that shows errors, which screen readers announce. */
 export function troubleLine() {
   return element("p", { class: "trouble", role: "alert" });
 }
 
-/** What an error says, as a sentence. */
+/** Returns the message of an error as a sentence. */
 export function inWords(error) {
   const text = String(error?.message ?? error);
   return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
 }
 
-/** Asks before something is done that cannot be undone. Returns whether to do it. */
+/** Asks the user to confirm an action that cannot be undone. Returns the decision. */
 export function confirmed(question, deed) {
   return asked((close) => [
     element("p", {}, question),
@@ -77,7 +77,7 @@ export function confirmed(question, deed) {
   ]);
 }
 
-/** Shows a dialog, and returns what it is closed with; nothing when it is dismissed. */
+/** Shows a dialog, and returns the value that it is closed with, or undefined when it is dismissed. */
 export function asked(fill) {
   return new Promise((resolve) => {
     const dialog = element("dialog", {
@@ -98,7 +98,7 @@ export function asked(fill) {
   });
 }
 
-/** An amount of bytes, for people. */
+/** Formats a number of bytes for human readers. */
 export function size(bytes) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let amount = Number(bytes),
@@ -110,7 +110,7 @@ export function size(bytes) {
   return `${amount.toFixed(unit === 0 || amount >= 100 ? 0 : 1)} ${units[unit]}`;
 }
 
-/** A stretch of time, for people. */
+/** Formats a duration for human readers. */
 export function span(milliseconds) {
   if (milliseconds > 0 && milliseconds < 1000) return `${Math.round(milliseconds)} ms`;
   const seconds = Math.max(0, Math.round(milliseconds / 1000));
@@ -126,12 +126,12 @@ export function span(milliseconds) {
   return said.join(" ") || "0 s";
 }
 
-/** The time of day. */
+/** Formats the time of day. */
 export function clock(time) {
   return new Date(time).toLocaleTimeString([], { hour12: false });
 }
 
-/** Does something now and again, while the page is in view. Returns what ends that. */
+/** Runs `act` at an interval while the page is visible. Returns a function that stops this. */
 export function every(milliseconds, act) {
   let timer,
     over = false;

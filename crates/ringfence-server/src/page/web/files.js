@@ -1,9 +1,9 @@
-// The files of a sandbox: looked at, fetched, brought and removed.
+// Files of a sandbox: list, preview, download, upload and delete.
 
 import { attempt, button, confirmed, element, size, troubleLine } from "./dom.js";
 
 const HOME = "/home/user";
-/** How much of a file is shown. */
+/** Maximum number of bytes of a file that the preview shows. */
 const SHOWN = 256 * 1024;
 
 const below = (directory, name) => (directory === "/" ? `/${name}` : `${directory}/${name}`);
@@ -66,7 +66,7 @@ export class Files {
     );
     this.rows.replaceChildren(...entries.map((entry) => this.row(entry, isDirectory(entry))));
     if (entries.length === 0)
-      this.rows.append(element("tr", {}, element("td", { colspan: "4", class: "hint" }, "Nothing is here.")));
+      this.rows.append(element("tr", {}, element("td", { colspan: "4", class: "hint" }, "This directory is empty.")));
   }
 
   row(entry, isDirectory) {
@@ -118,16 +118,16 @@ export class Files {
 
   async shown(path, entry) {
     if (Number(entry.size ?? 0) > 16 * SHOWN)
-      return element("p", { class: "hint" }, "It is too large to be shown: download it.");
+      return element("p", { class: "hint" }, "This file is too large to show. Download it instead.");
     const blob = await this.guest.read(path);
     const bytes = new Uint8Array(await blob.slice(0, SHOWN).arrayBuffer());
-    if (bytes.includes(0)) return element("p", { class: "hint" }, "It is not text: download it.");
+    if (bytes.includes(0)) return element("p", { class: "hint" }, "This file is not text. Download it instead.");
     const rest = blob.size > SHOWN ? `\n… ${size(blob.size - SHOWN)} more` : "";
     return element("pre", { tabindex: "0" }, new TextDecoder().decode(bytes) + rest);
   }
 
   async download(path, name) {
-    // Never a document, whatever the guest calls it: an address of this page's own origin leads to it.
+    // The type is never that of a document, because the URL of the blob has the origin of this page.
     const bytes = new Blob([await this.guest.read(path)], { type: "application/octet-stream" });
     const url = URL.createObjectURL(bytes);
     element("a", { href: url, download: String(name) }).click();

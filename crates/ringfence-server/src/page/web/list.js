@@ -1,10 +1,10 @@
-// The list of sandboxes, and the way to a new one.
+// List of sandboxes, and the form that creates a sandbox.
 
 import { create, sandboxes, templates } from "./api.js";
 import { asked, attempt, button, element, every, mark, span, troubleLine } from "./dom.js";
 
 const REST = 3000;
-/** What is chosen in the form of a new one. */
+/** Template that the form selects by default. */
 const USUAL = "base";
 const STAY = 1800;
 const STAYS = [
@@ -14,19 +14,19 @@ const STAYS = [
   [28800, "8 hours"],
 ];
 
-/** What a sandbox is called: the name that its metadata gives it, else its own. */
+/** Returns the title of a sandbox: the name in its metadata, or else its id. */
 export function title(sandbox) {
   return sandbox.metadata?.name || sandbox.sandboxID;
 }
 
-/** A sandbox's state, as a badge. */
+/** Creates the badge for the state of a sandbox. */
 export function badge(state) {
   return element("span", { class: `badge ${state === "running" ? "good" : "dim"}` }, state);
 }
 
-/** How much of its time a sandbox has left, in words. None of it passes while it is at rest. */
+/** Returns the remaining lifetime of a sandbox as text. The lifetime of a paused sandbox does not pass. */
 export function remaining(sandbox) {
-  return sandbox.state === "paused" ? "at rest" : `${span(new Date(sandbox.endAt) - Date.now())} left`;
+  return sandbox.state === "paused" ? "lifetime paused" : `${span(new Date(sandbox.endAt) - Date.now())} left`;
 }
 
 export class List {
@@ -38,8 +38,8 @@ export class List {
     this.nothing = element(
       "div",
       { class: "empty", hidden: true },
-      element("p", {}, "No sandbox runs."),
-      element("p", {}, "Create one here, or from a program:"),
+      element("p", {}, "No sandbox is running."),
+      element("p", {}, "Create a sandbox here, or with a program:"),
       element(
         "pre",
         {},
@@ -96,7 +96,7 @@ export class List {
     this.mark(this.current);
   }
 
-  /** A row, which stays the same element as long as its sandbox is there: who points at it keeps pointing. */
+  /** Creates the row of a sandbox. The row stays the same element, so that it keeps focus and pointer. */
   add(one) {
     const [state, left] = [element("span"), element("span", { class: "stretch" })];
     const more = Object.entries(one.metadata ?? {}).filter(([name]) => name !== "name");
@@ -164,7 +164,7 @@ export class List {
         template,
         element("label", { for: "new-stay" }, "Lifetime"),
         stay,
-        element("label", { for: "new-name" }, "Name, if you like"),
+        element("label", { for: "new-name" }, "Name (optional)"),
         name,
         element(
           "div",

@@ -1,9 +1,9 @@
-// The way in: with a key, or where none was made yet, with one click.
+// Login form, which asks for a key, or for one click as long as no key exists.
 
 import { logIn, needsKey } from "./api.js";
 import { attempt, element, inWords, troubleLine } from "./dom.js";
 
-/** Shows the way in, with what there is to say, and calls `onIn` once somebody is. */
+/** Shows the login form with the message `said`, and calls `onIn` after the login. */
 export async function showLogin(root, onIn, said = "") {
   const trouble = troubleLine();
   trouble.textContent = said && inWords(said);
@@ -43,9 +43,9 @@ function keyForm(trouble, onIn) {
     element(
       "p",
       { class: "hint" },
-      "A key is made with ",
+      "Create a key with ",
       element("code", {}, "ringfence keys create NAME"),
-      ". It stays in this tab, and is forgotten with it.",
+      ". The page keeps the key only as long as this tab is open.",
     ),
   );
 }
@@ -64,7 +64,7 @@ function openDoor(trouble, onIn) {
       "p",
       { class: "hint" },
       element("code", {}, "ringfence keys create NAME"),
-      " makes the first one; then it is needed.",
+      " creates the first key. From then on, every program needs a key.",
     ),
   );
 }

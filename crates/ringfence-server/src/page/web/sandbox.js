@@ -1,4 +1,4 @@
-// One sandbox: what it is, what holds in it, what happens in it; and its terminal, files and policy.
+// View of one sandbox: overview, terminal, files and policy.
 
 import { Activity } from "./activity.js";
 import { detail, facts, Guest, kill, pause, resume, stay } from "./api.js";
@@ -30,12 +30,13 @@ export class Sandbox {
       ),
     );
     this.isPaused = false;
-    this.longer = button("Stay longer", () => this.prolong(), this.trouble, { class: "quiet", id: "prolong" });
+    this.longer = button("Extend lifetime", () => this.prolong(), this.trouble, { class: "quiet", id: "prolong" });
     this.rest = button("Pause", () => this.pauseOrResume(), this.trouble, { class: "quiet", id: "rest" });
     this.resting = element(
       "p",
       { class: "hint", role: "status", hidden: true },
-      "Its processes are stopped and keep what they have in memory. Resume it to use its terminal and files.",
+      "The processes of this sandbox are paused and keep their memory.",
+      " Resume the sandbox to use its terminal and files.",
     );
     this.actions = element(
       "span",
@@ -102,7 +103,7 @@ export class Sandbox {
     this.trouble.textContent = inWords(error);
   }
 
-  /** Says that it is gone. What is shown of it stays to be read. */
+  /** Shows that the sandbox has ended. The panels stay readable. */
   over() {
     this.isOver = true;
     this.stop();
@@ -115,7 +116,8 @@ export class Sandbox {
   }
 
   async kill() {
-    if (!(await confirmed(`Kill ${this.name.textContent}? Its processes end and its files are gone.`, "Kill"))) return;
+    const question = `Kill ${this.name.textContent}? This ends its processes and deletes its files.`;
+    if (!(await confirmed(question, "Kill"))) return;
     await kill(this.id);
     this.over();
     location.hash = "#/";
@@ -130,11 +132,11 @@ export class Sandbox {
     try {
       await (this.isPaused ? resume(this.id, MORE) : pause(this.id));
     } finally {
-      await this.refresh(); // somebody else may have done it
+      await this.refresh(); // another client may have paused or resumed the sandbox
     }
   }
 
-  /** Shows one part of it. The others stay as they are: a terminal goes on. */
+  /** Shows one tab. The other tabs keep their state, so that a terminal keeps running. */
   async show(tab) {
     this.tab = Object.hasOwn(TABS, tab) ? tab : "overview";
     for (const link of this.tabs.children) mark(link, link.dataset.tab === this.tab);
@@ -167,7 +169,7 @@ export class Sandbox {
 
 function policy(held) {
   const trouble = troubleLine();
-  // There is no clipboard for pages that came without TLS from another machine.
+  // Browsers have no clipboard for a page of another machine that was loaded without TLS.
   const copy = navigator.clipboard
     ? button("Copy", () => navigator.clipboard.writeText(held.policy), trouble, { class: "quiet" })
     : null;
@@ -180,7 +182,7 @@ function policy(held) {
       element(
         "p",
         { class: "hint" },
-        "As it is enforced: what nobody said is filled in, and values of variables are left out.",
+        "The policy as it is enforced. Defaults are filled in, and the values of variables are left out.",
       ),
       element("pre", { class: "policy", tabindex: "0" }, held.policy),
       element("p", { class: "hint cut" }, `sha256 ${held.policySha256}`),
@@ -188,7 +190,7 @@ function policy(held) {
   };
 }
 
-/** What it uses, what happens in it, what holds. */
+/** Overview of a sandbox: charts, activity, promises and description. */
 class Overview {
   constructor(id, one, held, onEnded) {
     this.charts = new Charts(id);
@@ -222,7 +224,7 @@ function about(one, held) {
     ["Name", one.sandboxID],
     ["Template", one.templateID],
     ["Backend", held.backend],
-    ["Because", held.because],
+    ["Reason", held.because],
     ["Image", held.image],
     ["Network", held.network === "allow" ? "the hosts that the policy allows" : held.network],
     ["Started", new Date(one.startedAt).toLocaleString([], { dateStyle: "medium", timeStyle: "short" })],

@@ -1,12 +1,12 @@
-// A terminal in a sandbox: a shell of its own, which ends with the panel.
+// Terminal in a sandbox. Each terminal has its own shell, which ends with the panel.
 
 import { button, element, inWords, troubleLine } from "./dom.js";
 import { FitAddon } from "./vendor/addon-fit.mjs";
 import { Terminal as Screen } from "./vendor/xterm.mjs";
 
-/** bash where there is one. */
+/** Command that starts bash, or sh if the sandbox has no bash. */
 export const SHELL = "command -v bash >/dev/null && exec bash -i -l; exec sh -i";
-/** What a phone's keyboard lacks. */
+/** Keys that the keyboard of a phone lacks. */
 const KEYS = [
   ["Esc", "\x1b"],
   ["Tab", "\t"],
@@ -119,13 +119,13 @@ export class Terminal {
     this.send();
   }
 
-  /** Ends the shell: that nobody listens any more does not end it. */
+  /** Kills the shell, because the shell does not end with the stream of its output. */
   end() {
     if (!this.pid) return this.leaving?.abort();
     const message = { process: { pid: this.pid }, signal: "SIGNAL_SIGKILL" };
     this.pid = null;
     const sent = this.guest.unary("process.Process/SendSignal", message, { keepalive: true });
-    sent.catch(() => this.leaving.abort()); // it is gone already
+    sent.catch(() => this.leaving.abort()); // the shell has already ended
   }
 
   type(text) {
@@ -133,7 +133,7 @@ export class Terminal {
     this.send();
   }
 
-  /** Sends what was typed, in its order: one message at a time. */
+  /** Sends the typed text in order, one message at a time. */
   async send() {
     if (this.isSending || !this.pid) return;
     this.isSending = true;
@@ -154,7 +154,7 @@ export class Terminal {
   resize({ cols, rows }) {
     if (!this.pid) return;
     const message = { process: { pid: this.pid }, pty: { size: { cols, rows } } };
-    this.guest.unary("process.Process/Update", message).catch(() => {}); // it may have ended
+    this.guest.unary("process.Process/Update", message).catch(() => {}); // the shell may have ended
   }
 }
 

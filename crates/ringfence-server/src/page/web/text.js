@@ -1,14 +1,14 @@
-// Text of strangers, shown so that it looks like nothing else: what is not seen, turns text around, or pushes it out of
-// sight is named instead.
+// Display of untrusted text. Characters that are invisible, that change the direction of the text, or that push text
+// out of sight are shown by name.
 
 /**
- * Controls, formats such as bidirectional overrides and zero-width characters, separators, private and unassigned; and
- * the signs that stand for others here, which nobody is to write himself.
+ * Characters that are shown by name: controls, formats such as bidirectional overrides and zero-width characters,
+ * separators, private and unassigned characters, and the signs that this page uses for other characters.
  */
 const UNSEEN = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cs}\p{Cn}\u115f\u1160\u3164\uffa0\u2800\ufe00-\ufe0f\u{e0100}-\u{e01ef}⟨⟩⏎␣⇥]/u;
 const RUN = /( {4,}|(?:\r?\n){2,}|\t{2,})|\n|\t|[\p{Zs}]|./gsu;
 
-/** Text in which everything is seen. */
+/** Returns the text with every character visible. */
 export function visible(text) {
   return text.replace(RUN, (found, run) => {
     if (run) {
@@ -24,7 +24,7 @@ export function visible(text) {
   });
 }
 
-/** The beginning and the end of a text that is long, or has many lines, and how much is left out between them. */
+/** Returns the beginning and the end of a long text, with the number of omitted characters between them. */
 export function shortened(text, head, tail) {
   const characters = [...text];
   const lines = text.split("\n");

@@ -81,7 +81,7 @@ fn a_result_tells_of_the_denials_since_its_command_began_whatever_became_of_the_
     assert_eq!(start, 12_000);
     assert!(since(start).is_empty());
     log.write(denied("mine.test:443"));
-    assert_eq!(since(start), ["mine.test:443: no rule of the policy allows it"]);
+    assert_eq!(since(start), ["mine.test:443: no rule of the policy allows this target"]);
     assert!(
         denials_since(&path, start, "other").iter().all(|denial| denial.what.starts_with("1 more"))
     );

@@ -318,7 +318,7 @@ fn an_expired_sandbox_that_cannot_be_paused_is_not_killed() {
         fs_err::create_dir(&obstacle).expect("it is ours");
         client.check(&format!("POST /sandboxes/{id}/timeout"), r#"{"timeout": 1}"#, 204);
         let begun = Instant::now();
-        while !log_of(keeper).contains("or not rest, when its time is over") {
+        while !log_of(keeper).contains("cannot end or pause a sandbox at the end of its lifetime") {
             assert!(begun.elapsed() < WAIT_TIMEOUT, "its time is not over");
             std::thread::sleep(Duration::from_millis(20));
         }
