@@ -1,5 +1,5 @@
-//! The chores of ringfence: `cargo xtask check`, `test`, `kernels`, `fuzz`, `dist`, `package`, `bench`,
-//! `docs` and `seccomp-profile`.
+//! The chores of ringfence: `cargo xtask check`, `test`, `kernels`, `fuzz`, `dist`, `package`,
+//! `bench`, `docs`, `survey` and `seccomp-profile`.
 //!
 //! The chores need only cargo on a fresh machine, and CI calls nothing else.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line speaks to its user")]
@@ -15,6 +15,7 @@ mod fuzz;
 mod kernels;
 mod package;
 mod seccomp_profile;
+mod survey;
 mod table;
 mod test;
 mod workspace;
@@ -86,6 +87,12 @@ const CHORES: &[Chore] = &[
         usage: "docs [--check]",
         about: "writes the generated documents, or checks that they are up to date",
         run: docs::run,
+    },
+    Chore {
+        name: "survey",
+        usage: "survey [REVISION] [--against REVISION]",
+        about: "counts names, comments, long lines and files of the code, as a table in Markdown",
+        run: survey::run,
     },
     Chore {
         name: "seccomp-profile",

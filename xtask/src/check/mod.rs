@@ -4,10 +4,10 @@ mod commits;
 mod features;
 mod layers;
 mod manifests;
-mod prose;
+pub(crate) mod prose;
 mod seam;
-mod source;
-mod type_names;
+pub(crate) mod source;
+pub(crate) mod type_names;
 
 use std::time::Instant;
 

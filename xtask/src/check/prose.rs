@@ -10,7 +10,8 @@ use crate::workspace::{Workspace, files_below};
 /// Words that a documentation comment has at least.
 const MIN_WORDS: usize = 3;
 /// Words with which no documentation comment opens, because they stand in for a noun.
-const STAND_INS: [&str; 8] = ["What", "Who", "Whose", "Where", "Whether", "Which", "That", "How"];
+pub(crate) const STAND_INS: [&str; 8] =
+    ["What", "Who", "Whose", "Where", "Whether", "Which", "That", "How"];
 
 pub(super) fn check(workspace: &Workspace) -> Result<CheckFindings> {
     let mut findings = CheckFindings::new();
@@ -43,7 +44,7 @@ fn judge_comments(name: &Path, text: &str) -> CheckFindings {
 }
 
 /// Lists the documentation comments of a file: the number of the first line, and the text.
-fn doc_comments(text: &str) -> Vec<(usize, String)> {
+pub(crate) fn doc_comments(text: &str) -> Vec<(usize, String)> {
     let mut comments: Vec<(usize, String)> = Vec::new();
     let mut previous = None;
     for (line, number) in text.lines().zip(1..) {

@@ -11,7 +11,7 @@ use crate::workspace::{Workspace, files_below};
 const UNSAFE_DIRECTORY: &str = "crates/ringfence-linux/src/sys";
 const MAX_FILE_LINES: usize = 800;
 /// Highest number of characters in a line.
-const MAX_LINE_WIDTH: usize = 100;
+pub(crate) const MAX_LINE_WIDTH: usize = 100;
 /// Files with tables or generated code, whose length has no limit.
 const UNLIMITED_FILES: &[&str] = &[];
 
@@ -71,25 +71,48 @@ fn production_lines(code: &str) -> usize {
 
 /// Replaces comments, strings and characters with spaces and keeps every line break, so that only
 /// code is left.
-pub(super) fn code_of(text: &str) -> String {
+pub(crate) fn code_of(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let after_name =
-            code.ends_with(|character: char| character.is_alphanumeric() || character == '_');
-        let (length, is_code) = match token(rest, after_name) {
-            Some(length) => (length, false),
-            None => (first.len_utf8(), true),
-        };
-        let (piece, remainder) = rest.split_at(length);
-        if is_code {
-            code.push_str(piece);
-        } else {
-            code.extend(piece.chars().map(|character| if character == '\n' { '\n' } else { ' ' }));
+    for piece in split_pieces(text) {
+        match piece {
+            SourcePiece::Code(piece) => code.push_str(piece),
+            SourcePiece::Other(piece) => code
+                .extend(piece.chars().map(|character| if character == '\n' { '\n' } else { ' ' })),
         }
-        rest = remainder;
     }
     code
+}
+
+/// Lists the comments of a file in their order, each with its marker.
+pub(crate) fn comments_of(text: &str) -> impl Iterator<Item = &str> {
+    split_pieces(text).into_iter().filter_map(|piece| match piece {
+        SourcePiece::Other(piece) if piece.starts_with('/') => Some(piece),
+        _ => None,
+    })
+}
+
+/// One character of code, or one whole comment, string or character literal.
+enum SourcePiece<'a> {
+    Code(&'a str),
+    Other(&'a str),
+}
+
+fn split_pieces(text: &str) -> Vec<SourcePiece<'_>> {
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    // The character before `rest` tells an identifier that ends in `r` from a raw string.
+    let mut after_name = false;
+    while let Some(first) = rest.chars().next() {
+        let length = token(rest, after_name);
+        let (piece, remainder) = rest.split_at(length.unwrap_or(first.len_utf8()));
+        after_name = length.is_none() && (first.is_alphanumeric() || first == '_');
+        pieces.push(match length {
+            Some(_) => SourcePiece::Other(piece),
+            None => SourcePiece::Code(piece),
+        });
+        rest = remainder;
+    }
+    pieces
 }
 
 /// Returns the length of the comment, string or character literal at the start of the text, if
@@ -208,6 +231,12 @@ mod tests {
             let text = format!("{before} unsafe {{");
             assert_eq!(judge(Path::new("src/a.rs"), &text).len(), 1, "after {before}");
         }
+    }
+
+    #[test]
+    fn comments_are_told_from_strings_that_look_like_them() {
+        let text = "let a = \"// no\"; // yes\n/// doc\n/* block */ 'x' / y\n";
+        assert_eq!(comments_of(text).collect::<Vec<_>>(), ["// yes", "/// doc", "/* block */"]);
     }
 
     #[test]

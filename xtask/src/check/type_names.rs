@@ -31,7 +31,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<CheckFindings> {
 }
 
 /// Returns the directory of the crate that a file belongs to.
-fn package_of(file: &Path) -> Option<PathBuf> {
+pub(crate) fn package_of(file: &Path) -> Option<PathBuf> {
     let parts: Vec<_> = file.components().take(2).collect();
     match parts.first()?.as_os_str().to_str()? {
         "crates" | "tests" => Some(parts.iter().collect()),
@@ -42,7 +42,7 @@ fn package_of(file: &Path) -> Option<PathBuf> {
 
 /// Returns the names of the types that a file defines at the level of a module, with their lines.
 /// Associated types of traits and types inside functions do not count.
-fn definitions(text: &str) -> Vec<(usize, String)> {
+pub(crate) fn definitions(text: &str) -> Vec<(usize, String)> {
     let code = code_of(text);
     let mut module_depths = vec![0];
     let (mut depth, mut found) = (0_usize, Vec::new());
