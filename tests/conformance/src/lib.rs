@@ -7,12 +7,12 @@
 //! [`SimulatedWorld`] is the network in which attempts to get out of a sandbox are made. The tests
 //! are in `tests/it`.
 
+mod backend_setup;
 pub mod document;
 mod proofs;
 mod relay;
-mod stage;
-mod world;
+mod simulated_network;
 
+pub use backend_setup::{BackendRing, Caller, CallerPlace, TestStage};
 pub use proofs::certificate;
-pub use stage::{BackendRing, Caller, CallerPlace, TestStage};
-pub use world::{Arrival, SimulatedWorld};
+pub use simulated_network::{Arrival, SimulatedWorld};

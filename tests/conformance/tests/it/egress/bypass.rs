@@ -72,7 +72,7 @@ const LENIENT: &[&str] = &[
 
 /// The programs of the attempts, with the addresses of the world.
 const PROGRAMS: [(&str, &str); 9] = [
-    ("addresses.py", include_str!("../../../src/world/addresses.py")),
+    ("addresses.py", include_str!("../../../src/simulated_network/addresses.py")),
     ("around.py", include_str!("attempts/around.py")),
     ("attempt.py", include_str!("attempts/attempt.py")),
     ("plain.py", include_str!("attempts/plain.py")),

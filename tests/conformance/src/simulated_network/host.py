@@ -13,9 +13,9 @@ import sys
 import tempfile
 
 import addresses
-import careless
+import open_proxy
 import servers
-from journal import Journal
+from arrival_log import Journal
 
 HOSTS = "127.0.0.1 localhost\n::1 localhost ip6-localhost\n{private} intranet.named.test\n"
 NAMES = ["good", "wild", "evil", "named", "client", "mixed", "rebind"]
@@ -104,7 +104,7 @@ def main():
             connection, lambda data: journal.record("host", port, data))
         servers.accept_all(80, serve)
         listen_on_unix_sockets(directory / "host.sock", journal)
-        careless.listen(addresses.CARELESS_PROXY)
+        open_proxy.listen(addresses.CARELESS_PROXY)
         print(json.dumps({"directory": str(directory), "ipv6": has_ipv6}), flush=True)
         sys.stdin.read()
         world.stdin.close()

@@ -18,7 +18,7 @@ use ringfence_test_ledger::User;
 use serde_json::Value;
 
 /// Directory of the programs that make up the world.
-const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/world");
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/simulated_network");
 /// URL of the proxy on the host that lets everything through.
 const CARELESS_PROXY: &str = "http://127.0.0.1:3128";
 /// Time without an arrival after which everything has arrived.

@@ -12,8 +12,8 @@ import sys
 import threading
 
 import addresses
-from journal import Journal
-from names import Names
+from arrival_log import Journal
+from name_server import Names
 
 PLAIN, SECURE = (80, 8080), (443, 853)
 TALKING = {21: b"220 ftp\r\n", 22: b"SSH-2.0-test\r\n", 25: b"220 smtp\r\n", 587: b"220 smtp\r\n"}
