@@ -1,4 +1,4 @@
-//! Stages of attempts: the ring around the attempt, and the user who makes it.
+//! Setups of attempts: the variant of the backend, and the user who makes the attempt.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,12 +11,12 @@ use ringfence_test_ledger::engine::{
 use ringfence_test_ledger::{User, binary};
 use tempfile::TempDir;
 
-use crate::SimulatedWorld;
+use crate::SimulatedNetwork;
 use crate::relay::EngineRelay;
 
 /// A backend, in one of its ways to work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum BackendRing {
+pub enum BackendVariant {
     /// The native backend with namespaces.
     Native,
     /// The native backend where user namespaces are forbidden.
@@ -42,11 +42,11 @@ pub enum Caller {
     Ordinary,
 }
 
-/// A ring and a caller.
+/// A backend variant and a caller, with which attempts are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TestStage {
-    /// Ring that isolates the attempt.
-    pub ring: BackendRing,
+pub struct BackendSetup {
+    /// Backend that isolates the attempt.
+    pub variant: BackendVariant,
     /// User who makes the attempt.
     pub caller: Caller,
 }
@@ -65,119 +65,118 @@ const WITHOUT_NAMESPACES: &str =
     echo 1 > /proc/sys/user/max_user_namespaces &&
     exec unshare --user --map-user=\"$user\" --map-group=\"$group\" -- \"$@\"' sh \"$@\"";
 
-impl BackendRing {
-    /// Every ring that has a column in the documentation, in the order of the columns.
-    pub const DOCUMENTED: [BackendRing; 6] = [
-        BackendRing::Native,
-        BackendRing::NativeInPlace,
-        BackendRing::Bwrap,
-        BackendRing::Docker,
-        BackendRing::Podman,
-        BackendRing::RootlessPodman,
+impl BackendVariant {
+    /// Every variant that has a column in the documentation, in the order of the columns.
+    pub const DOCUMENTED: [BackendVariant; 6] = [
+        BackendVariant::Native,
+        BackendVariant::NativeInPlace,
+        BackendVariant::Bwrap,
+        BackendVariant::Docker,
+        BackendVariant::Podman,
+        BackendVariant::RootlessPodman,
     ];
 
-    /// Returns the title of the ring's column in the documentation.
+    /// Returns the title of the variant's column in the documentation.
     pub fn title(self) -> &'static str {
         match self {
-            BackendRing::Native => "native",
-            BackendRing::NativeInPlace => "native, without user namespaces",
-            BackendRing::Bwrap => "bwrap",
-            BackendRing::Docker => "docker",
-            BackendRing::Podman => "podman",
-            BackendRing::RootlessPodman => "podman, rootless",
-            BackendRing::Local => "local",
+            BackendVariant::Native => "native",
+            BackendVariant::NativeInPlace => "native, without user namespaces",
+            BackendVariant::Bwrap => "bwrap",
+            BackendVariant::Docker => "docker",
+            BackendVariant::Podman => "podman",
+            BackendVariant::RootlessPodman => "podman, rootless",
+            BackendVariant::Local => "local",
         }
     }
 
-    /// Returns the users who can call the ring. A rootless engine serves only its own user.
+    /// Returns the users who can call the variant. A rootless engine serves only its own user.
     pub fn callers(self) -> &'static [Caller] {
         match self {
-            BackendRing::RootlessPodman => &[Caller::Ordinary],
+            BackendVariant::RootlessPodman => &[Caller::Ordinary],
             // An engine of root would only learn who calls, and would do nothing else differently.
-            BackendRing::Podman => &[Caller::Root],
+            BackendVariant::Podman => &[Caller::Root],
             _ => &[Caller::Root, Caller::Ordinary],
         }
     }
 
-    /// Returns the engine of the tests, if the ring is an engine.
+    /// Returns the engine of the tests, if the variant is an engine.
     pub fn engine(self) -> Option<Engine> {
         self.engine_variable().and_then(|variable| Engine::named_by(variable).ok())
     }
 
-    /// Returns true if the tests were given what the ring needs, which is an engine if the ring is
-    /// one.
+    /// Returns true if the variant needs no engine, or if the tests were given that engine.
     pub fn is_given(self) -> bool {
         self.engine_variable().is_none() || self.engine().is_some()
     }
 
     fn engine_variable(self) -> Option<&'static str> {
         match self {
-            BackendRing::Docker => Some(DOCKER_VARIABLE),
-            BackendRing::Podman => Some(PODMAN_VARIABLE),
-            BackendRing::RootlessPodman => Some(ROOTLESS_PODMAN_VARIABLE),
-            BackendRing::Native
-            | BackendRing::NativeInPlace
-            | BackendRing::Bwrap
-            | BackendRing::Local => None,
+            BackendVariant::Docker => Some(DOCKER_VARIABLE),
+            BackendVariant::Podman => Some(PODMAN_VARIABLE),
+            BackendVariant::RootlessPodman => Some(ROOTLESS_PODMAN_VARIABLE),
+            BackendVariant::Native
+            | BackendVariant::NativeInPlace
+            | BackendVariant::Bwrap
+            | BackendVariant::Local => None,
         }
     }
 
-    /// Returns true if the host decides how well the ring enforces a clause, because cgroups of
+    /// Returns true if the host decides how well the variant enforces a clause, because cgroups of
     /// version 1 belong to root.
     pub fn depends_on_host(self, clause: Clause) -> bool {
-        self == BackendRing::RootlessPodman && LIMITS.contains(&clause)
+        self == BackendVariant::RootlessPodman && LIMITS.contains(&clause)
     }
 
     fn backend(self) -> &'static str {
         match self {
-            BackendRing::Native | BackendRing::NativeInPlace => "native",
-            BackendRing::Bwrap => "bwrap",
-            BackendRing::Docker => "docker",
-            BackendRing::Podman | BackendRing::RootlessPodman => "podman",
-            BackendRing::Local => "local",
+            BackendVariant::Native | BackendVariant::NativeInPlace => "native",
+            BackendVariant::Bwrap => "bwrap",
+            BackendVariant::Docker => "docker",
+            BackendVariant::Podman | BackendVariant::RootlessPodman => "podman",
+            BackendVariant::Local => "local",
         }
     }
 
-    /// Returns the clauses whose weakness must be accepted by name before the ring starts.
+    /// Returns the clauses whose weakness must be accepted by name before the variant starts.
     fn weaknesses(self) -> &'static [Clause] {
         match self {
-            BackendRing::NativeInPlace => {
+            BackendVariant::NativeInPlace => {
                 &[Clause::Filesystem, Clause::Processes, Clause::Ipc, Clause::Cleanup]
             }
-            BackendRing::RootlessPodman => {
+            BackendVariant::RootlessPodman => {
                 &[Clause::Memory, Clause::Cpus, Clause::ProcessCount, Clause::Tmp]
             }
-            BackendRing::Native
-            | BackendRing::Bwrap
-            | BackendRing::Docker
-            | BackendRing::Podman
-            | BackendRing::Local => &[],
+            BackendVariant::Native
+            | BackendVariant::Bwrap
+            | BackendVariant::Docker
+            | BackendVariant::Podman
+            | BackendVariant::Local => &[],
         }
     }
 }
 
-impl TestStage {
-    /// Returns a stage for each caller of a ring.
-    pub fn all_on(ring: BackendRing) -> impl Iterator<Item = TestStage> {
-        ring.callers().iter().map(move |caller| TestStage { ring, caller: *caller })
+impl BackendSetup {
+    /// Returns a setup for each caller of a variant.
+    pub fn all_on(variant: BackendVariant) -> impl Iterator<Item = BackendSetup> {
+        variant.callers().iter().map(move |caller| BackendSetup { variant, caller: *caller })
     }
 
     /// Returns the command `ringfence SUBCOMMAND --backend …` in a place, with an environment of
     /// the caller's own.
     pub fn ringfence(self, subcommand: &str, place: &CallerPlace) -> Command {
-        let mut command = match self.ring {
-            BackendRing::NativeInPlace => {
+        let mut command = match self.variant {
+            BackendVariant::NativeInPlace => {
                 let mut shell = self.command("sh", place);
                 shell.args(["-c", WITHOUT_NAMESPACES, "sh"]).arg(binary());
                 shell
             }
             _ => self.command(binary(), place),
         };
-        command.args([subcommand, "--backend", self.ring.backend()]);
-        if self.ring.engine().is_some() {
+        command.args([subcommand, "--backend", self.variant.backend()]);
+        if self.variant.engine().is_some() {
             command.args(["--image", DEV_IMAGE, "--pull", "never"]);
         }
-        for weakness in self.ring.weaknesses() {
+        for weakness in self.variant.weaknesses() {
             command.args(["--allow-weaker", weakness.name()]);
         }
         command
@@ -197,9 +196,9 @@ impl TestStage {
         // All tests share the cache, whatever home each has for its sandboxes, so that an engine is
         // probed only once.
         command.env("XDG_CACHE_HOME", home.join(".cache"));
-        if let Some(engine) = self.ring.engine() {
-            let address = match (self.ring, self.caller) {
-                (BackendRing::Docker | BackendRing::Podman, Caller::Ordinary) => {
+        if let Some(engine) = self.variant.engine() {
+            let address = match (self.variant, self.caller) {
+                (BackendVariant::Docker | BackendVariant::Podman, Caller::Ordinary) => {
                     place.relay.get_or_init(|| EngineRelay::for_engine(&engine)).address()
                 }
                 _ => engine.address(),
@@ -219,7 +218,7 @@ pub struct CallerPlace {
     /// Relay to an engine of root, created when the caller first needs one.
     relay: OnceLock<EngineRelay>,
     /// Network in which commands run, if it is not the network of the tests.
-    world: Option<&'static SimulatedWorld>,
+    world: Option<&'static SimulatedNetwork>,
 }
 
 impl CallerPlace {
@@ -248,7 +247,7 @@ impl CallerPlace {
     /// # Panics
     ///
     /// Panics as [`CallerPlace::for_caller`] does.
-    pub fn for_host_of(world: &'static SimulatedWorld, caller: Caller) -> CallerPlace {
+    pub fn for_host_of(world: &'static SimulatedNetwork, caller: Caller) -> CallerPlace {
         CallerPlace { world: Some(world), ..CallerPlace::for_caller(caller) }
     }
 

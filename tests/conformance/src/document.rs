@@ -6,7 +6,7 @@ use std::fmt::Write;
 use ringfence::prove::{Certificate, Verdict, corpus};
 use ringfence::{Clause, Support};
 
-use crate::{BackendRing, TestStage};
+use crate::{BackendSetup, BackendVariant};
 
 /// Text of a cell that this host could not test. Another host may fill the cell.
 const NOT_TESTED: &str = "not tested";
@@ -47,7 +47,7 @@ that lets all pass.
 #[derive(Debug, Default)]
 pub struct BypassOutcomes {
     /// Mechanism that enforces the allowlist, as each backend claims.
-    pub claims: BTreeMap<BackendRing, String>,
+    pub claims: BTreeMap<BackendVariant, String>,
     attempts: Vec<BypassAttempt>,
 }
 
@@ -55,13 +55,13 @@ pub struct BypassOutcomes {
 struct BypassAttempt {
     name: String,
     what: String,
-    is_held: BTreeMap<BackendRing, bool>,
+    is_held: BTreeMap<BackendVariant, bool>,
 }
 
 impl BypassOutcomes {
     /// Adds an attempt and its outcome. `is_held` is `None` if the attempt was not made or proves
     /// nothing.
-    pub fn add(&mut self, name: &str, what: &str, ring: BackendRing, is_held: Option<bool>) {
+    pub fn add(&mut self, name: &str, what: &str, variant: BackendVariant, is_held: Option<bool>) {
         let index =
             self.attempts.iter().position(|attempt| attempt.name == name).unwrap_or_else(|| {
                 let attempt = BypassAttempt {
@@ -72,25 +72,26 @@ impl BypassOutcomes {
                 self.attempts.push(attempt);
                 self.attempts.len() - 1
             });
-        self.attempts[index].is_held.extend(is_held.map(|is_held| (ring, is_held)));
+        self.attempts[index].is_held.extend(is_held.map(|is_held| (variant, is_held)));
     }
 }
 
-/// The certificates of every stage.
-pub type Certificates = BTreeMap<TestStage, Certificate>;
+/// The certificates of every setup.
+pub type Certificates = BTreeMap<BackendSetup, Certificate>;
 
 /// Writes the text of the document.
 pub fn write(certificates: &Certificates, bypasses: &BypassOutcomes) -> String {
     let mut text = INTRODUCTION.to_owned();
-    let titles = BackendRing::DOCUMENTED.map(BackendRing::title).join(" | ");
-    let rules = "---|".repeat(BackendRing::DOCUMENTED.len());
+    let titles = BackendVariant::DOCUMENTED.map(BackendVariant::title).join(" | ");
+    let rules = "---|".repeat(BackendVariant::DOCUMENTED.len());
     // Writing to a String never fails.
     let _ = write!(text, "\n## What is claimed\n\n| promise | {titles} |\n|---|{rules}\n");
     for clause in Clause::ALL {
-        let claims = BackendRing::DOCUMENTED.map(|ring| match bypasses.claims.get(&ring) {
-            Some(claim) if clause == Clause::Egress => claim.clone(),
-            _ => claim(certificates, ring, clause),
-        });
+        let claims =
+            BackendVariant::DOCUMENTED.map(|variant| match bypasses.claims.get(&variant) {
+                Some(claim) if clause == Clause::Egress => claim.clone(),
+                _ => claim(certificates, variant, clause),
+            });
         let claims = claims.join(" | ");
         // Writing to a String never fails.
         let _ = writeln!(text, "| **{clause}**: {} | {claims} |", clause.promise());
@@ -107,8 +108,8 @@ pub fn write(certificates: &Certificates, bypasses: &BypassOutcomes) -> String {
             "\n### {clause}\n\n| attempt | what is tried | {titles} |\n|---|---|{rules}\n"
         );
         for attempt in attempts {
-            let cells = BackendRing::DOCUMENTED
-                .map(|ring| outcome(certificates, ring, clause, attempt.name))
+            let cells = BackendVariant::DOCUMENTED
+                .map(|variant| outcome(certificates, variant, clause, attempt.name))
                 .join(" | ");
             // Writing to a String never fails.
             let _ = writeln!(text, "| `{}` | {} | {cells} |", attempt.name, attempt.what);
@@ -118,12 +119,12 @@ pub fn write(certificates: &Certificates, bypasses: &BypassOutcomes) -> String {
     let _ =
         write!(text, "\n{BYPASSES}\n| attempt | what is tried | {titles} |\n|---|---|{rules}\n");
     for attempt in &bypasses.attempts {
-        let cell = |ring: BackendRing| match attempt.is_held.get(&ring) {
+        let cell = |variant: BackendVariant| match attempt.is_held.get(&variant) {
             Some(true) => "held",
             Some(false) => "gets through",
             None => NOT_TESTED,
         };
-        let cells = BackendRing::DOCUMENTED.map(cell).join(" | ");
+        let cells = BackendVariant::DOCUMENTED.map(cell).join(" | ");
         // Writing to a String never fails.
         let _ = writeln!(text, "| `{}` | {} | {cells} |", attempt.name, attempt.what);
     }
@@ -201,12 +202,12 @@ fn is_same(one: &str, other: &str) -> bool {
 }
 
 /// Returns the claim of a backend, in words that do not depend on the host.
-fn claim(certificates: &Certificates, ring: BackendRing, clause: Clause) -> String {
-    if ring.depends_on_host(clause) {
+fn claim(certificates: &Certificates, variant: BackendVariant, clause: Clause) -> String {
+    if variant.depends_on_host(clause) {
         return "cgroup, where the host delegates it".to_owned();
     }
-    let stage = TestStage { ring, caller: ring.callers()[0] };
-    let Some(certificate) = certificates.get(&stage) else { return NOT_TESTED.to_owned() };
+    let setup = BackendSetup { variant, caller: variant.callers()[0] };
+    let Some(certificate) = certificates.get(&setup) else { return NOT_TESTED.to_owned() };
     let promise = certificate.promises.get(&clause);
     match promise.map(|promise| &promise.claimed) {
         Some(Support::Enforced { .. } | Support::Weaker { .. }) if clause == Clause::Memory => {
@@ -233,16 +234,16 @@ fn strength(claimed: &Support) -> u8 {
 /// as root is with limits, only the stronger promise counts.
 fn outcome(
     certificates: &Certificates,
-    ring: BackendRing,
+    variant: BackendVariant,
     clause: Clause,
     attempt: &str,
 ) -> &'static str {
-    let on_ring = certificates.iter().filter(|(stage, _)| stage.ring == ring);
+    let on_variant = certificates.iter().filter(|(setup, _)| setup.variant == variant);
     let promises: Vec<_> =
-        on_ring.filter_map(|(_, certificate)| certificate.promises.get(&clause)).collect();
+        on_variant.filter_map(|(_, certificate)| certificate.promises.get(&clause)).collect();
     let best = promises.iter().map(|promise| strength(&promise.claimed)).max().unwrap_or_default();
     let is_claimed = promises.iter().any(|promise| promise.claimed.is_enforced());
-    if ring.depends_on_host(clause) && !is_claimed {
+    if variant.depends_on_host(clause) && !is_claimed {
         return NOT_TESTED;
     }
     let counted = promises.iter().filter(|promise| strength(&promise.claimed) == best);
@@ -295,16 +296,16 @@ mod tests {
     fn without_certificates_every_cell_is_untested() {
         let text = write(&Certificates::new(), &BypassOutcomes::default());
         let untested = |count| " not tested |".repeat(count);
-        let rings = BackendRing::DOCUMENTED.len();
+        let variants = BackendVariant::DOCUMENTED.len();
         assert!(
             text.contains(&format!(
                 "cannot be read, even inside the workspace |{}",
-                untested(rings)
+                untested(variants)
             )),
             "{text}"
         );
         let row =
-            format!("| `read-outside` | read a file outside by its path |{}", untested(rings));
+            format!("| `read-outside` | read a file outside by its path |{}", untested(variants));
         assert!(text.contains(&row), "{text}");
     }
 }

@@ -28,7 +28,7 @@ const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A host and a world.
 #[derive(Debug)]
-pub struct SimulatedWorld {
+pub struct SimulatedNetwork {
     /// Process of the host. It ends at the end of its standard input, which is when this process
     /// ends, so it outlives no test.
     host: Child,
@@ -44,7 +44,7 @@ pub struct Arrival {
     pub data: String,
 }
 
-impl SimulatedWorld {
+impl SimulatedNetwork {
     /// Returns the world that all tests share. A token in the data tells the arrivals of one test
     /// from those of another.
     ///
@@ -52,12 +52,12 @@ impl SimulatedWorld {
     ///
     /// Panics if the world cannot be made; tests require
     /// [`ringfence_test_ledger::needs::own_network`].
-    pub fn shared() -> &'static SimulatedWorld {
-        static WORLD: OnceLock<SimulatedWorld> = OnceLock::new();
-        WORLD.get_or_init(SimulatedWorld::make)
+    pub fn shared() -> &'static SimulatedNetwork {
+        static WORLD: OnceLock<SimulatedNetwork> = OnceLock::new();
+        WORLD.get_or_init(SimulatedNetwork::make)
     }
 
-    fn make() -> SimulatedWorld {
+    fn make() -> SimulatedNetwork {
         let mut command = Command::new("unshare");
         command.args(["--net", "--mount", "--propagation", "private", "python3", "-B"]);
         command.arg(Path::new(SOURCE).join("host.py")).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -67,7 +67,7 @@ impl SimulatedWorld {
         BufReader::new(output).read_line(&mut line).expect("the host tells of itself");
         let facts: Value =
             serde_json::from_str(&line).expect("the host and the world could be made");
-        SimulatedWorld {
+        SimulatedNetwork {
             host,
             directory: facts["directory"].as_str().expect("it names its directory").into(),
         }

@@ -1,6 +1,6 @@
-//! Every attempt of the corpus on every stage.
+//! Every attempt of the corpus on every setup.
 
-use conformance::{BackendRing, Caller, TestStage, certificate};
+use conformance::{BackendSetup, BackendVariant, Caller, certificate};
 use ringfence::Clause;
 use ringfence::prove::{Verdict, corpus};
 use ringfence_test_ledger::require;
@@ -10,8 +10,8 @@ use ringfence_test_ledger::require;
 const LOAD_DEPENDENT_CLAUSE: Clause = Clause::Cpus;
 
 #[track_caller]
-fn holds(stage: TestStage, works_by: &str) {
-    let certificate = certificate(stage);
+fn holds(setup: BackendSetup, works_by: &str) {
+    let certificate = certificate(setup);
     assert!(certificate.summary.starts_with(works_by), "{}", certificate.summary);
     let made: usize = certificate.promises.values().map(|promise| promise.proofs.len()).sum();
     assert_eq!(made, corpus().len());
@@ -22,18 +22,18 @@ fn holds(stage: TestStage, works_by: &str) {
     let is_unmade = |verdict: &Verdict| matches!(verdict, Verdict::NotTested { .. });
     let unmade: Vec<_> =
         proofs.filter(|proof| is_unmade(&proof.verdict) && proof.control.is_none()).collect();
-    assert!(unmade.is_empty(), "on {stage:?}\n{unmade:#?}");
+    assert!(unmade.is_empty(), "on {setup:?}\n{unmade:#?}");
 
     let broken: Vec<String> = certificate
         .broken()
         .map(|proof| format!("{} ({}): {}", proof.attempt, proof.clause, proof.observed))
         .collect();
-    assert!(broken.is_empty(), "on {stage:?}\n{}", broken.join("\n"));
+    assert!(broken.is_empty(), "on {setup:?}\n{}", broken.join("\n"));
     for (clause, promise) in &certificate.promises {
         let is_proved = promise.verdict == Verdict::Held || *clause == LOAD_DEPENDENT_CLAUSE;
         assert!(
             !promise.claimed.is_enforced() || is_proved,
-            "{clause} is claimed on {stage:?}, and: {promise:#?}"
+            "{clause} is claimed on {setup:?}, and: {promise:#?}"
         );
     }
 }
@@ -41,59 +41,68 @@ fn holds(stage: TestStage, works_by: &str) {
 #[test]
 fn native_holds_against_every_attempt_made_as_root() {
     require!(root, binary, user_namespaces);
-    holds(TestStage { ring: BackendRing::Native, caller: Caller::Root }, "namespaces");
+    holds(BackendSetup { variant: BackendVariant::Native, caller: Caller::Root }, "namespaces");
 }
 
 #[test]
 fn native_holds_against_every_attempt_made_as_an_ordinary_user() {
     require!(binary, ordinary_user, ordinary_user_namespaces);
-    holds(TestStage { ring: BackendRing::Native, caller: Caller::Ordinary }, "namespaces");
+    holds(BackendSetup { variant: BackendVariant::Native, caller: Caller::Ordinary }, "namespaces");
 }
 
 #[test]
 fn native_without_user_namespaces_holds_what_it_claims_against_root() {
     require!(root, binary, user_namespaces, landlock);
-    holds(TestStage { ring: BackendRing::NativeInPlace, caller: Caller::Root }, "Landlock");
+    holds(
+        BackendSetup { variant: BackendVariant::NativeInPlace, caller: Caller::Root },
+        "Landlock",
+    );
 }
 
 #[test]
 fn native_without_user_namespaces_holds_what_it_claims_against_an_ordinary_user() {
     require!(binary, ordinary_user, ordinary_user_namespaces, landlock);
-    holds(TestStage { ring: BackendRing::NativeInPlace, caller: Caller::Ordinary }, "Landlock");
+    holds(
+        BackendSetup { variant: BackendVariant::NativeInPlace, caller: Caller::Ordinary },
+        "Landlock",
+    );
 }
 
 #[test]
 fn bubblewrap_holds_against_every_attempt_made_as_root() {
     require!(root, binary, user_namespaces, bwrap);
-    holds(TestStage { ring: BackendRing::Bwrap, caller: Caller::Root }, "bubblewrap");
+    holds(BackendSetup { variant: BackendVariant::Bwrap, caller: Caller::Root }, "bubblewrap");
 }
 
 #[test]
 fn bubblewrap_holds_against_every_attempt_made_as_an_ordinary_user() {
     require!(binary, ordinary_user, ordinary_user_namespaces, bwrap);
-    holds(TestStage { ring: BackendRing::Bwrap, caller: Caller::Ordinary }, "bubblewrap");
+    holds(BackendSetup { variant: BackendVariant::Bwrap, caller: Caller::Ordinary }, "bubblewrap");
 }
 
 #[test]
 fn docker_holds_against_every_attempt_made_as_root() {
     require!(root, binary, docker, test_image_dev);
-    holds(TestStage { ring: BackendRing::Docker, caller: Caller::Root }, "Docker");
+    holds(BackendSetup { variant: BackendVariant::Docker, caller: Caller::Root }, "Docker");
 }
 
 #[test]
 fn docker_holds_against_every_attempt_made_as_an_ordinary_user() {
     require!(root, binary, ordinary_user, docker, test_image_dev);
-    holds(TestStage { ring: BackendRing::Docker, caller: Caller::Ordinary }, "Docker");
+    holds(BackendSetup { variant: BackendVariant::Docker, caller: Caller::Ordinary }, "Docker");
 }
 
 #[test]
 fn podman_holds_against_every_attempt_made_as_root() {
     require!(root, binary, podman, test_image_dev);
-    holds(TestStage { ring: BackendRing::Podman, caller: Caller::Root }, "Podman");
+    holds(BackendSetup { variant: BackendVariant::Podman, caller: Caller::Root }, "Podman");
 }
 
 #[test]
 fn rootless_podman_holds_what_it_claims_against_an_ordinary_user() {
     require!(binary, ordinary_user, rootless_podman, test_image_dev);
-    holds(TestStage { ring: BackendRing::RootlessPodman, caller: Caller::Ordinary }, "Podman");
+    holds(
+        BackendSetup { variant: BackendVariant::RootlessPodman, caller: Caller::Ordinary },
+        "Podman",
+    );
 }

@@ -1,6 +1,6 @@
 //! The control: attempts get through without a sandbox. Otherwise they would prove nothing.
 
-use conformance::{BackendRing, Caller, TestStage, certificate};
+use conformance::{BackendSetup, BackendVariant, Caller, certificate};
 use ringfence::prove::Verdict;
 use ringfence_test_ledger::require;
 
@@ -11,7 +11,8 @@ const MIN_ATTEMPTS: usize = 100;
 #[test]
 fn attempts_succeed_without_a_sandbox() {
     require!(root, binary);
-    let certificate = certificate(TestStage { ring: BackendRing::Local, caller: Caller::Root });
+    let certificate =
+        certificate(BackendSetup { variant: BackendVariant::Local, caller: Caller::Root });
     let proofs = certificate.promises.values().flat_map(|promise| &promise.proofs);
     let through = proofs.filter(|proof| proof.verdict == Verdict::Broken).count();
     assert!(through >= MIN_ATTEMPTS, "only {through} get through");

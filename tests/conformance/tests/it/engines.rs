@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use conformance::{BackendRing, Caller, CallerPlace, TestStage};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace};
 use ringfence_test_ledger::engine::DEV_IMAGE;
 use ringfence_test_ledger::{binary, require};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,22 +14,22 @@ use serde_json::Value;
 
 /// The engines and their callers: root, an ordinary user on an engine of root, and an ordinary user
 /// on an engine of its own.
-const STAGES: [TestStage; 5] = [
-    TestStage { ring: BackendRing::Docker, caller: Caller::Root },
-    TestStage { ring: BackendRing::Docker, caller: Caller::Ordinary },
-    TestStage { ring: BackendRing::Podman, caller: Caller::Root },
-    TestStage { ring: BackendRing::Podman, caller: Caller::Ordinary },
-    TestStage { ring: BackendRing::RootlessPodman, caller: Caller::Ordinary },
+const SETUPS: [BackendSetup; 5] = [
+    BackendSetup { variant: BackendVariant::Docker, caller: Caller::Root },
+    BackendSetup { variant: BackendVariant::Docker, caller: Caller::Ordinary },
+    BackendSetup { variant: BackendVariant::Podman, caller: Caller::Root },
+    BackendSetup { variant: BackendVariant::Podman, caller: Caller::Ordinary },
+    BackendSetup { variant: BackendVariant::RootlessPodman, caller: Caller::Ordinary },
 ];
-/// Stages that contain each engine once.
-pub(crate) const ENGINES: [TestStage; 3] = [STAGES[0], STAGES[2], STAGES[4]];
-/// Stages with the engines of root.
-const ROOTFUL: [TestStage; 2] = [STAGES[0], STAGES[2]];
+/// Setups that contain each engine once.
+pub(crate) const ENGINES: [BackendSetup; 3] = [SETUPS[0], SETUPS[2], SETUPS[4]];
+/// Setups with the engines of root.
+const ROOTFUL: [BackendSetup; 2] = [SETUPS[0], SETUPS[2]];
 
 /// A sandbox that stays, with its own home for its state. A different home acts as a different
 /// user's ringfence.
 pub(crate) struct EngineSandbox<'a> {
-    pub(crate) stage: TestStage,
+    pub(crate) setup: BackendSetup,
     pub(crate) place: &'a CallerPlace,
     pub(crate) home: PathBuf,
     pub(crate) name: String,
@@ -37,7 +37,7 @@ pub(crate) struct EngineSandbox<'a> {
 
 impl<'a> EngineSandbox<'a> {
     /// Creates the home and the name of a sandbox without starting it.
-    pub(crate) fn new(stage: TestStage, place: &'a CallerPlace) -> EngineSandbox<'a> {
+    pub(crate) fn new(setup: BackendSetup, place: &'a CallerPlace) -> EngineSandbox<'a> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let home = place.path().join(format!("home-{number}"));
@@ -45,7 +45,7 @@ impl<'a> EngineSandbox<'a> {
         let owner = fs_err::metadata(place.path()).expect("it is there");
         std::os::unix::fs::chown(&home, Some(owner.uid()), Some(owner.gid()))
             .expect("it is given by root");
-        EngineSandbox { stage, place, home, name: format!("trap-{}-{number}", std::process::id()) }
+        EngineSandbox { setup, place, home, name: format!("trap-{}-{number}", std::process::id()) }
     }
 
     pub(crate) fn up(&self, flags: &[&str]) -> Output {
@@ -54,7 +54,7 @@ impl<'a> EngineSandbox<'a> {
 
     pub(crate) fn prepare_up(&self, flags: &[&str]) -> Command {
         let workspace = self.place.path().join("workspace");
-        let mut command = self.stage.ringfence("up", self.place);
+        let mut command = self.setup.ringfence("up", self.place);
         command.arg(&self.name).args(flags).env("HOME", &self.home);
         if workspace.is_dir() {
             command.current_dir(workspace);
@@ -67,7 +67,7 @@ impl<'a> EngineSandbox<'a> {
     }
 
     pub(crate) fn command(&self, words: &[&str]) -> Command {
-        let mut command = self.stage.command(binary(), self.place);
+        let mut command = self.setup.command(binary(), self.place);
         command.args(words).env("HOME", &self.home);
         command
     }
@@ -78,7 +78,7 @@ impl<'a> EngineSandbox<'a> {
 
     /// Returns the description that the engine gives to every permitted caller.
     pub(crate) fn inspect(&self) -> Value {
-        let engine = self.stage.ring.engine().expect("the test requires it");
+        let engine = self.setup.variant.engine().expect("the test requires it");
         engine.inspect(&format!("ringfence-{}", self.name)).expect("there is such a container")
     }
 
@@ -91,7 +91,7 @@ impl<'a> EngineSandbox<'a> {
         let owner = manifest["owner"]["pid"]
             .as_i64()
             .and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-        let owner = owner.unwrap_or_else(|| panic!("{:?}: {manifest}", self.stage));
+        let owner = owner.unwrap_or_else(|| panic!("{:?}: {manifest}", self.setup));
         let process = pidfd_open(owner, PidfdFlags::empty()).expect("it runs");
         kill_process(owner, Signal::KILL).expect("root may");
         let mut ended = [PollFd::new(&process, PollFlags::IN)];
@@ -110,8 +110,8 @@ impl Drop for EngineSandbox<'_> {
 }
 
 /// Creates a place whose workspace is a subdirectory, so that there is room beside the workspace.
-pub(crate) fn place(stage: TestStage) -> CallerPlace {
-    with_workspace(CallerPlace::for_caller(stage.caller))
+pub(crate) fn place(setup: BackendSetup) -> CallerPlace {
+    with_workspace(CallerPlace::for_caller(setup.caller))
 }
 
 /// Creates a directory for the workspace in a place.
@@ -125,8 +125,8 @@ pub(crate) fn with_workspace(place: CallerPlace) -> CallerPlace {
 }
 
 /// Runs a command in a container with its own workspace.
-fn run(stage: TestStage, place: &CallerPlace, flags: &[&str], words: &[&str]) -> Output {
-    let mut command = stage.ringfence("run", place);
+fn run(setup: BackendSetup, place: &CallerPlace, flags: &[&str], words: &[&str]) -> Output {
+    let mut command = setup.ringfence("run", place);
     command.args(flags).arg("--").args(words).current_dir(place.path().join("workspace"));
     command.output().expect("ringfence can be started")
 }
@@ -140,29 +140,29 @@ pub(crate) fn said(output: &Output) -> String {
 }
 
 #[track_caller]
-fn refused(stage: TestStage, output: &Output, code: i32, words: &[&str]) {
+fn refused(setup: BackendSetup, output: &Output, code: i32, words: &[&str]) {
     let said = said(output);
-    assert_eq!(output.status.code(), Some(code), "{stage:?}: {said}");
+    assert_eq!(output.status.code(), Some(code), "{setup:?}: {said}");
     for word in words {
-        assert!(said.contains(word), "{stage:?} does not say `{word}`: {said}");
+        assert!(said.contains(word), "{setup:?} does not say `{word}`: {said}");
     }
 }
 
 /// Runs `engines.py` inside and returns its findings. The program looks for a service of the host
 /// on every address of the host.
 #[track_caller]
-fn look(stage: TestStage, flags: &[&str]) -> Value {
+fn look(setup: BackendSetup, flags: &[&str]) -> Value {
     let service = std::net::TcpListener::bind("0.0.0.0:0").expect("a port can be had");
     let port = service.local_addr().expect("it is bound").port().to_string();
-    let place = place(stage);
+    let place = place(setup);
     let output = run(
-        stage,
+        setup,
         &place,
         flags,
         &["python3", "-c", include_str!("engines.py"), &port, "127.0.0.1"],
     );
     serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{stage:?}: {error}: {}", said(&output)))
+        .unwrap_or_else(|error| panic!("{setup:?}: {error}: {}", said(&output)))
 }
 
 /// Returns the capability sets, in the order of proc_pid_status(5).
@@ -178,37 +178,37 @@ const DEVELOPER_CAPABILITIES: &str = "00000000000004c3";
 #[test]
 fn an_agents_container_has_no_privileges_no_network_and_only_private_writes() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
-    for stage in STAGES {
-        let seen = look(stage, &[]);
-        assert_eq!(capabilities(&seen), [NONE; 5], "{stage:?}");
+    for setup in SETUPS {
+        let seen = look(setup, &[]);
+        assert_eq!(capabilities(&seen), [NONE; 5], "{setup:?}");
         let status = |name: &str| seen["status"][name].as_str().expect("it is there").to_owned();
         assert_eq!(
             (status("NoNewPrivs"), status("Seccomp")),
             ("1".to_owned(), "2".to_owned()),
-            "{stage:?}"
+            "{setup:?}"
         );
-        assert_ne!(seen["su"], 0, "{stage:?}: a program of root's gives root's power away");
-        assert!(status("Uid").split_whitespace().all(|id| id != "0"), "{stage:?}");
-        assert_eq!(seen["write"], rustix::io::Errno::ROFS.raw_os_error(), "{stage:?}");
-        assert_eq!(seen["interfaces"], serde_json::json!(["lo"]), "{stage:?}");
+        assert_ne!(seen["su"], 0, "{setup:?}: a program of root's gives root's power away");
+        assert!(status("Uid").split_whitespace().all(|id| id != "0"), "{setup:?}");
+        assert_eq!(seen["write"], rustix::io::Errno::ROFS.raw_os_error(), "{setup:?}");
+        assert_eq!(seen["interfaces"], serde_json::json!(["lo"]), "{setup:?}");
         assert_eq!(
             (&seen["gateway"], &seen["reached"]),
             (&Value::Null, &serde_json::json!([])),
-            "{stage:?}"
+            "{setup:?}"
         );
-        assert_eq!(seen["resolved"], false, "{stage:?}");
+        assert_eq!(seen["resolved"], false, "{setup:?}");
     }
 }
 
 #[test]
 fn the_same_image_without_ringfence_has_a_writable_root() {
     require!(root, docker, podman, rootless_podman, test_image_dev);
-    for stage in ENGINES {
-        let engine = stage.ring.engine().expect("the test requires it");
+    for setup in ENGINES {
+        let engine = setup.variant.engine().expect("the test requires it");
         assert_eq!(
             engine.run(DEV_IMAGE, &["sh", "-c", "grep -q ' / [^ ]* rw' /proc/mounts"]),
             Ok(()),
-            "{stage:?}"
+            "{setup:?}"
         );
     }
 }
@@ -216,22 +216,25 @@ fn the_same_image_without_ringfence_has_a_writable_root() {
 #[test]
 fn an_open_network_exists_and_is_not_the_hosts() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
-    for stage in ENGINES {
-        let seen = look(stage, &["--net", "open"]);
+    for setup in ENGINES {
+        let seen = look(setup, &["--net", "open"]);
         let (gateway, reached) = (&seen["gateway"], &seen["reached"]);
-        assert!(gateway.is_string(), "{stage:?}: {seen}");
+        assert!(gateway.is_string(), "{setup:?}: {seen}");
         // The network of a rootless engine leads out, but not to its own host.
-        let expected =
-            if stage.ring == BackendRing::RootlessPodman { vec![] } else { vec![gateway.clone()] };
-        assert_eq!(*reached, Value::Array(expected), "{stage:?}: the host's loopback is its own");
+        let expected = if setup.variant == BackendVariant::RootlessPodman {
+            vec![]
+        } else {
+            vec![gateway.clone()]
+        };
+        assert_eq!(*reached, Value::Array(expected), "{setup:?}: the host's loopback is its own");
     }
 }
 
 #[test]
 fn a_developers_container_has_exactly_the_capabilities_of_its_preset() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
-    let seen = |stage| look(stage, &["--container", "--net", "closed"]);
-    let docker = seen(TestStage { ring: BackendRing::Docker, caller: Caller::Root });
+    let seen = |setup| look(setup, &["--container", "--net", "closed"]);
+    let docker = seen(BackendSetup { variant: BackendVariant::Docker, caller: Caller::Root });
     assert_eq!(
         capabilities(&docker),
         [NONE, NONE, NONE, DEVELOPER_CAPABILITIES, NONE],
@@ -243,9 +246,10 @@ fn a_developers_container_has_exactly_the_capabilities_of_its_preset() {
         rustix::io::Errno::ACCESS.raw_os_error(),
         "the root is writable, and root's"
     );
-    let podman = seen(TestStage { ring: BackendRing::Podman, caller: Caller::Root });
+    let podman = seen(BackendSetup { variant: BackendVariant::Podman, caller: Caller::Root });
     assert_eq!(capabilities(&podman), [NONE; 5]);
-    let rootless = seen(TestStage { ring: BackendRing::RootlessPodman, caller: Caller::Ordinary });
+    let rootless =
+        seen(BackendSetup { variant: BackendVariant::RootlessPodman, caller: Caller::Ordinary });
     let [_, permitted, effective, bounding, _] = capabilities(&rootless);
     assert_eq!(
         [permitted, effective, bounding],
@@ -257,11 +261,11 @@ fn a_developers_container_has_exactly_the_capabilities_of_its_preset() {
 #[test]
 fn capabilities_beyond_the_known_few_are_refused_by_name() {
     require!(root, binary, docker, podman, test_image_dev);
-    for stage in ROOTFUL {
-        let place = place(stage);
-        let output = run(stage, &place, &["--cap", "SYS_ADMIN"], &["true"]);
+    for setup in ROOTFUL {
+        let place = place(setup);
+        let output = run(setup, &place, &["--cap", "SYS_ADMIN"], &["true"]);
         refused(
-            stage,
+            setup,
             &output,
             2,
             &["the capability `SYS_ADMIN` is not given to a container", "hint: "],
@@ -274,25 +278,25 @@ fn limits_are_enforced_by_the_kernel_or_the_run_is_refused() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
     let flags =
         ["--memory", "96M", "--allow-weaker", "memory", "--cpus", "0.5", "--processes", "60"];
-    for stage in ROOTFUL {
-        let seen = look(stage, &flags);
+    for setup in ROOTFUL {
+        let seen = look(setup, &flags);
         assert_eq!(
             seen["memory"],
             serde_json::json!([(96 << 20).to_string()]),
-            "{stage:?}: {seen}"
+            "{setup:?}: {seen}"
         );
-        assert_eq!(seen["cpus"][0], "50000", "{stage:?}: {seen}");
+        assert_eq!(seen["cpus"][0], "50000", "{setup:?}: {seen}");
         // The guest's own processes do not count against the caller's limit.
-        assert_eq!(seen["processes"], serde_json::json!(["63"]), "{stage:?}: {seen}");
+        assert_eq!(seen["processes"], serde_json::json!(["63"]), "{setup:?}: {seen}");
     }
-    let stage = TestStage { ring: BackendRing::RootlessPodman, caller: Caller::Ordinary };
-    let place = place(stage);
+    let setup = BackendSetup { variant: BackendVariant::RootlessPodman, caller: Caller::Ordinary };
+    let place = place(setup);
     for (flag, value, clause) in [
         ("--memory", "96M", "memory"),
         ("--cpus", "0.5", "cpus"),
         ("--processes", "60", "process-count"),
     ] {
-        let mut command = stage.command(binary(), &place);
+        let mut command = setup.command(binary(), &place);
         command.args([
             "run",
             "--backend",
@@ -310,16 +314,16 @@ fn limits_are_enforced_by_the_kernel_or_the_run_is_refused() {
         if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() && output.status.success() {
             continue; // the host delegates cgroups to its users
         }
-        refused(stage, &output, 125, &[clause, "ignores limits here", "hint: "]);
+        refused(setup, &output, 125, &[clause, "ignores limits here", "hint: "]);
     }
 }
 
 #[test]
 fn the_engines_socket_is_visible_inside_by_no_path() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
-    for stage in ENGINES {
-        let place = place(stage);
-        let address = stage.ring.engine().expect("the test requires it").address();
+    for setup in ENGINES {
+        let place = place(setup);
+        let address = setup.variant.engine().expect("the test requires it").address();
         let socket = PathBuf::from(address.trim_start_matches("unix://"));
         let directory = socket.parent().expect("it has one").to_owned();
         let link = place.path().join("link");
@@ -332,49 +336,49 @@ fn the_engines_socket_is_visible_inside_by_no_path() {
             ("--workspace", &directory),
             ("--read", &link),
         ] {
-            let output = run(stage, &place, &[flag, path.to_str().expect("it is text")], &["true"]);
-            refused(stage, &output, 2, &["of a container engine", "hint: "]);
+            let output = run(setup, &place, &[flag, path.to_str().expect("it is text")], &["true"]);
+            refused(setup, &output, 2, &["of a container engine", "hint: "]);
         }
         let beside = place.path().join("beside");
         fs_err::write(&beside, "shown").expect("the place is ours");
         let text = beside.to_str().expect("it is text");
-        let output = run(stage, &place, &["--read", text], &["cat", text]);
-        assert_eq!(said(&output), "shown", "{stage:?}: other paths are");
+        let output = run(setup, &place, &["--read", text], &["cat", text]);
+        assert_eq!(said(&output), "shown", "{setup:?}: other paths are");
     }
 }
 
 #[test]
 fn variables_reach_commands_but_not_the_engines_description() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
-    for stage in ENGINES {
-        let place = place(stage);
-        let kept = EngineSandbox::new(stage, &place);
+    for setup in ENGINES {
+        let place = place(setup);
+        let kept = EngineSandbox::new(setup, &place);
         let up = kept.up(&["--env", "TOKEN=as-good-as-a-key"]);
-        assert!(up.status.success(), "{stage:?}: {}", said(&up));
-        assert_eq!(said(&kept.exec("printf %s \"$TOKEN\"")), "as-good-as-a-key", "{stage:?}");
+        assert!(up.status.success(), "{setup:?}: {}", said(&up));
+        assert_eq!(said(&kept.exec("printf %s \"$TOKEN\"")), "as-good-as-a-key", "{setup:?}");
         let inspected = kept.inspect().to_string();
-        assert!(inspected.contains(&kept.name), "{stage:?}: it tells of this container");
+        assert!(inspected.contains(&kept.name), "{setup:?}: it tells of this container");
         assert!(
             !inspected.contains("as-good-as-a-key") && !inspected.contains("TOKEN"),
-            "{stage:?}: {inspected}"
+            "{setup:?}: {inspected}"
         );
         // Users of the host see the environment of the guest through any process of the container.
-        assert_eq!(said(&kept.exec("grep -c TOKEN /proc/1/environ")), "0\n", "{stage:?}");
+        assert_eq!(said(&kept.exec("grep -c TOKEN /proc/1/environ")), "0\n", "{setup:?}");
     }
 }
 
 #[test]
 fn files_made_in_the_workspace_belong_to_the_caller() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
-    for stage in STAGES {
-        let place = place(stage);
+    for setup in SETUPS {
+        let place = place(setup);
         let output = run(
-            stage,
+            setup,
             &place,
             &[],
             &["sh", "-c", "mkdir made && echo 1 > made/file && ln -s file made/link"],
         );
-        assert!(output.status.success(), "{stage:?}: {}", said(&output));
+        assert!(output.status.success(), "{setup:?}: {}", said(&output));
         let caller = fs_err::metadata(place.path()).expect("it is there");
         for name in ["made", "made/file", "made/link"] {
             let found = fs_err::symlink_metadata(place.path().join("workspace").join(name))
@@ -382,7 +386,7 @@ fn files_made_in_the_workspace_belong_to_the_caller() {
             assert_eq!(
                 (found.uid(), found.gid()),
                 (caller.uid(), caller.gid()),
-                "{stage:?}: {name}"
+                "{setup:?}: {name}"
             );
         }
     }
@@ -391,53 +395,53 @@ fn files_made_in_the_workspace_belong_to_the_caller() {
 #[test]
 fn a_container_is_reused_replaced_or_refused_by_its_configuration() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
-    for stage in ENGINES {
-        let place = place(stage);
-        let kept = EngineSandbox::new(stage, &place);
+    for setup in ENGINES {
+        let place = place(setup);
+        let kept = EngineSandbox::new(setup, &place);
         let id = |kept: &EngineSandbox<'_>| kept.inspect()["Id"].clone();
         let up = |flags: &[&str]| {
             let output = kept.up(flags);
-            assert!(output.status.success(), "{stage:?}: {}", said(&output));
+            assert!(output.status.success(), "{setup:?}: {}", said(&output));
             id(&kept)
         };
         let first = up(&[]);
-        assert_eq!(up(&[]), first, "{stage:?}: the same is reused");
+        assert_eq!(up(&[]), first, "{setup:?}: the same is reused");
         let name = kept.name.as_str();
         refused(
-            stage,
+            setup,
             &kept.up(&["--tmp", "1M"]),
             2,
             &[name, "differs from what is asked for", "--replace"],
         );
-        assert_eq!(id(&kept), first, "{stage:?}: it stays");
+        assert_eq!(id(&kept), first, "{setup:?}: it stays");
         let second = up(&["--tmp", "1M", "--replace"]);
         assert_ne!(second, first);
 
-        let mut other = EngineSandbox::new(stage, &place);
+        let mut other = EngineSandbox::new(setup, &place);
         other.name = kept.name.clone();
         let taken = other.up(&[]);
         refused(
-            stage,
+            setup,
             &taken,
             2,
             &["this user's ringfence did not make it", "hint: give it another name"],
         );
-        assert_eq!(id(&kept), second, "{stage:?}: another's container is not touched");
+        assert_eq!(id(&kept), second, "{setup:?}: another's container is not touched");
 
         // After its keeper is killed, the container ends by itself and its name is free.
         kept.kill_owner();
-        assert_ne!(up(&["--tmp", "1M"]), second, "{stage:?}: what a crash left is not reused");
+        assert_ne!(up(&["--tmp", "1M"]), second, "{setup:?}: what a crash left is not reused");
     }
 }
 
 #[test]
 fn a_missing_image_engine_or_permission_is_named() {
     require!(root, binary, ordinary_user, docker, podman, test_image_dev);
-    for stage in ROOTFUL {
-        let place = place(stage);
-        let backend = if stage.ring == BackendRing::Docker { "docker" } else { "podman" };
-        let run = |stage: TestStage, address: &str, image: &str| {
-            let mut command = stage.command(binary(), &place);
+    for setup in ROOTFUL {
+        let place = place(setup);
+        let backend = if setup.variant == BackendVariant::Docker { "docker" } else { "podman" };
+        let run = |setup: BackendSetup, address: &str, image: &str| {
+            let mut command = setup.command(binary(), &place);
             command.args([
                 "run",
                 "--backend",
@@ -452,86 +456,86 @@ fn a_missing_image_engine_or_permission_is_named() {
             command.env("DOCKER_HOST", address).env("CONTAINER_HOST", address);
             command.output().expect("ringfence can be started")
         };
-        let address = stage.ring.engine().expect("the test requires it").address();
+        let address = setup.variant.engine().expect("the test requires it").address();
         assert!(
-            run(stage, &address, DEV_IMAGE).status.success(),
-            "{stage:?}: with all of them it works"
+            run(setup, &address, DEV_IMAGE).status.success(),
+            "{setup:?}: with all of them it works"
         );
         let absent = "ringfence-test-no-such-image";
         refused(
-            stage,
-            &run(stage, &address, absent),
+            setup,
+            &run(setup, &address, absent),
             125,
             &[&format!("there is no image `{absent}"), "hint: fetch it"],
         );
         let nowhere = format!("unix://{}/none.sock", place.path().display());
         refused(
-            stage,
-            &run(stage, &nowhere, DEV_IMAGE),
+            setup,
+            &run(setup, &nowhere, DEV_IMAGE),
             125,
             &["socket at `", "none.sock", "hint: "],
         );
     }
-    for ring in [BackendRing::Docker, BackendRing::Podman] {
-        let stage = TestStage { ring, caller: Caller::Ordinary };
-        let place = place(stage);
-        let address = ring.engine().expect("the test requires it").address();
-        let mut command = stage.ringfence("run", &place);
+    for variant in [BackendVariant::Docker, BackendVariant::Podman] {
+        let setup = BackendSetup { variant, caller: Caller::Ordinary };
+        let place = place(setup);
+        let address = variant.engine().expect("the test requires it").address();
+        let mut command = setup.ringfence("run", &place);
         command.env("DOCKER_HOST", &address).env("CONTAINER_HOST", &address).args(["--", "true"]);
         let output = command.output().expect("ringfence can be started");
-        refused(stage, &output, 125, &["this user may not use the", "hint: "]);
+        refused(setup, &output, 125, &["this user may not use the", "hint: "]);
     }
 }
 
 #[test]
 fn no_file_of_the_sandbox_directory_is_writable_inside() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
-    for stage in ENGINES {
-        let place = place(stage);
-        let kept = EngineSandbox::new(stage, &place);
+    for setup in ENGINES {
+        let place = place(setup);
+        let kept = EngineSandbox::new(setup, &place);
         let up = kept.up(&[]);
-        assert!(up.status.success(), "{stage:?}: {}", said(&up));
+        assert!(up.status.success(), "{setup:?}: {}", said(&up));
         assert_eq!(
             said(&kept.exec("echo filled > file && cat file")),
             "filled\n",
-            "{stage:?}: the workspace can be"
+            "{setup:?}: the workspace can be"
         );
         let script = "ls /run/ringfence; for path in /run/ringfence/new /run/ringfence/*; do \
                       (echo x > $path) 2> /dev/null && echo wrote $path; \
                       rm $path 2> /dev/null && echo removed $path; \
                       chmod 777 $path 2> /dev/null && echo changed $path; done; true";
-        assert_eq!(said(&kept.exec(script)), "guest\nhandover\nleash\n", "{stage:?}");
-        assert_eq!(said(&kept.exec("echo works")), "works\n", "{stage:?}");
+        assert_eq!(said(&kept.exec(script)), "guest\nhandover\nleash\n", "{setup:?}");
+        assert_eq!(said(&kept.exec("echo works")), "works\n", "{setup:?}");
     }
 }
 
 #[test]
 fn a_link_planted_in_the_workspace_does_not_reveal_its_target() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
-    for stage in ENGINES {
-        let place = place(stage);
+    for setup in ENGINES {
+        let place = place(setup);
         let outside = place.path().join("outside");
         fs_err::create_dir_all(outside.join("hooks")).expect("the place is ours");
         fs_err::write(outside.join("config"), "a secret").expect("the place is ours");
         let script = format!("ln -s {} .git && ls -d .git", outside.display());
-        let planted = run(stage, &place, &[], &["sh", "-c", &script]);
+        let planted = run(setup, &place, &[], &["sh", "-c", &script]);
         let said_of_it = said(&planted);
         assert!(
             said_of_it.starts_with(".git\n") && planted.status.success(),
-            "{stage:?}: {said_of_it}"
+            "{setup:?}: {said_of_it}"
         );
         assert!(
             said_of_it.contains("warning: the run made, changed or removed `.git`"),
-            "{stage:?}: {said_of_it}"
+            "{setup:?}: {said_of_it}"
         );
 
         let control = fs_err::read_to_string(place.path().join("workspace/.git/config"))
             .expect("the host follows it");
         assert_eq!(control, "a secret");
-        let output = run(stage, &place, &[], &["cat", ".git/config"]);
+        let output = run(setup, &place, &[], &["cat", ".git/config"]);
         assert!(
             !output.status.success() && !said(&output).contains("a secret"),
-            "{stage:?}: {}",
+            "{setup:?}: {}",
             said(&output)
         );
     }

@@ -3,16 +3,16 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::Output;
 
-use conformance::{BackendRing, Caller, CallerPlace, TestStage};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace};
 use ringfence_test_ledger::require;
 
 /// Returns the content of a file outside after a command, which has the file as its standard input,
 /// has tried to write to it.
-fn after_reopening_standard_input(ring: BackendRing) -> String {
+fn after_reopening_standard_input(variant: BackendVariant) -> String {
     let place = CallerPlace::for_caller(Caller::Root);
     let outside = tempfile::NamedTempFile::new_in("/var/tmp").expect("a file can be made");
     fs_err::write(&outside, "kept").expect("it can be written");
-    let mut command = TestStage { ring, caller: Caller::Root }.ringfence("run", &place);
+    let mut command = BackendSetup { variant, caller: Caller::Root }.ringfence("run", &place);
     command.args(["--", "sh", "-c", "cat /proc/self/fd/0; printf lost > /proc/self/fd/0"]);
     let input = fs_err::File::open(outside.path()).expect("it can be read").into_parts().0;
     let output = command.stdin(input).output().expect("ringfence can be started");
@@ -27,9 +27,9 @@ fn after_reopening_standard_input(ring: BackendRing) -> String {
 #[test]
 fn a_file_that_was_opened_for_reading_cannot_be_reopened_for_writing() {
     require!(root, binary, user_namespaces, landlock, bwrap);
-    assert_eq!(after_reopening_standard_input(BackendRing::Local), "lost");
-    for ring in [BackendRing::Native, BackendRing::Bwrap] {
-        assert_eq!(after_reopening_standard_input(ring), "kept", "{ring:?}");
+    assert_eq!(after_reopening_standard_input(BackendVariant::Local), "lost");
+    for variant in [BackendVariant::Native, BackendVariant::Bwrap] {
+        assert_eq!(after_reopening_standard_input(variant), "kept", "{variant:?}");
     }
 }
 
@@ -45,8 +45,8 @@ fn with_a_race_lost(place: &CallerPlace, first: &str) -> Output {
     let script = format!("#!/bin/sh\n(cd '{workspace}' && {first})\nexec /usr/bin/bwrap \"$@\"\n");
     fs_err::write(&program, script).expect("a script can be written");
     fs_err::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("it is ours");
-    let mut command =
-        TestStage { ring: BackendRing::Bwrap, caller: Caller::Root }.ringfence("run", place);
+    let mut command = BackendSetup { variant: BackendVariant::Bwrap, caller: Caller::Root }
+        .ringfence("run", place);
     let path = format!("{}:/usr/bin:/bin", programs.path().display());
     command
         .env("PATH", path)

@@ -26,7 +26,7 @@ mod writes;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use conformance::{BackendRing, Caller, TestStage};
+use conformance::{BackendSetup, BackendVariant, Caller};
 use ringfence_test_ledger::require;
 
 use self::scopes::{CONFIGURATIONS, HOOK_DIRECTORIES, SPELLINGS, SPELT};
@@ -168,8 +168,8 @@ fn check_each(vectors: &[GitVector], judge: impl Fn(&GitVector) -> Result<(), St
 /// Runs vectors in a sandbox. Afterwards git on the host must not run the marker, unless the run
 /// reported its file.
 #[track_caller]
-fn check_held(stage: TestStage, vectors: &[GitVector]) {
-    let templates = RepositoryTemplates::build(stage);
+fn check_held(setup: BackendSetup, vectors: &[GitVector]) {
+    let templates = RepositoryTemplates::build(setup);
     check_each(vectors, |vector| {
         let site = templates.copy_for(vector);
         let mut planted = Vec::new();
@@ -206,8 +206,8 @@ fn git_vectors_are_numerous_and_have_unique_names() {
 #[test]
 fn every_git_vector_runs_its_marker_without_a_sandbox() {
     require!(ordinary_user, git);
-    let stage = TestStage { ring: BackendRing::Local, caller: Caller::Ordinary };
-    let templates = RepositoryTemplates::build(stage);
+    let setup = BackendSetup { variant: BackendVariant::Local, caller: Caller::Ordinary };
+    let templates = RepositoryTemplates::build(setup);
     check_each(&chosen_vectors(), |vector| {
         let site = templates.copy_for(vector);
         let mut words = String::new();
@@ -231,14 +231,17 @@ fn every_git_vector_runs_its_marker_without_a_sandbox() {
 #[test]
 fn git_runs_nothing_unreported_after_native_runs_of_root() {
     require!(root, binary, user_namespaces, git);
-    check_held(TestStage { ring: BackendRing::Native, caller: Caller::Root }, &chosen_vectors());
+    check_held(
+        BackendSetup { variant: BackendVariant::Native, caller: Caller::Root },
+        &chosen_vectors(),
+    );
 }
 
 #[test]
 fn git_runs_nothing_unreported_after_native_runs_of_an_ordinary_user() {
     require!(binary, ordinary_user, ordinary_user_namespaces, git);
     check_held(
-        TestStage { ring: BackendRing::Native, caller: Caller::Ordinary },
+        BackendSetup { variant: BackendVariant::Native, caller: Caller::Ordinary },
         &chosen_vectors(),
     );
 }
@@ -246,23 +249,29 @@ fn git_runs_nothing_unreported_after_native_runs_of_an_ordinary_user() {
 #[test]
 fn git_runs_nothing_unreported_after_runs_in_bubblewrap() {
     require!(root, binary, user_namespaces, bwrap, git);
-    check_held(TestStage { ring: BackendRing::Bwrap, caller: Caller::Root }, &sampled_vectors());
+    check_held(
+        BackendSetup { variant: BackendVariant::Bwrap, caller: Caller::Root },
+        &sampled_vectors(),
+    );
 }
 
 #[test]
 fn git_runs_nothing_unreported_after_runs_in_docker() {
     require!(root, binary, docker, test_image_dev, git);
-    check_held(TestStage { ring: BackendRing::Docker, caller: Caller::Root }, &sampled_vectors());
+    check_held(
+        BackendSetup { variant: BackendVariant::Docker, caller: Caller::Root },
+        &sampled_vectors(),
+    );
 }
 
 #[test]
 fn a_run_without_json_warns_about_each_reported_file() {
     require!(root, binary, user_namespaces, git);
-    let stage = TestStage { ring: BackendRing::Native, caller: Caller::Root };
+    let setup = BackendSetup { variant: BackendVariant::Native, caller: Caller::Root };
     let name = "config-worktree-absent/fsmonitor/plain";
     let vector =
         all_vectors().into_iter().find(|vector| vector.id == name).expect("it is one of them");
-    let site = RepositoryTemplates::build(stage).copy_for(&vector);
+    let site = RepositoryTemplates::build(setup).copy_for(&vector);
     let words = site.warnings_of_run(&vector.runs[0], &vector);
     assert!(words.contains("`.git/config.worktree`"), "{words}");
 }

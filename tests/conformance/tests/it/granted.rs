@@ -5,22 +5,22 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use conformance::{BackendRing, Caller, CallerPlace, TestStage};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace};
 use ringfence_test_ledger::require;
 
-/// The rings that make their mounts themselves.
-const RINGS: [BackendRing; 2] = [BackendRing::Native, BackendRing::Bwrap];
+/// The variants that make their mounts themselves.
+const VARIANTS: [BackendVariant; 2] = [BackendVariant::Native, BackendVariant::Bwrap];
 
 /// A user with a home, a project in the home, and the files that ringfence and other programs keep
 /// there.
 struct UserHousehold {
-    stage: TestStage,
+    setup: BackendSetup,
     place: CallerPlace,
 }
 
 impl UserHousehold {
-    fn new(stage: TestStage) -> UserHousehold {
-        let household = UserHousehold { stage, place: CallerPlace::for_caller(stage.caller) };
+    fn new(setup: BackendSetup) -> UserHousehold {
+        let household = UserHousehold { setup, place: CallerPlace::for_caller(setup.caller) };
         household.shell(
             "mkdir -p project/sub .config/ringfence .config/other \
              .local/state/ringfence/sandboxes .local/share \
@@ -40,7 +40,7 @@ impl UserHousehold {
     #[track_caller]
     fn shell(&self, script: &str) {
         let output = self
-            .stage
+            .setup
             .command("sh", &self.place)
             .args(["-c", script])
             .output()
@@ -51,7 +51,7 @@ impl UserHousehold {
     /// Returns the command `ringfence run` in the project, with these flags, in which `~` is the
     /// home.
     fn prepare(&self, flags: &[&str]) -> std::process::Command {
-        let mut command = self.stage.ringfence("run", &self.place);
+        let mut command = self.setup.ringfence("run", &self.place);
         let home = self.path("");
         command
             .env("HOME", &home)
@@ -74,7 +74,7 @@ impl UserHousehold {
     #[track_caller]
     fn expect(&self, flags: &[&str], script: &str, expected: &str) {
         let output = self.run(flags, script);
-        let said = format!("{:?} {flags:?}\n{output:?}", self.stage);
+        let said = format!("{:?} {flags:?}\n{output:?}", self.setup);
         assert!(output.status.success(), "{said}");
         assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{said}");
     }
@@ -87,7 +87,7 @@ impl UserHousehold {
     #[track_caller]
     fn check_refusal(&self, output: &Output, flags: &[&str], message: &str) {
         let said = String::from_utf8_lossy(&output.stderr);
-        let about = format!("{:?} {flags:?}\n{output:?}", self.stage);
+        let about = format!("{:?} {flags:?}\n{output:?}", self.setup);
         assert_eq!(output.status.code(), Some(2), "{about}");
         assert!(said.contains(message) && said.contains("hint: "), "{message}: {about}");
         assert_eq!(output.stdout, b"", "{about}");
@@ -96,7 +96,7 @@ impl UserHousehold {
 
 /// Returns a household for every caller of native and bwrap.
 fn households() -> impl Iterator<Item = UserHousehold> {
-    RINGS.into_iter().flat_map(TestStage::all_on).map(UserHousehold::new)
+    VARIANTS.into_iter().flat_map(BackendSetup::all_on).map(UserHousehold::new)
 }
 
 #[test]
@@ -251,8 +251,8 @@ fn ringfences_own_files_are_recognised_under_every_path() {
 #[test]
 fn a_bind_mount_gives_no_access_to_ringfences_own_files() {
     require!(root, binary, user_namespaces, bwrap);
-    for ring in RINGS {
-        let home = UserHousehold::new(TestStage { ring, caller: Caller::Root });
+    for variant in VARIANTS {
+        let home = UserHousehold::new(BackendSetup { variant, caller: Caller::Root });
         home.shell("mkdir project/bound mounted");
         let run = |mounts: &str, flags: &[&str]| {
             let ringfence = home.prepare(flags);
@@ -294,8 +294,8 @@ fn a_bind_mount_gives_no_access_to_ringfences_own_files() {
 #[test]
 fn sandboxes_in_a_system_directory_are_hidden_from_each_other() {
     require!(root, binary, user_namespaces, bwrap);
-    for ring in RINGS {
-        let home = UserHousehold::new(TestStage { ring, caller: Caller::Root });
+    for variant in VARIANTS {
+        let home = UserHousehold::new(BackendSetup { variant, caller: Caller::Root });
         let state = tempfile::TempDir::new_in("/opt").expect("root may make it");
         fs_err::create_dir_all(state.path().join("ringfence/sandboxes/other")).expect("it is ours");
         let secret = state.path().join("ringfence/sandboxes/other/socket");
@@ -319,7 +319,7 @@ fn sandboxes_in_a_system_directory_are_hidden_from_each_other() {
             let output = look(variable);
             assert!(
                 !output.status.success() && output.stdout.is_empty(),
-                "{ring:?} {variable}: {output:?}"
+                "{variant:?} {variable}: {output:?}"
             );
             assert!(
                 String::from_utf8_lossy(&output.stderr).contains("Permission denied"),
@@ -436,7 +436,7 @@ fn the_search_path_shows_only_its_own_directories_of_the_home() {
             assert_eq!(run(&home, path), "project\n", "{path}");
         }
         let local = UserHousehold {
-            stage: TestStage { ring: BackendRing::Local, ..home.stage },
+            setup: BackendSetup { variant: BackendVariant::Local, ..home.setup },
             place: home.place,
         };
         assert!(
@@ -553,14 +553,14 @@ fn a_link_that_replaces_a_parent_during_the_start_redirects_no_grant() {
                 }
                 is_over.store(true, Ordering::Relaxed);
             });
-            assert!(shown.is_empty(), "{:?}: the victim is shown with {shown:?}", home.stage);
+            assert!(shown.is_empty(), "{:?}: the victim is shown with {shown:?}", home.setup);
             let after = victims.map(|name| names(&home.path(name)));
-            assert_eq!(after, before, "{:?}: something was made where the link led", home.stage);
+            assert_eq!(after, before, "{:?}: something was made where the link led", home.setup);
             assert_eq!(
                 fs_err::read_to_string(home.path("victim/file")).unwrap(),
                 "VICTIM\n",
                 "{:?}",
-                home.stage
+                home.setup
             );
             let is_link =
                 fs_err::symlink_metadata(&one).is_ok_and(|metadata| metadata.is_symlink());

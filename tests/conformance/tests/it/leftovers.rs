@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use conformance::{BackendRing, Caller, CallerPlace, TestStage};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace};
 use ringfence_test_ledger::require;
 
 /// Time limit for the kernel on a busy host.
@@ -64,11 +64,11 @@ fn mounts_of_the_host() -> usize {
 }
 
 #[track_caller]
-fn nothing_is_left_after_a_kill(ring: BackendRing, digit: u32) {
-    let stage = TestStage { ring, caller: Caller::Root };
-    let place = CallerPlace::for_caller(stage.caller);
+fn nothing_is_left_after_a_kill(variant: BackendVariant, digit: u32) {
+    let setup = BackendSetup { variant, caller: Caller::Root };
+    let place = CallerPlace::for_caller(setup.caller);
     let (mark, mounts) = (mark(digit), mounts_of_the_host());
-    let mut command = stage.ringfence("run", &place);
+    let mut command = setup.ringfence("run", &place);
     let script = format!("sleep {mark} & setsid sh -c 'sleep {mark} & wait' & wait");
     command
         .args(["--memory", "256M", "--allow-weaker", "memory", "--", "sh", "-c", &script])
@@ -83,7 +83,7 @@ fn nothing_is_left_after_a_kill(ring: BackendRing, digit: u32) {
     wait_until("no process is left", || processes_with(&mark).is_empty());
     assert_eq!(mounts_of_the_host(), mounts);
 
-    let status = stage
+    let status = setup
         .ringfence("run", &place)
         .args(["--memory", "256M", "--allow-weaker", "memory", "--", "true"])
         .status()
@@ -98,13 +98,13 @@ fn nothing_is_left_after_a_kill(ring: BackendRing, digit: u32) {
 #[test]
 fn a_killed_ringfence_leaves_nothing_on_native() {
     require!(root, binary, user_namespaces, cgroup_limits);
-    nothing_is_left_after_a_kill(BackendRing::Native, 1);
+    nothing_is_left_after_a_kill(BackendVariant::Native, 1);
 }
 
 #[test]
 fn a_killed_ringfence_leaves_nothing_on_bubblewrap() {
     require!(root, binary, user_namespaces, cgroup_limits, bwrap);
-    nothing_is_left_after_a_kill(BackendRing::Bwrap, 2);
+    nothing_is_left_after_a_kill(BackendVariant::Bwrap, 2);
 }
 
 #[test]
@@ -112,8 +112,8 @@ fn a_run_that_ends_leaves_no_process_control_group_or_mount() {
     require!(root, binary, user_namespaces, cgroup_limits);
     let place = CallerPlace::for_caller(Caller::Root);
     let (mark, mounts) = (mark(3), mounts_of_the_host());
-    let mut command =
-        TestStage { ring: BackendRing::Native, caller: Caller::Root }.ringfence("run", &place);
+    let mut command = BackendSetup { variant: BackendVariant::Native, caller: Caller::Root }
+        .ringfence("run", &place);
     let mut ringfence = command
         .args([
             "--memory",
@@ -140,8 +140,8 @@ fn a_command_that_kills_its_process_group_does_not_hit_ringfence() {
     assert_eq!(plain.signal(), Some(9), "without ringfence the caller's group is hit");
 
     let place = CallerPlace::for_caller(Caller::Root);
-    let mut command =
-        TestStage { ring: BackendRing::Native, caller: Caller::Root }.ringfence("run", &place);
+    let mut command = BackendSetup { variant: BackendVariant::Native, caller: Caller::Root }
+        .ringfence("run", &place);
     let status = command.args(["--", "sh"]).args(script).process_group(0).status().unwrap();
     assert_eq!((status.code(), status.signal()), (Some(128 + 9), None));
 }

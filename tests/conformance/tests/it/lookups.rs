@@ -4,12 +4,12 @@
 
 use std::process::Output;
 
-use conformance::{BackendRing, Caller, CallerPlace, TestStage};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace};
 use ringfence_test_ledger::{binary, require};
 
 /// The backends that enforce `hide` and `protect` and start in milliseconds. Every case is tried on
 /// them.
-const FAST_RINGS: [BackendRing; 2] = [BackendRing::Native, BackendRing::Bwrap];
+const FAST_VARIANTS: [BackendVariant; 2] = [BackendVariant::Native, BackendVariant::Bwrap];
 
 /// A way to prevent the search, and the rule that must hold nevertheless.
 struct BlockedSearch {
@@ -23,60 +23,60 @@ struct BlockedSearch {
     attack: &'static str,
 }
 
-fn stages(rings: &[BackendRing]) -> impl Iterator<Item = TestStage> {
-    rings.iter().copied().flat_map(TestStage::all_on)
+fn setups(variants: &[BackendVariant]) -> impl Iterator<Item = BackendSetup> {
+    variants.iter().copied().flat_map(BackendSetup::all_on)
 }
 
-fn run(stage: TestStage, place: &CallerPlace, rule: &[&str], script: &str) -> Output {
-    let mut command = stage.ringfence("run", place);
+fn run(setup: BackendSetup, place: &CallerPlace, rule: &[&str], script: &str) -> Output {
+    let mut command = setup.ringfence("run", place);
     command.args(rule).args(["--", "sh", "-c", script]).output().expect("ringfence can be started")
 }
 
-fn prepare(stage: TestStage, place: &CallerPlace, files: &str) {
-    let made = stage.command("sh", place).args(["-ec", files]).output().expect("sh can be started");
+fn prepare(setup: BackendSetup, place: &CallerPlace, files: &str) {
+    let made = setup.command("sh", place).args(["-ec", files]).output().expect("sh can be started");
     assert!(made.status.success(), "{made:?}");
 }
 
 /// Returns the content of a file as the caller finds it at the end, whatever modes the runs left.
-fn content(stage: TestStage, place: &CallerPlace, file: &str) -> String {
+fn content(setup: BackendSetup, place: &CallerPlace, file: &str) -> String {
     let script = format!("find . -type d -exec chmod u+rwx {{}} + ; cat {file}");
     let read =
-        stage.command("sh", place).args(["-c", &script]).output().expect("sh can be started");
+        setup.command("sh", place).args(["-c", &script]).output().expect("sh can be started");
     String::from_utf8_lossy(&read.stdout).into_owned()
 }
 
 #[track_caller]
-fn check_hidden(rings: &[BackendRing], blinding: &BlockedSearch) {
-    for stage in stages(rings) {
+fn check_hidden(variants: &[BackendVariant], blinding: &BlockedSearch) {
+    for setup in setups(variants) {
         for (rule, is_hidden) in [(&[][..], false), (&blinding.rule[..], true)] {
-            let place = CallerPlace::for_caller(stage.caller);
-            prepare(stage, &place, blinding.files);
-            run(stage, &place, &[], blinding.earlier);
-            let output = run(stage, &place, rule, blinding.attack);
+            let place = CallerPlace::for_caller(setup.caller);
+            prepare(setup, &place, blinding.files);
+            run(setup, &place, &[], blinding.earlier);
+            let output = run(setup, &place, rule, blinding.attack);
             let was_read = String::from_utf8_lossy(&output.stdout).contains("SECRET");
             assert_eq!(
                 was_read, !is_hidden,
-                "{stage:?} {rule:?} after `{}`: {output:?}",
+                "{setup:?} {rule:?} after `{}`: {output:?}",
                 blinding.earlier
             );
             // Opens the directories, so that the place can be removed.
-            content(stage, &place, "/dev/null");
+            content(setup, &place, "/dev/null");
         }
     }
 }
 
 #[track_caller]
-fn check_protected(rings: &[BackendRing], blinding: &BlockedSearch, file: &str) {
-    for stage in stages(rings) {
+fn check_protected(variants: &[BackendVariant], blinding: &BlockedSearch, file: &str) {
+    for setup in setups(variants) {
         for (rule, is_protected) in [(&[][..], false), (&blinding.rule[..], true)] {
-            let place = CallerPlace::for_caller(stage.caller);
-            prepare(stage, &place, blinding.files);
-            run(stage, &place, &[], blinding.earlier);
-            let output = run(stage, &place, rule, blinding.attack);
-            let was_changed = content(stage, &place, file).contains("EVIL");
+            let place = CallerPlace::for_caller(setup.caller);
+            prepare(setup, &place, blinding.files);
+            run(setup, &place, &[], blinding.earlier);
+            let output = run(setup, &place, rule, blinding.attack);
+            let was_changed = content(setup, &place, file).contains("EVIL");
             assert_eq!(
                 was_changed, !is_protected,
-                "{stage:?} {rule:?} after `{}`: {output:?}",
+                "{setup:?} {rule:?} after `{}`: {output:?}",
                 blinding.earlier
             );
         }
@@ -97,7 +97,7 @@ fn a_directory_that_cannot_be_searched_stays_hidden_as_a_whole() {
     {
         for pattern in ["conf/deep/.env", "**/.env", "conf/*/.env"] {
             check_hidden(
-                &FAST_RINGS,
+                &FAST_VARIANTS,
                 &BlockedSearch { files, earlier, rule: ["--hide", pattern], attack: OPEN_AND_READ },
             );
         }
@@ -116,7 +116,7 @@ fn a_directory_that_cannot_be_searched_stays_protected() {
                 rule: ["--protect", pattern],
                 attack: OPEN_AND_WRITE,
             };
-            check_protected(&FAST_RINGS, &blinding, "conf/deep/file");
+            check_protected(&FAST_VARIANTS, &blinding, "conf/deep/file");
         }
     }
 }
@@ -136,7 +136,7 @@ fn rules_apply_to_the_targets_of_symbolic_links() {
     ] {
         let attack = "cat real/deep/x.env; true";
         check_hidden(
-            &FAST_RINGS,
+            &FAST_VARIANTS,
             &BlockedSearch { files: linked, earlier, rule: ["--hide", pattern], attack },
         );
     }
@@ -146,7 +146,7 @@ fn rules_apply_to_the_targets_of_symbolic_links() {
         let attack = "echo EVIL > real/deep/file; true";
         let blinding =
             BlockedSearch { files: linked, earlier, rule: ["--protect", pattern], attack };
-        check_protected(&FAST_RINGS, &blinding, "real/deep/file");
+        check_protected(&FAST_VARIANTS, &blinding, "real/deep/file");
     }
 }
 
@@ -157,7 +157,7 @@ fn patterns_cover_names_by_their_characters() {
         let rule = ["--hide", pattern];
         let files = "echo SECRET > keyé";
         check_hidden(
-            &FAST_RINGS,
+            &FAST_VARIANTS,
             &BlockedSearch { files, earlier: ":", rule, attack: "cat key*; true" },
         );
     }
@@ -178,23 +178,23 @@ fn patterns_cover_every_name_that_they_list() {
         let [read, write] = [format!("cat '{file}'; true"), format!("echo EVIL > '{file}'; true")];
         let [read, write]: [&'static str; 2] = [read.leak(), write.leak()];
         check_hidden(
-            &FAST_RINGS,
+            &FAST_VARIANTS,
             &BlockedSearch { files, earlier: ":", rule: ["--hide", pattern], attack: read },
         );
         let blinding =
             BlockedSearch { files, earlier: ":", rule: ["--protect", pattern], attack: write };
-        check_protected(&FAST_RINGS, &blinding, &format!("'{file}'"));
+        check_protected(&FAST_VARIANTS, &blinding, &format!("'{file}'"));
     }
 }
 
 #[test]
 fn a_pattern_that_cannot_cover_all_its_names_is_refused() {
     require!(root, binary, user_namespaces);
-    let stage = TestStage { ring: BackendRing::Native, caller: Caller::Root };
+    let setup = BackendSetup { variant: BackendVariant::Native, caller: Caller::Root };
     for pattern in ["sec[/]key", "{a,**}/key", "sec/{key,}"] {
         for rule in ["--hide", "--protect"] {
             let output =
-                run(stage, &CallerPlace::for_caller(stage.caller), &[rule, pattern], "echo ran");
+                run(setup, &CallerPlace::for_caller(setup.caller), &[rule, pattern], "echo ran");
             assert!(!output.status.success() && output.stdout.is_empty(), "{pattern}: {output:?}");
             assert!(
                 String::from_utf8_lossy(&output.stderr).contains(&format!("`{pattern}`")),
@@ -207,7 +207,7 @@ fn a_pattern_that_cannot_cover_all_its_names_is_refused() {
 #[test]
 fn rules_apply_to_bind_mounts_of_guarded_files() {
     require!(root, binary, user_namespaces, bwrap);
-    for stage in stages(&FAST_RINGS).filter(|stage| stage.caller == Caller::Root) {
+    for setup in setups(&FAST_VARIANTS).filter(|setup| setup.caller == Caller::Root) {
         for (mount, shown, other) in [
             ("mount --bind w/a w/b", None, "b/key"),
             ("mount --bind w/a/key w/file", None, "file"),
@@ -220,13 +220,13 @@ fn rules_apply_to_bind_mounts_of_guarded_files() {
                 for (pattern, is_guarded) in
                     [("none", false), ("a/key", true), ("a/k*", true), ("a", true)]
                 {
-                    let place = CallerPlace::for_caller(stage.caller);
+                    let place = CallerPlace::for_caller(setup.caller);
                     prepare(
-                        stage,
+                        setup,
                         &place,
                         "mkdir -p w/a w/b r; echo SECRET > w/a/key; echo x > w/file",
                     );
-                    let mut command = stage.ringfence("run", &place);
+                    let mut command = setup.ringfence("run", &place);
                     command
                         .args([rule, pattern])
                         .args(shown.iter().flat_map(|shown| ["--write", shown]));
@@ -237,7 +237,7 @@ fn rules_apply_to_bind_mounts_of_guarded_files() {
                         &format!("cat {other}; echo EVIL > {other}; true"),
                     ]);
                     let script = format!("{mount}; cd w; \"$@\"; cat a/key >&2");
-                    let mut mounted = stage.command("unshare", &place);
+                    let mut mounted = setup.command("unshare", &place);
                     mounted
                         .args(["-m", "sh", "-c", &script, "sh"])
                         .arg(command.get_program())
@@ -245,7 +245,7 @@ fn rules_apply_to_bind_mounts_of_guarded_files() {
                     let output = mounted.output().expect("unshare can be started");
                     let was_read = String::from_utf8_lossy(&output.stdout).contains("SECRET");
                     let was_changed = String::from_utf8_lossy(&output.stderr).contains("EVIL");
-                    let context = format!("{stage:?} {mount} {rule} {pattern}: {output:?}");
+                    let context = format!("{setup:?} {mount} {rule} {pattern}: {output:?}");
                     assert_eq!(was_read, !is_guarded || rule == "--protect", "{context}");
                     assert_eq!(was_changed, !is_guarded, "{context}");
                 }
@@ -257,16 +257,16 @@ fn rules_apply_to_bind_mounts_of_guarded_files() {
 #[test]
 fn circular_links_end_a_search() {
     require!(root, binary, user_namespaces);
-    let stage = TestStage { ring: BackendRing::Native, caller: Caller::Root };
-    let place = CallerPlace::for_caller(stage.caller);
+    let setup = BackendSetup { variant: BackendVariant::Native, caller: Caller::Root };
+    let place = CallerPlace::for_caller(setup.caller);
     let files =
         "for n in $(seq 12); do mkdir d$n; for m in $(seq 12); do ln -s ../d$m d$n/l$m; done; done
         ln -s / all; ln -s . here; ln -s .. up; mkdir s; echo SECRET > s/.env; echo free > s/free";
-    prepare(stage, &place, files);
+    prepare(setup, &place, files);
     for pattern in
         ["**/l1/**/l2/**/.env", "all/**/.env", "here/**/.env", "up/*/s/.env", "{d1/l2,s}/.env"]
     {
-        let output = run(stage, &place, &["--hide", pattern], "cat s/free; cat s/.env");
+        let output = run(setup, &place, &["--hide", pattern], "cat s/free; cat s/.env");
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(said.contains("free"), "{pattern}: {output:?}");
         let is_hidden = matches!(pattern, "here/**/.env" | "{d1/l2,s}/.env");
@@ -277,7 +277,7 @@ fn circular_links_end_a_search() {
 #[test]
 fn directories_that_a_run_makes_unreadable_are_reported() {
     require!(root, ordinary_user, binary, user_namespaces, bwrap, git);
-    for stage in stages(&FAST_RINGS).filter(|stage| stage.caller == Caller::Ordinary) {
+    for setup in setups(&FAST_VARIANTS).filter(|setup| setup.caller == Caller::Ordinary) {
         for (files, script, expected) in [
             (":", "mkdir .git; echo x > .git/config; chmod 000 .git", "\".git\""),
             (":", "mkdir -p .git/hooks; chmod 444 .git", "\".git\""),
@@ -292,18 +292,18 @@ fn directories_that_a_run_makes_unreadable_are_reported() {
                 "\".git/config.worktree\"",
             ),
         ] {
-            let place = CallerPlace::for_caller(stage.caller);
-            prepare(stage, &place, files);
-            let output = run(stage, &place, &["--json"], script);
+            let place = CallerPlace::for_caller(setup.caller);
+            prepare(setup, &place, files);
+            let output = run(setup, &place, &["--json"], script);
             let said = String::from_utf8_lossy(&output.stdout);
             let planted = said.split("\"planted\":").nth(1).unwrap_or_default();
-            assert!(planted.contains(expected), "{stage:?} {script}: {output:?}");
+            assert!(planted.contains(expected), "{setup:?} {script}: {output:?}");
             assert!(
                 String::from_utf8_lossy(&output.stderr).contains("warning: the run made"),
                 "{output:?}"
             );
             // Opens the directories, so that the place can be removed.
-            content(stage, &place, "/dev/null");
+            content(setup, &place, "/dev/null");
         }
     }
 }
@@ -313,34 +313,34 @@ fn records_cannot_be_removed_behind_a_closed_directory() {
     require!(root, ordinary_user, binary, user_namespaces, bwrap);
     let attack =
         "chmod -R u+rwx artifacts; rm -r artifacts/executions; ls artifacts/executions; true";
-    for stage in stages(&FAST_RINGS) {
-        let place = CallerPlace::for_caller(stage.caller);
-        let mut kept = stage.ringfence("run", &place);
+    for setup in setups(&FAST_VARIANTS) {
+        let place = CallerPlace::for_caller(setup.caller);
+        let mut kept = setup.ringfence("run", &place);
         kept.args(["--", "false"]).output().expect("ringfence can be started");
-        run(stage, &place, &[], "chmod 000 artifacts");
-        run(stage, &place, &[], attack);
+        run(setup, &place, &[], "chmod 000 artifacts");
+        run(setup, &place, &[], attack);
         let count =
-            content(stage, &place, "artifacts/executions/*.json").matches("policy_sha256").count();
-        assert!(count > 0, "{stage:?}: the record is gone");
+            content(setup, &place, "artifacts/executions/*.json").matches("policy_sha256").count();
+        assert!(count > 0, "{setup:?}: the record is gone");
     }
 }
 
 #[test]
 fn rules_hold_for_hard_links_outside_the_workspace() {
     require!(root, ordinary_user, binary, user_namespaces, bwrap);
-    for stage in stages(&FAST_RINGS) {
+    for setup in setups(&FAST_VARIANTS) {
         for (flag, is_hidden) in [("--protect", false), ("--hide", true)] {
             for shown in ["--read", "--write"] {
-                let place = CallerPlace::for_caller(stage.caller);
-                prepare(stage, &place, "mkdir w r; echo SECRET > w/.env; ln w/.env r/x");
+                let place = CallerPlace::for_caller(setup.caller);
+                prepare(setup, &place, "mkdir w r; echo SECRET > w/.env; ln w/.env r/x");
                 let words = ["run", flag, ".env", shown, "../r", "--", "cat", "../r/x"];
-                let said = ringfence_in(stage, &place, "w", &words);
-                assert_eq!(said.contains("SECRET"), !is_hidden, "{stage:?} {words:?}: {said}");
+                let said = ringfence_in(setup, &place, "w", &words);
+                assert_eq!(said.contains("SECRET"), !is_hidden, "{setup:?} {words:?}: {said}");
             }
         }
         for (rule, is_protected) in [("other", false), ("file", true)] {
-            let place = CallerPlace::for_caller(stage.caller);
-            prepare(stage, &place, "mkdir w r; echo good > w/file; ln w/file r/x");
+            let place = CallerPlace::for_caller(setup.caller);
+            prepare(setup, &place, "mkdir w r; echo good > w/file; ln w/file r/x");
             let words = [
                 "run",
                 "--protect",
@@ -352,16 +352,21 @@ fn rules_hold_for_hard_links_outside_the_workspace() {
                 "-c",
                 "echo EVIL > ../r/x",
             ];
-            let said = ringfence_in(stage, &place, "w", &words);
-            let was_changed = content(stage, &place, "w/file").contains("EVIL");
-            assert_eq!(was_changed, !is_protected, "{stage:?} {words:?}: {said}");
+            let said = ringfence_in(setup, &place, "w", &words);
+            let was_changed = content(setup, &place, "w/file").contains("EVIL");
+            assert_eq!(was_changed, !is_protected, "{setup:?} {words:?}: {said}");
         }
     }
 }
 
 /// Runs `ringfence` in a directory of a place, and returns its output.
-fn ringfence_in(stage: TestStage, place: &CallerPlace, directory: &str, words: &[&str]) -> String {
-    let mut command = stage.ringfence(words[0], place);
+fn ringfence_in(
+    setup: BackendSetup,
+    place: &CallerPlace,
+    directory: &str,
+    words: &[&str],
+) -> String {
+    let mut command = setup.ringfence(words[0], place);
     command.args(&words[1..]).current_dir(place.path().join(directory));
     let output = command.output().expect("ringfence can be started");
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
@@ -371,7 +376,7 @@ fn ringfence_in(stage: TestStage, place: &CallerPlace, directory: &str, words: &
 fn records_cannot_be_removed_by_runs_in_other_directories() {
     require!(root, ordinary_user, binary, user_namespaces, bwrap);
     let remove = "rm -rf proj/artifacts artifacts executions ../artifacts ./*.json newest";
-    for stage in stages(&FAST_RINGS) {
+    for setup in setups(&FAST_VARIANTS) {
         let attacks: [(&str, &[&str]); 4] = [
             (".", &[]),
             ("proj/artifacts", &[]),
@@ -379,20 +384,20 @@ fn records_cannot_be_removed_by_runs_in_other_directories() {
             ("proj/src", &["--write", ".."]),
         ];
         for (directory, flags) in attacks {
-            let place = CallerPlace::for_caller(stage.caller);
-            prepare(stage, &place, "mkdir -p proj/src");
+            let place = CallerPlace::for_caller(setup.caller);
+            prepare(setup, &place, "mkdir -p proj/src");
             for _ in 0..2 {
-                ringfence_in(stage, &place, "proj", &["run", "--", "false"]);
+                ringfence_in(setup, &place, "proj", &["run", "--", "false"]);
             }
             let words = [&["run"], flags, &["--", "sh", "-c", remove]].concat();
-            let said = ringfence_in(stage, &place, directory, &words);
-            let mut verify = stage.command(binary(), &place);
+            let said = ringfence_in(setup, &place, directory, &words);
+            let mut verify = setup.command(binary(), &place);
             verify.args(["audit", "verify", "--dir", "proj/artifacts/executions"]);
             let output = verify.output().expect("ringfence can be started");
             let verdict = String::from_utf8_lossy(&output.stdout).into_owned();
             assert!(
                 verdict.starts_with("2 records"),
-                "{stage:?} in {directory}: {verdict} {output:?} {said}"
+                "{setup:?} in {directory}: {verdict} {output:?} {said}"
             );
         }
     }
@@ -407,15 +412,15 @@ fn rules_hold_in_containers_behind_closed_directories_and_links() {
         rule: ["--hide", "**/.env"],
         attack: OPEN_AND_READ,
     };
-    check_hidden(&[BackendRing::Docker], &closed);
+    check_hidden(&[BackendVariant::Docker], &closed);
     let closed =
         BlockedSearch { rule: ["--protect", "conf/deep/file"], attack: OPEN_AND_WRITE, ..closed };
-    check_protected(&[BackendRing::Docker], &closed, "conf/deep/file");
+    check_protected(&[BackendVariant::Docker], &closed, "conf/deep/file");
     let linked = BlockedSearch {
         files: "mkdir -p real/deep; echo SECRET > real/deep/x.env",
         earlier: "ln -s real conf",
         rule: ["--hide", "conf/deep/*.env"],
         attack: "cat real/deep/x.env; true",
     };
-    check_hidden(&[BackendRing::Docker], &linked);
+    check_hidden(&[BackendVariant::Docker], &linked);
 }

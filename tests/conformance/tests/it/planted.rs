@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Output;
 
-use conformance::{BackendRing, Caller, CallerPlace, TestStage};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace};
 use ringfence_test_ledger::{binary, require};
 use serde_json::{Value, json};
 
@@ -28,8 +28,8 @@ fn must_git(directory: &Path, arguments: &[&str]) {
 }
 
 /// Runs a script in `workspace` and returns the result.
-fn run(ring: BackendRing, place: &CallerPlace, workspace: &Path, script: &str) -> Value {
-    let mut command = TestStage { ring, caller: Caller::Root }.ringfence("run", place);
+fn run(variant: BackendVariant, place: &CallerPlace, workspace: &Path, script: &str) -> Value {
+    let mut command = BackendSetup { variant, caller: Caller::Root }.ringfence("run", place);
     command
         .args(["--json", "--workspace"])
         .arg(workspace)
@@ -45,7 +45,7 @@ fn check(prepare: impl Fn(&Path), script: &str, expected: &[&str]) {
     let place = CallerPlace::for_caller(Caller::Root);
     prepare(place.path());
     let result =
-        run(BackendRing::Native, &place, place.path(), &format!("{ELSEWHERE} && {script}"));
+        run(BackendVariant::Native, &place, place.path(), &format!("{ELSEWHERE} && {script}"));
     assert_eq!(
         (&result["ok"], &result["meta"]["planted"]),
         (&true.into(), &json!(expected)),
@@ -92,7 +92,7 @@ fn a_workspace_that_becomes_a_bare_repository_is_reported() {
 #[test]
 fn git_works_in_a_worktree_without_running_planted_programs_on_the_host() {
     require!(root, binary, user_namespaces, git, bwrap);
-    for ring in [BackendRing::Native, BackendRing::Bwrap] {
+    for variant in [BackendVariant::Native, BackendVariant::Bwrap] {
         let place = CallerPlace::for_caller(Caller::Root);
         let [main, tree] = ["main", "tree"].map(|name| place.path().join(name));
         fs_err::create_dir(&main).unwrap();
@@ -103,7 +103,7 @@ fn git_works_in_a_worktree_without_running_planted_programs_on_the_host() {
         let work = "echo 1 > file && git add file && git status --short && git log --format=%s &&
             git -c user.name=demo -c user.email=demo@example.org commit -q -m two && git checkout \
             -q -b other";
-        let result = run(ring, &place, &tree, work);
+        let result = run(variant, &place, &tree, work);
         assert_eq!(
             (&result["ok"], &result["stdout"]),
             (&true.into(), &"A  file\none\n".into()),
@@ -121,7 +121,7 @@ fn git_works_in_a_worktree_without_running_planted_programs_on_the_host() {
             hooks/pre-commit",
             repository.display()
         );
-        run(ring, &place, &tree, &attack);
+        run(variant, &place, &tree, &attack);
         assert_eq!(
             fs_err::read_to_string(repository.join("worktrees/tree/commondir")).unwrap(),
             "../..\n"
@@ -135,7 +135,11 @@ fn git_works_in_a_worktree_without_running_planted_programs_on_the_host() {
         );
         let planted =
             ["commondir", "worktrees/tree/config.worktree"].map(|name| repository.join(name));
-        assert_eq!(run(ring, &place, &tree, &plant)["meta"]["planted"], json!(planted), "{ring:?}");
+        assert_eq!(
+            run(variant, &place, &tree, &plant)["meta"]["planted"],
+            json!(planted),
+            "{variant:?}"
+        );
     }
 }
 
@@ -158,8 +162,8 @@ fn a_run_killed_from_outside_reports_its_planted_files() {
     require!(root, binary, user_namespaces, git);
     let place = CallerPlace::for_caller(Caller::Root);
     must_git(place.path(), &["init", "-q"]);
-    let mut command =
-        TestStage { ring: BackendRing::Native, caller: Caller::Root }.ringfence("run", &place);
+    let mut command = BackendSetup { variant: BackendVariant::Native, caller: Caller::Root }
+        .ringfence("run", &place);
     let script = planting("touch planted && exec sleep 600");
     command.args(["--", "sh", "-c", &script]).stderr(std::process::Stdio::piped());
     let run = command.spawn().expect("ringfence can be started");
@@ -185,10 +189,10 @@ fn stopping_a_sandbox_reports_files_planted_in_the_background() {
     require!(root, binary, user_namespaces, git);
     let place = CallerPlace::for_caller(Caller::Root);
     must_git(place.path(), &["init", "-q"]);
-    let stage = TestStage { ring: BackendRing::Native, caller: Caller::Root };
+    let setup = BackendSetup { variant: BackendVariant::Native, caller: Caller::Root };
     let ringfence = |words: &[&str]| {
         let output =
-            stage.command(binary(), &place).args(words).output().expect("ringfence can be started");
+            setup.command(binary(), &place).args(words).output().expect("ringfence can be started");
         assert!(output.status.success(), "{words:?}: {output:?}");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use conformance::document::{Certificates, completed, contradictions, split_kernels, write};
-use conformance::{BackendRing, TestStage, certificate};
+use conformance::{BackendSetup, BackendVariant, certificate};
 use ringfence_test_ledger::require;
 
 use crate::egress::documented;
@@ -21,11 +21,11 @@ fn the_documented_promises_match_the_results_of_this_host() {
         cgroup_limits
     );
     require!(python3, own_network);
-    // A ring that is not available is not tested and contradicts nothing.
-    let given: Vec<BackendRing> =
-        BackendRing::DOCUMENTED.into_iter().filter(|ring| ring.is_given()).collect();
-    let stages = given.iter().copied().flat_map(TestStage::all_on);
-    let certificates: Certificates = stages.map(|stage| (stage, certificate(stage))).collect();
+    // A variant that is not available is not tested and contradicts nothing.
+    let given: Vec<BackendVariant> =
+        BackendVariant::DOCUMENTED.into_iter().filter(|variant| variant.is_given()).collect();
+    let setups = given.iter().copied().flat_map(BackendSetup::all_on);
+    let certificates: Certificates = setups.map(|setup| (setup, certificate(setup))).collect();
     let found = write(&certificates, &documented(&given));
 
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/promises.md");

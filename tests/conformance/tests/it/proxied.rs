@@ -37,7 +37,7 @@ impl PageServer {
 
 /// Returns the resources that the engine has for a sandbox.
 fn made(kept: &EngineSandbox<'_>) -> Vec<String> {
-    let engine = kept.stage.ring.engine().expect("the test requires it");
+    let engine = kept.setup.variant.engine().expect("the test requires it");
     engine.labelled(&format!("dev.ringfence.name={}", kept.name)).expect("the engine answers")
 }
 
@@ -45,8 +45,8 @@ fn made(kept: &EngineSandbox<'_>) -> Vec<String> {
 #[track_caller]
 fn up(kept: &EngineSandbox<'_>, rule: &str) {
     let output = kept.up(&["--proxy", "--allow", rule]);
-    assert!(output.status.success(), "{:?}: {}", kept.stage, said(&output));
-    assert_eq!(made(kept).len(), 3, "{:?}: a sandbox, a proxy and a network", kept.stage);
+    assert!(output.status.success(), "{:?}: {}", kept.setup, said(&output));
+    assert_eq!(made(kept).len(), 3, "{:?}: a sandbox, a proxy and a network", kept.setup);
 }
 
 #[test]
@@ -55,9 +55,9 @@ fn the_proxy_is_the_only_exit_and_ends_with_the_sandbox() {
     let (server, other) = (PageServer::start(), PageServer::start());
     let (host, allowed, denied) =
         (server.address.to_string(), server.port.to_string(), other.port.to_string());
-    for stage in ENGINES {
-        let place = place(stage);
-        let kept = EngineSandbox::new(stage, &place);
+    for setup in ENGINES {
+        let place = place(setup);
+        let kept = EngineSandbox::new(setup, &place);
         up(&kept, &format!("{host}:{allowed}"));
         let script = include_str!("proxied.py");
         let words =
@@ -66,14 +66,14 @@ fn the_proxy_is_the_only_exit_and_ends_with_the_sandbox() {
         let result: Value =
             serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(&output)));
         let seen: Value = serde_json::from_str(result["stdout"].as_str().expect("it is text"))
-            .unwrap_or_else(|error| panic!("{stage:?}: {error}: {result}"));
+            .unwrap_or_else(|error| panic!("{setup:?}: {error}: {result}"));
         let expected = json!({
             "allowed": 200, "denied": 403, "own": 200,
             "connected": [], "resolved": [], "addresses of IPv6": [],
         });
-        assert_eq!(seen, expected, "{stage:?}");
+        assert_eq!(seen, expected, "{setup:?}");
         let denials = result["meta"]["denials"].as_array().expect("it is a list");
-        let [denial] = &denials[..] else { panic!("{stage:?}: {denials:?}") };
+        let [denial] = &denials[..] else { panic!("{setup:?}: {denials:?}") };
         assert!(
             denial["what"].as_str().is_some_and(|what| what.contains(&format!("{host}:{denied}"))),
             "{denial}"
@@ -83,43 +83,43 @@ fn the_proxy_is_the_only_exit_and_ends_with_the_sandbox() {
         );
 
         let stopped = kept.ringfence(&["stop", &kept.name]);
-        assert!(stopped.status.success(), "{stage:?}: {}", said(&stopped));
-        assert_eq!(made(&kept), [] as [String; 0], "{stage:?}");
+        assert!(stopped.status.success(), "{setup:?}: {}", said(&stopped));
+        assert_eq!(made(&kept), [] as [String; 0], "{setup:?}");
     }
 }
 
 #[test]
 fn a_proxy_and_its_network_are_swept_after_their_owner_is_killed() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
-    for stage in ENGINES {
-        let place = place(stage);
-        let kept = EngineSandbox::new(stage, &place);
+    for setup in ENGINES {
+        let place = place(setup);
+        let kept = EngineSandbox::new(setup, &place);
         up(&kept, "example.com");
         kept.kill_owner();
-        assert!(!made(&kept).is_empty(), "{stage:?}: nobody was left to remove it");
+        assert!(!made(&kept).is_empty(), "{setup:?}: nobody was left to remove it");
         let next = EngineSandbox {
             name: format!("{}-next", kept.name),
             home: kept.home.clone(),
-            stage,
+            setup,
             place: &place,
         };
         let output = next.up(&[]);
-        assert!(output.status.success(), "{stage:?}: {}", said(&output));
+        assert!(output.status.success(), "{setup:?}: {}", said(&output));
         // Podman still lists a container for a moment after it reported the removal.
         let deadline = Instant::now() + Duration::from_secs(20);
         while !made(&kept).is_empty() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(100));
         }
-        assert_eq!(made(&kept), [] as [String; 0], "{stage:?}");
+        assert_eq!(made(&kept), [] as [String; 0], "{setup:?}");
     }
 }
 
 #[test]
 fn a_proxy_for_a_container_is_refused_where_it_is_useless() {
     require!(root, binary, docker, test_image_dev);
-    let stage = ENGINES[0];
-    let place = place(stage);
-    let kept = EngineSandbox::new(stage, &place);
+    let setup = ENGINES[0];
+    let place = place(setup);
+    let kept = EngineSandbox::new(setup, &place);
     for (flags, words) in [
         (
             &["--proxy", "--net", "open"][..],

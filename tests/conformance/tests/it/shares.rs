@@ -2,7 +2,7 @@
 //! files and attributes of a bounded `/tmp`, resources that the kernel grants to a user as a whole,
 //! and control groups that a process can leave.
 
-use conformance::{BackendRing, Caller, CallerPlace, TestStage};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace};
 use ringfence_test_ledger::require;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -10,17 +10,17 @@ use rustix::process::{Resource, getrlimit};
 /// Result of `shares.py`: the number of items that it took, and the error that ended it.
 type TakenItems = (u64, i32);
 
-const ISOLATED: [BackendRing; 2] = [BackendRing::Native, BackendRing::Bwrap];
+const ISOLATED: [BackendVariant; 2] = [BackendVariant::Native, BackendVariant::Bwrap];
 const CALLERS: [Caller; 2] = [Caller::Root, Caller::Ordinary];
 /// Flags for the size of `/tmp` here. The size comes with one inode per page.
 const TMP: [&str; 2] = ["--tmp", "1M"];
 const INODES: u64 = 256;
 
-/// Runs `shares.py WHAT COUNT DIRECTORY` behind a ring.
+/// Runs `shares.py WHAT COUNT DIRECTORY` in a sandbox of a variant.
 #[track_caller]
-fn take(stage: TestStage, flags: &[&str], words: &[&str]) -> TakenItems {
-    let place = CallerPlace::for_caller(stage.caller);
-    let mut command = stage.ringfence("run", &place);
+fn take(setup: BackendSetup, flags: &[&str], words: &[&str]) -> TakenItems {
+    let place = CallerPlace::for_caller(setup.caller);
+    let mut command = setup.ringfence("run", &place);
     command.args(flags).args(["--", "python3", "-c", include_str!("shares.py")]).args(words);
     let output = command.output().expect("ringfence can be started");
     let said = String::from_utf8_lossy(&output.stdout);
@@ -29,26 +29,26 @@ fn take(stage: TestStage, flags: &[&str], words: &[&str]) -> TakenItems {
         .split_once(' ')
         .and_then(|(got, errno)| Some((got.parse().ok()?, errno.parse().ok()?)));
     numbers.unwrap_or_else(|| {
-        panic!("{stage:?} {words:?}: {said}{}", String::from_utf8_lossy(&output.stderr))
+        panic!("{setup:?} {words:?}: {said}{}", String::from_utf8_lossy(&output.stderr))
     })
 }
 
-/// Checks that `count` items can be taken without a sandbox, and that behind each ring at most
-/// `most` can be taken before `errno` occurs.
+/// Checks that `count` items can be taken without a sandbox, and that in a sandbox of each
+/// variant at most `most` can be taken before `errno` occurs.
 #[track_caller]
 fn check(what: &str, count: u64, most: u64, errno: Errno, directories: &[&str]) {
     let count = count.to_string();
     for caller in CALLERS {
-        let local = TestStage { ring: BackendRing::Local, caller };
+        let local = BackendSetup { variant: BackendVariant::Local, caller };
         // This is a file system in memory, like those inside.
         let (all, _) = take(local, &[], &[what, &count, "/dev/shm"]);
         assert_eq!(all.to_string(), count, "{what} on {local:?}");
-        for ring in ISOLATED {
-            let stage = TestStage { ring, caller };
+        for variant in ISOLATED {
+            let setup = BackendSetup { variant, caller };
             for directory in directories {
-                let (got, ended_with) = take(stage, &TMP, &[what, &count, directory]);
-                assert!(got <= most, "{what} in {directory} on {stage:?}: {got}");
-                assert_eq!(ended_with, errno.raw_os_error(), "{what} in {directory} on {stage:?}");
+                let (got, ended_with) = take(setup, &TMP, &[what, &count, directory]);
+                assert!(got <= most, "{what} in {directory} on {setup:?}: {got}");
+                assert_eq!(ended_with, errno.raw_os_error(), "{what} in {directory} on {setup:?}");
             }
         }
     }
@@ -84,7 +84,7 @@ fn attributes_of_files_count_towards_the_bound_of_a_directory() {
         python3
     );
     if take(
-        TestStage { ring: BackendRing::Local, caller: Caller::Root },
+        BackendSetup { variant: BackendVariant::Local, caller: Caller::Root },
         &[],
         &["attributes", "1", "/dev/shm"],
     )
@@ -150,11 +150,12 @@ fn huge_pages_that_the_host_reserved_are_given_to_no_sandbox() {
     check("huge_pages", 1, 0, Errno::NOMEM, &["/tmp"]);
     check("huge_files", 1, 0, Errno::NOMEM, &["/tmp"]);
     // Without privilege, a segment of huge pages needs the group in vm.hugetlb_shm_group (proc(5)).
-    for (ring, expected) in
-        [(BackendRing::Local, (1, 0)), (BackendRing::Native, (0, Errno::NOMEM.raw_os_error()))]
-    {
-        let stage = TestStage { ring, caller: Caller::Root };
-        assert_eq!(take(stage, &[], &["huge_segments", "1"]), expected, "{stage:?}");
+    for (variant, expected) in [
+        (BackendVariant::Local, (1, 0)),
+        (BackendVariant::Native, (0, Errno::NOMEM.raw_os_error())),
+    ] {
+        let setup = BackendSetup { variant, caller: Caller::Root };
+        assert_eq!(take(setup, &[], &["huge_segments", "1"]), expected, "{setup:?}");
     }
 }
 
@@ -170,11 +171,11 @@ fn no_file_can_be_created_in_the_device_directory() {
         python3
     );
     for caller in CALLERS {
-        for ring in ISOLATED {
+        for variant in ISOLATED {
             assert_eq!(
-                take(TestStage { ring, caller }, &[], &["files", "1", "/dev"]),
+                take(BackendSetup { variant, caller }, &[], &["files", "1", "/dev"]),
                 (0, Errno::ROFS.raw_os_error()),
-                "{ring:?}"
+                "{variant:?}"
             );
         }
     }
@@ -227,9 +228,9 @@ const LEAVE: &str = "left=no; for group in /sys/fs/cgroup /sys/fs/cgroup/*; do
 /// Returns the claim of a run for the process count, and whether its command left its control
 /// group.
 #[track_caller]
-fn leave(stage: TestStage, flags: &[&str]) -> (String, bool) {
-    let place = CallerPlace::for_caller(stage.caller);
-    let mut command = stage.ringfence("run", &place);
+fn leave(setup: BackendSetup, flags: &[&str]) -> (String, bool) {
+    let place = CallerPlace::for_caller(setup.caller);
+    let mut command = setup.ringfence("run", &place);
     let output = command
         .arg("--json")
         .args(flags)
@@ -241,36 +242,36 @@ fn leave(stage: TestStage, flags: &[&str]) -> (String, bool) {
         serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {output:?}"));
     let held = result["meta"]["held"]["process-count"]
         .as_str()
-        .unwrap_or_else(|| panic!("{stage:?}: {said}"));
+        .unwrap_or_else(|| panic!("{setup:?}: {said}"));
     (held.to_owned(), result["stdout"] == "yes\n")
 }
 
 #[test]
 fn a_limit_that_a_command_can_escape_is_not_claimed() {
     require!(root, binary, user_namespaces, landlock, bwrap, cgroup_limits);
-    let stage = |ring| TestStage { ring, caller: Caller::Root };
+    let setup = |variant| BackendSetup { variant, caller: Caller::Root };
     let accepted = ["--processes", "64", "--allow-weaker", "process-count"];
-    let (held, has_left) = leave(stage(BackendRing::Local), &accepted);
+    let (held, has_left) = leave(setup(BackendVariant::Local), &accepted);
     assert!(has_left && held.starts_with("weaker: the command can write cgroup files"), "{held}");
-    for ring in [BackendRing::Native, BackendRing::NativeInPlace, BackendRing::Bwrap] {
-        let (held, has_left) = leave(stage(ring), &["--processes", "64"]);
-        assert!(!has_left && held.starts_with("cgroup v"), "{ring:?}: {held}");
+    for variant in [BackendVariant::Native, BackendVariant::NativeInPlace, BackendVariant::Bwrap] {
+        let (held, has_left) = leave(setup(variant), &["--processes", "64"]);
+        assert!(!has_left && held.starts_with("cgroup v"), "{variant:?}: {held}");
     }
 }
 
 #[test]
 fn a_policy_that_shows_cgroup_files_weakens_its_limits() {
     require!(root, binary, user_namespaces, bwrap, cgroup_limits);
-    for ring in ISOLATED {
-        let stage = TestStage { ring, caller: Caller::Root };
+    for variant in ISOLATED {
+        let setup = BackendSetup { variant, caller: Caller::Root };
         for shown in ["/sys/fs/cgroup", "/sys/fs", "/sys/fs/../fs/cgroup"] {
             let flags = ["--write", shown, "--processes", "64", "--allow-weaker", "process-count"];
-            let (held, has_left) = leave(stage, &flags);
-            assert!(has_left, "{ring:?} {shown}: the test would prove nothing");
-            assert!(held.starts_with("weaker: "), "{ring:?} {shown}: {held}");
+            let (held, has_left) = leave(setup, &flags);
+            assert!(has_left, "{variant:?} {shown}: the test would prove nothing");
+            assert!(held.starts_with("weaker: "), "{variant:?} {shown}: {held}");
         }
-        let read = leave(stage, &["--read", "/sys/fs/cgroup", "--processes", "64"]);
-        assert!(!read.1 && read.0.starts_with("cgroup v"), "{ring:?}: {read:?}");
+        let read = leave(setup, &["--read", "/sys/fs/cgroup", "--processes", "64"]);
+        assert!(!read.1 && read.0.starts_with("cgroup v"), "{variant:?}: {read:?}");
     }
 }
 
@@ -278,8 +279,8 @@ fn a_policy_that_shows_cgroup_files_weakens_its_limits() {
 fn the_end_of_a_tree_is_not_claimed_where_processes_can_leave_their_cgroup() {
     require!(root, binary, cgroup_limits);
     let place = CallerPlace::for_caller(Caller::Root);
-    let mut command =
-        TestStage { ring: BackendRing::Local, caller: Caller::Root }.ringfence("run", &place);
+    let mut command = BackendSetup { variant: BackendVariant::Local, caller: Caller::Root }
+        .ringfence("run", &place);
     let output = command.args(["--json", "--", "true"]).output().expect("ringfence can be started");
     let result: serde_json::Value = serde_json::from_slice(&output.stdout).expect("it is a result");
     let held = result["meta"]["held"]["cleanup"].as_str().expect("it is told");

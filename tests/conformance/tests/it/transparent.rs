@@ -4,7 +4,7 @@
 
 use std::process::Output;
 
-use conformance::{BackendRing, Caller, CallerPlace, TestStage};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace};
 use ringfence_test_ledger::require;
 
 const PROGRAM: &str = include_str!("transparent.py");
@@ -29,18 +29,18 @@ const WORLD: &str = r#"export user=$(id -u) group=$(id -g)
     done
     unshare --user --map-user="$user" --map-group="$group" -- "$@"' sh "$@""#;
 
-/// Returns the output of the program that makes `attempts` on a stage whose sandboxes may reach
+/// Returns the output of the program that makes `attempts` on a setup whose sandboxes may reach
 /// `allow`.
 #[track_caller]
-fn said(stage: TestStage, allow: &[&str], attempts: &[&str]) -> String {
-    let place = CallerPlace::for_caller(stage.caller);
+fn said(setup: BackendSetup, allow: &[&str], attempts: &[&str]) -> String {
+    let place = CallerPlace::for_caller(setup.caller);
     fs_err::write(place.path().join("transparent.py"), PROGRAM)
         .expect("the place is the test's own");
     fs_err::write(place.path().join("hosts"), HOSTS).expect("the place is the test's own");
-    let inner = stage.ringfence("run", &place);
-    let mut command = stage.command("sh", &place);
+    let inner = setup.ringfence("run", &place);
+    let mut command = setup.command("sh", &place);
     command.args(["-c", WORLD, "sh"]).arg(inner.get_program()).args(inner.get_args());
-    if stage.ring != BackendRing::Local {
+    if setup.variant != BackendVariant::Local {
         command.arg("--transparent");
         for rule in allow {
             command.args(["--allow", rule]);
@@ -53,13 +53,13 @@ fn said(stage: TestStage, allow: &[&str], attempts: &[&str]) -> String {
         .expect("ringfence runs");
     let (stdout, stderr) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{stage:?}: {}\n{stdout}\n{stderr}", output.status);
+    assert!(output.status.success(), "{setup:?}: {}\n{stdout}\n{stderr}", output.status);
     stdout.into_owned()
 }
 
-/// Returns the stages that support tunnels.
-fn stages() -> impl Iterator<Item = TestStage> {
-    [BackendRing::Native, BackendRing::Bwrap].into_iter().flat_map(TestStage::all_on)
+/// Returns the setups that support tunnels.
+fn setups() -> impl Iterator<Item = BackendSetup> {
+    [BackendVariant::Native, BackendVariant::Bwrap].into_iter().flat_map(BackendSetup::all_on)
 }
 
 /// Makes the same attempts without a sandbox, where all succeed, and on both backends as both
@@ -67,12 +67,16 @@ fn stages() -> impl Iterator<Item = TestStage> {
 #[track_caller]
 fn check(allow: &[&str], attempts: &[&str], outside: &str, inside: &str) {
     assert_eq!(
-        said(TestStage { ring: BackendRing::Local, caller: Caller::Ordinary }, &[], attempts),
+        said(
+            BackendSetup { variant: BackendVariant::Local, caller: Caller::Ordinary },
+            &[],
+            attempts
+        ),
         outside,
         "the control"
     );
-    for stage in stages() {
-        assert_eq!(said(stage, allow, attempts), inside, "{stage:?}");
+    for setup in setups() {
+        assert_eq!(said(setup, allow, attempts), inside, "{setup:?}");
     }
 }
 
@@ -109,9 +113,9 @@ fn names_that_no_rule_allows_do_not_exist_inside() {
 fn datagrams_and_ipv6_do_not_leave_a_tunnel() {
     require!(binary, root, ordinary_user, ordinary_user_namespaces, bwrap, python3, tunnels);
     check(&["9.9.9.9:PORT"], &["udp,9.9.9.9,PORT"], "udp: hello\n", "udp: OSError\n");
-    for stage in stages() {
-        let said = said(stage, &["open.example.org"], &["six,2606:4700:4700::1111"]);
-        assert_eq!(said, "six: Network is unreachable, at once\n", "{stage:?}");
+    for setup in setups() {
+        let said = said(setup, &["open.example.org"], &["six,2606:4700:4700::1111"]);
+        assert_eq!(said, "six: Network is unreachable, at once\n", "{setup:?}");
     }
 }
 
@@ -134,16 +138,16 @@ fn no_process_inside_can_create_its_own_tunnel() {
     require!(binary, root, ordinary_user, ordinary_user_namespaces, bwrap, python3, tunnels);
     let place = CallerPlace::for_caller(Caller::Ordinary);
     fs_err::write(place.path().join("transparent.py"), PROGRAM).unwrap();
-    let mut control =
-        TestStage { ring: BackendRing::Local, caller: Caller::Ordinary }.command("unshare", &place);
+    let mut control = BackendSetup { variant: BackendVariant::Local, caller: Caller::Ordinary }
+        .command("unshare", &place);
     control.args(["--user", "--map-root-user", "--net", "python3", "transparent.py", "tunnel"]);
     let Output { stdout, .. } = control.output().unwrap();
     assert_eq!(String::from_utf8_lossy(&stdout), "tunnel: made\n", "the control");
-    for stage in stages() {
+    for setup in setups() {
         assert_eq!(
-            said(stage, &["open.example.org"], &["tunnel"]),
+            said(setup, &["open.example.org"], &["tunnel"]),
             "tunnel: FileNotFoundError\n",
-            "{stage:?}"
+            "{setup:?}"
         );
     }
 }
@@ -151,11 +155,11 @@ fn no_process_inside_can_create_its_own_tunnel() {
 #[test]
 fn a_tunnel_without_a_device_is_refused_before_the_run() {
     require!(binary, root, ordinary_user, ordinary_user_namespaces, bwrap, tunnels);
-    for stage in stages() {
+    for setup in setups() {
         let run = |hidden: &str| {
-            let place = CallerPlace::for_caller(stage.caller);
-            let inner = stage.ringfence("run", &place);
-            let mut command = stage.command("unshare", &place);
+            let place = CallerPlace::for_caller(setup.caller);
+            let inner = setup.ringfence("run", &place);
+            let mut command = setup.command("unshare", &place);
             command.args([
                 "--user",
                 "--map-root-user",
@@ -175,11 +179,11 @@ fn a_tunnel_without_a_device_is_refused_before_the_run() {
             )
         };
         let (code, ran, said) = run("");
-        assert!(code == Some(0) && ran, "{stage:?}, the control: {code:?}\n{said}");
+        assert!(code == Some(0) && ran, "{setup:?}, the control: {code:?}\n{said}");
         let (code, ran, said) = run("mount -t tmpfs none /dev/net && ");
         assert!(
             code == Some(125) && !ran && said.contains("modprobe tun"),
-            "{stage:?}: {code:?}\n{said}"
+            "{setup:?}: {code:?}\n{said}"
         );
     }
 }

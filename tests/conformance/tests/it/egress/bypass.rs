@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use conformance::document::BypassOutcomes;
-use conformance::{Arrival, BackendRing, Caller, CallerPlace, SimulatedWorld, TestStage};
+use conformance::{Arrival, BackendSetup, BackendVariant, Caller, CallerPlace, SimulatedNetwork};
 use ringfence::prove::corpus;
 use ringfence_test_ledger::require;
 use serde_json::Value;
@@ -170,7 +170,7 @@ struct AttemptRun {
 impl AttemptRun {
     /// Returns the arrivals of all attempts in the world.
     fn arrivals(&self) -> Vec<Arrival> {
-        SimulatedWorld::shared().arrivals(&self.mark)
+        SimulatedNetwork::shared().arrivals(&self.mark)
     }
 
     /// Returns the attempts that this machine could make.
@@ -185,7 +185,7 @@ fn make(command: &mut Command, words: &[&str]) -> AttemptRun {
     // The mark is valid in a host name, and its length does not depend on the number, so that no
     // token contains another.
     let mark = format!("r{:05x}n{:03}t", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed));
-    for (name, value) in SimulatedWorld::shared().variables() {
+    for (name, value) in SimulatedNetwork::shared().variables() {
         command.arg("--env").arg(format!("{name}={value}"));
     }
     let output =
@@ -201,7 +201,7 @@ fn make(command: &mut Command, words: &[&str]) -> AttemptRun {
 
 /// Creates a workspace with the programs of the attempts.
 fn place(caller: Caller) -> CallerPlace {
-    let place = CallerPlace::for_host_of(SimulatedWorld::shared(), caller);
+    let place = CallerPlace::for_host_of(SimulatedNetwork::shared(), caller);
     for (name, text) in PROGRAMS {
         fs_err::write(place.path().join(name), text).expect("the place is the test's");
     }
@@ -212,11 +212,11 @@ fn place(caller: Caller) -> CallerPlace {
 fn control() -> &'static BTreeSet<String> {
     static CONTROL: OnceLock<BTreeSet<String>> = OnceLock::new();
     CONTROL.get_or_init(|| {
-        let stage = TestStage { ring: BackendRing::Local, caller: Caller::Root };
-        let place = place(stage.caller);
-        let mut command = stage.ringfence("run", &place);
+        let setup = BackendSetup { variant: BackendVariant::Local, caller: Caller::Root };
+        let place = place(setup.caller);
+        let mut command = setup.ringfence("run", &place);
         command.args(["--net", "open"]);
-        for (name, value) in SimulatedWorld::shared().careless_proxy() {
+        for (name, value) in SimulatedNetwork::shared().careless_proxy() {
             command.arg("--env").arg(format!("{name}={value}"));
         }
         let run = make(&mut command, &[]);
@@ -228,32 +228,32 @@ fn control() -> &'static BTreeSet<String> {
     })
 }
 
-/// Makes the attempts on a stage with the policy `flags`.
+/// Makes the attempts on a setup with the policy `flags`.
 fn sandboxed(
-    stage: TestStage,
+    setup: BackendSetup,
     place: &CallerPlace,
     flags: &[&[&str]],
     words: &[&str],
 ) -> AttemptRun {
-    let mut command = stage.ringfence("run", place);
+    let mut command = setup.ringfence("run", place);
     make(command.args(flags.concat()), words)
 }
 
 /// Makes the attempts under the policy that denies them. The result is cached because the
 /// documentation uses it, too.
-fn denied(stage: TestStage, flags: &'static [&'static str]) -> Arc<AttemptRun> {
-    type Known = BTreeMap<(TestStage, &'static [&'static str]), Arc<OnceLock<Arc<AttemptRun>>>>;
+fn denied(setup: BackendSetup, flags: &'static [&'static str]) -> Arc<AttemptRun> {
+    type Known = BTreeMap<(BackendSetup, &'static [&'static str]), Arc<OnceLock<Arc<AttemptRun>>>>;
     static KNOWN: Mutex<Known> = Mutex::new(BTreeMap::new());
     let slot =
-        Arc::clone(KNOWN.lock().expect("no holder panics").entry((stage, flags)).or_default());
-    let run = || Arc::new(sandboxed(stage, &place(stage.caller), &[STRICT, flags], &[]));
+        Arc::clone(KNOWN.lock().expect("no holder panics").entry((setup, flags)).or_default());
+    let run = || Arc::new(sandboxed(setup, &place(setup.caller), &[STRICT, flags], &[]));
     Arc::clone(slot.get_or_init(run))
 }
 
 #[track_caller]
-fn holds(stage: TestStage, flags: &'static [&'static str], reasons: ExpectedReasons) {
-    let denied = denied(stage, flags);
-    let allowed = sandboxed(stage, &place(stage.caller), &[LENIENT, flags], &["ruled"]);
+fn holds(setup: BackendSetup, flags: &'static [&'static str], reasons: ExpectedReasons) {
+    let denied = denied(setup, flags);
+    let allowed = sandboxed(setup, &place(setup.caller), &[LENIENT, flags], &["ruled"]);
 
     let made = denied.made().count();
     let proved = denied.made().filter(|outcome| control().contains(&outcome.name)).count();
@@ -261,33 +261,33 @@ fn holds(stage: TestStage, flags: &'static [&'static str], reasons: ExpectedReas
     let arrivals = denied.arrivals();
     let let_through: Vec<String> =
         denied.made().filter_map(|outcome| outcome.let_through(&arrivals, reasons)).collect();
-    assert!(let_through.is_empty(), "on {stage:?}\n{}", let_through.join("\n"));
+    assert!(let_through.is_empty(), "on {setup:?}\n{}", let_through.join("\n"));
     let arrivals = allowed.arrivals();
     let held_up: Vec<String> =
         allowed.made().filter_map(|outcome| outcome.held_up(&arrivals)).collect();
     assert!(
         allowed.made().count() > 0 && held_up.is_empty(),
-        "on {stage:?}, with a rule\n{}",
+        "on {setup:?}, with a rule\n{}",
         held_up.join("\n")
     );
 }
 
-/// Returns the outcomes of the attempts on some rings, for the documentation.
-pub(crate) fn documented(rings: &[BackendRing]) -> BypassOutcomes {
+/// Returns the outcomes of the attempts on some variants, for the documentation.
+pub(crate) fn documented(variants: &[BackendVariant]) -> BypassOutcomes {
     let mut bypasses = BypassOutcomes::default();
     // Without its own network, a sandbox with an allowlist is refused.
-    for ring in rings.iter().filter(|ring| **ring != BackendRing::NativeInPlace) {
-        let stage = TestStage { ring: *ring, caller: Caller::Ordinary };
-        let run = denied(stage, &[]);
+    for variant in variants.iter().filter(|variant| **variant != BackendVariant::NativeInPlace) {
+        let setup = BackendSetup { variant: *variant, caller: Caller::Ordinary };
+        let run = denied(setup, &[]);
         let arrivals = run.arrivals();
-        bypasses.claims.insert(*ring, run.claim.clone());
+        bypasses.claims.insert(*variant, run.claim.clone());
         for outcome in &run.outcomes {
             let is_taken = corpus().iter().any(|attempt| attempt.name == outcome.name);
             assert!(!is_taken, "{} is the name of another attempt", outcome.name);
             let is_proved = outcome.was_made() && control().contains(&outcome.name);
             let is_held =
                 is_proved.then(|| outcome.let_through(&arrivals, ExpectedReasons::Named).is_none());
-            bypasses.add(&outcome.name, &outcome.what, *ring, is_held);
+            bypasses.add(&outcome.name, &outcome.what, *variant, is_held);
         }
     }
     bypasses
@@ -303,7 +303,7 @@ fn bypass_attempts_succeed_without_a_sandbox() {
 fn native_allows_only_listed_targets_for_root() {
     require!(root, binary, python3, own_network, user_namespaces);
     holds(
-        TestStage { ring: BackendRing::Native, caller: Caller::Root },
+        BackendSetup { variant: BackendVariant::Native, caller: Caller::Root },
         &[],
         ExpectedReasons::Named,
     );
@@ -313,7 +313,7 @@ fn native_allows_only_listed_targets_for_root() {
 fn native_allows_only_listed_targets_for_an_ordinary_user() {
     require!(root, binary, python3, own_network, ordinary_user, ordinary_user_namespaces);
     holds(
-        TestStage { ring: BackendRing::Native, caller: Caller::Ordinary },
+        BackendSetup { variant: BackendVariant::Native, caller: Caller::Ordinary },
         &[],
         ExpectedReasons::Named,
     );
@@ -323,7 +323,7 @@ fn native_allows_only_listed_targets_for_an_ordinary_user() {
 fn bubblewrap_allows_only_listed_targets_for_root() {
     require!(root, binary, python3, own_network, user_namespaces, bwrap);
     holds(
-        TestStage { ring: BackendRing::Bwrap, caller: Caller::Root },
+        BackendSetup { variant: BackendVariant::Bwrap, caller: Caller::Root },
         &[],
         ExpectedReasons::Named,
     );
@@ -333,7 +333,7 @@ fn bubblewrap_allows_only_listed_targets_for_root() {
 fn bubblewrap_allows_only_listed_targets_for_an_ordinary_user() {
     require!(root, binary, python3, own_network, ordinary_user, ordinary_user_namespaces, bwrap);
     holds(
-        TestStage { ring: BackendRing::Bwrap, caller: Caller::Ordinary },
+        BackendSetup { variant: BackendVariant::Bwrap, caller: Caller::Ordinary },
         &[],
         ExpectedReasons::Named,
     );
@@ -343,7 +343,7 @@ fn bubblewrap_allows_only_listed_targets_for_an_ordinary_user() {
 fn a_tunnel_allows_only_listed_targets_on_native() {
     require!(root, binary, python3, own_network, user_namespaces);
     holds(
-        TestStage { ring: BackendRing::Native, caller: Caller::Root },
+        BackendSetup { variant: BackendVariant::Native, caller: Caller::Root },
         &["--transparent"],
         ExpectedReasons::Any,
     );
@@ -353,7 +353,7 @@ fn a_tunnel_allows_only_listed_targets_on_native() {
 fn a_tunnel_allows_only_listed_targets_on_bubblewrap() {
     require!(root, binary, python3, own_network, ordinary_user, ordinary_user_namespaces, bwrap);
     holds(
-        TestStage { ring: BackendRing::Bwrap, caller: Caller::Ordinary },
+        BackendSetup { variant: BackendVariant::Bwrap, caller: Caller::Ordinary },
         &["--transparent"],
         ExpectedReasons::Any,
     );
@@ -363,7 +363,7 @@ fn a_tunnel_allows_only_listed_targets_on_bubblewrap() {
 fn docker_allows_only_listed_targets() {
     require!(root, binary, python3, own_network, ordinary_user, docker, test_image_dev);
     holds(
-        TestStage { ring: BackendRing::Docker, caller: Caller::Ordinary },
+        BackendSetup { variant: BackendVariant::Docker, caller: Caller::Ordinary },
         &[],
         ExpectedReasons::Named,
     );
@@ -373,7 +373,7 @@ fn docker_allows_only_listed_targets() {
 fn podman_allows_only_listed_targets() {
     require!(root, binary, python3, own_network, ordinary_user, podman, test_image_dev);
     holds(
-        TestStage { ring: BackendRing::Podman, caller: Caller::Ordinary },
+        BackendSetup { variant: BackendVariant::Podman, caller: Caller::Ordinary },
         &[],
         ExpectedReasons::Named,
     );
@@ -383,7 +383,7 @@ fn podman_allows_only_listed_targets() {
 fn rootless_podman_allows_only_listed_targets() {
     require!(root, binary, python3, own_network, ordinary_user, rootless_podman, test_image_dev);
     holds(
-        TestStage { ring: BackendRing::RootlessPodman, caller: Caller::Ordinary },
+        BackendSetup { variant: BackendVariant::RootlessPodman, caller: Caller::Ordinary },
         &[],
         ExpectedReasons::Named,
     );

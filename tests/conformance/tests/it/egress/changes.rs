@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use conformance::{BackendRing, Caller, CallerPlace, SimulatedWorld, TestStage};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace, SimulatedNetwork};
 use ringfence::egress::ChangeError;
 use ringfence::policy::{Egress, HostRule};
 use ringfence::{Host, Sandbox};
@@ -13,8 +13,8 @@ use serde_json::Value;
 
 use crate::engines::{EngineSandbox, said, with_workspace};
 
-const NATIVE: TestStage = TestStage { ring: BackendRing::Native, caller: Caller::Root };
-const BWRAP: TestStage = TestStage { ring: BackendRing::Bwrap, caller: Caller::Root };
+const NATIVE: BackendSetup = BackendSetup { variant: BackendVariant::Native, caller: Caller::Root };
+const BWRAP: BackendSetup = BackendSetup { variant: BackendVariant::Bwrap, caller: Caller::Root };
 /// Time limit for each wait on a busy host.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -60,8 +60,8 @@ struct RunningSandbox<'a> {
     sandbox: Sandbox,
 }
 
-fn place(stage: TestStage) -> CallerPlace {
-    with_workspace(CallerPlace::for_host_of(SimulatedWorld::shared(), stage.caller))
+fn place(setup: BackendSetup) -> CallerPlace {
+    with_workspace(CallerPlace::for_host_of(SimulatedNetwork::shared(), setup.caller))
 }
 
 /// Runs `ringfence up` with a workspace that does not contain the home.
@@ -84,14 +84,14 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 impl<'a> RunningSandbox<'a> {
     #[track_caller]
-    fn new(stage: TestStage, place: &'a CallerPlace, flags: &[&str]) -> RunningSandbox<'a> {
-        RunningSandbox::start(EngineSandbox::new(stage, place), flags)
+    fn new(setup: BackendSetup, place: &'a CallerPlace, flags: &[&str]) -> RunningSandbox<'a> {
+        RunningSandbox::start(EngineSandbox::new(setup, place), flags)
     }
 
     #[track_caller]
     fn start(kept: EngineSandbox<'a>, flags: &[&str]) -> RunningSandbox<'a> {
         let output = up_with(&kept, flags);
-        assert!(output.status.success(), "{:?}: {}", kept.stage, said(&output));
+        assert!(output.status.success(), "{:?}: {}", kept.setup, said(&output));
         let host = Host::new([("HOME".into(), kept.home.clone().into())].into(), "/".into());
         let sandbox = block_on(Sandbox::attach(&host, &kept.name)).expect("it is up");
         RunningSandbox { kept, sandbox }
@@ -189,30 +189,30 @@ fn flags(like: &Egress, rule: &'static str) -> Vec<&'static str> {
 }
 
 #[track_caller]
-fn another_list_holds_at_once(stage: TestStage, like: &Egress, way: &str, denied: &str) {
-    let place = place(stage);
+fn another_list_holds_at_once(setup: BackendSetup, like: &Egress, way: &str, denied: &str) {
+    let place = place(setup);
     let flags = flags(like, "good.test");
-    let up = RunningSandbox::new(stage, &place, &flags);
+    let up = RunningSandbox::new(setup, &place, &flags);
     let first = up.manifest();
-    assert_eq!(up.fetch(way, "good.test"), REACHED, "{stage:?}");
+    assert_eq!(up.fetch(way, "good.test"), REACHED, "{setup:?}");
 
     up.allow(like, &["evil.test"]);
-    assert_eq!(up.fetch(way, "good.test"), denied, "{stage:?}");
-    assert_eq!(up.fetch(way, "evil.test"), REACHED, "{stage:?}");
+    assert_eq!(up.fetch(way, "good.test"), denied, "{setup:?}");
+    assert_eq!(up.fetch(way, "evil.test"), REACHED, "{setup:?}");
     let (target, reason) = up.denials().pop().expect("it is told of");
     assert!(
         target.starts_with("good.test") && reason == "unlisted",
-        "{stage:?}: {target} {reason}"
+        "{setup:?}: {target} {reason}"
     );
     let told = up.manifest();
-    assert_eq!(told["policy"]["network"]["allow"], serde_json::json!(["evil.test"]), "{stage:?}");
-    assert_ne!(told["policy_sha256"], first["policy_sha256"], "{stage:?}");
+    assert_eq!(told["policy"]["network"]["allow"], serde_json::json!(["evil.test"]), "{setup:?}");
+    assert_ne!(told["policy_sha256"], first["policy_sha256"], "{setup:?}");
     let result = block_on(up.sandbox.execute("true", None)).expect("it is up");
-    assert_eq!(told["policy_sha256"], result.meta.policy_sha256, "{stage:?}");
+    assert_eq!(told["policy_sha256"], result.meta.policy_sha256, "{setup:?}");
     let again = said(&up_with(&up.kept, &flags));
     assert!(
         again.contains("the hosts that it may reach were changed since its start"),
-        "{stage:?}: {again}"
+        "{setup:?}: {again}"
     );
 
     up.set(Egress {
@@ -221,30 +221,30 @@ fn another_list_holds_at_once(stage: TestStage, like: &Egress, way: &str, denied
         ..like.clone()
     })
     .expect("it has a gate");
-    assert_eq!(up.fetch(way, "evil.test"), denied, "{stage:?}");
-    assert_eq!(up.denials().pop().expect("it is told of").1, "listed", "{stage:?}");
+    assert_eq!(up.fetch(way, "evil.test"), denied, "{setup:?}");
+    assert_eq!(up.denials().pop().expect("it is told of").1, "listed", "{setup:?}");
 
     up.allow(like, &["good.test"]);
-    assert_eq!(up.fetch(way, "good.test"), REACHED, "{stage:?}");
+    assert_eq!(up.fetch(way, "good.test"), REACHED, "{setup:?}");
     let last = up.manifest();
     assert_eq!(
         (&last["policy_sha256"], &last["policy"]),
         (&first["policy_sha256"], &first["policy"]),
-        "{stage:?}"
+        "{setup:?}"
     );
 }
 
 #[track_caller]
-fn an_open_connection_is_cut(stage: TestStage, like: &Egress, way: &str) {
-    let place = place(stage);
-    let up = RunningSandbox::new(stage, &place, &flags(like, "good.test:22"));
+fn an_open_connection_is_cut(setup: BackendSetup, like: &Egress, way: &str) {
+    let place = place(setup);
+    let up = RunningSandbox::new(setup, &place, &flags(like, "good.test:22"));
     let talking = up.talk(way);
     up.allow(like, &["good.test:22", "evil.test"]);
     std::thread::sleep(Duration::from_millis(300));
-    assert!(!talking.has("cut"), "{stage:?}: it is allowed still");
+    assert!(!talking.has("cut"), "{setup:?}: it is allowed still");
     up.allow(like, &["evil.test"]);
     talking.wait_for("cut");
-    assert_eq!(up.denials(), [("good.test:22".to_owned(), "unlisted".to_owned())], "{stage:?}");
+    assert_eq!(up.denials(), [("good.test:22".to_owned(), "unlisted".to_owned())], "{setup:?}");
 }
 
 const PROXIED: &str = "HTTP Error 403: Forbidden\n";
@@ -271,9 +271,9 @@ fn a_bubblewrap_sandbox_applies_a_changed_list_to_open_connections() {
 #[test]
 fn a_tunnel_sandbox_applies_a_changed_list_to_open_connections() {
     require!(root, binary, python3, own_network, user_namespaces, bwrap, tunnels);
-    for stage in [NATIVE, BWRAP] {
-        another_list_holds_at_once(stage, &transparent(), "directly", UNKNOWN);
-        an_open_connection_is_cut(stage, &transparent(), "directly");
+    for setup in [NATIVE, BWRAP] {
+        another_list_holds_at_once(setup, &transparent(), "directly", UNKNOWN);
+        an_open_connection_is_cut(setup, &transparent(), "directly");
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use conformance::{BackendRing, Caller, CallerPlace, SimulatedWorld, TestStage};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace, SimulatedNetwork};
 use ringfence_test_ledger::require;
 
 /// Text that every server serves.
@@ -49,9 +49,9 @@ impl FetchProgram {
 
     /// Runs the client in a sandbox whose policy allows one host.
     fn run(&self, host: &str, allowed: &str) -> Output {
-        let world = SimulatedWorld::shared();
-        let stage = TestStage { ring: BackendRing::Native, caller: Caller::Root };
-        let place = CallerPlace::for_host_of(world, stage.caller);
+        let world = SimulatedNetwork::shared();
+        let setup = BackendSetup { variant: BackendVariant::Native, caller: Caller::Root };
+        let place = CallerPlace::for_host_of(world, setup.caller);
         fs_err::copy(world.authority(), place.path().join("authority.pem"))
             .expect("the place is ours");
         for (name, content) in &self.files {
@@ -60,7 +60,7 @@ impl FetchProgram {
             fs_err::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
                 .expect("it is ours");
         }
-        let mut command = stage.ringfence("run", &place);
+        let mut command = setup.ringfence("run", &place);
         if let Some(path) = &self.path {
             command.env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", path.display()));
         }
@@ -96,10 +96,14 @@ impl FetchProgram {
         );
 
         assert!(
-            SimulatedWorld::shared().places_of(&allowed).contains("files"),
+            SimulatedNetwork::shared().places_of(&allowed).contains("files"),
             "it came from somewhere else"
         );
-        assert_eq!(SimulatedWorld::shared().places_of(&denied), BTreeSet::new(), "it got through");
+        assert_eq!(
+            SimulatedNetwork::shared().places_of(&denied),
+            BTreeSet::new(),
+            "it got through"
+        );
     }
 }
 
@@ -130,7 +134,7 @@ fn stock() {
         let mut command = Command::new("python3");
         let output = command
             .args(["-c", include_str!("clients/stock.py")])
-            .arg(SimulatedWorld::shared().files())
+            .arg(SimulatedNetwork::shared().files())
             .output();
         let output = output.expect("python3 can be started");
         assert!(output.status.success(), "{}", said(&output));

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use conformance::{BackendRing, CallerPlace, SimulatedWorld};
+use conformance::{BackendVariant, CallerPlace, SimulatedNetwork};
 use ringfence_test_ledger::require;
 use serde_json::Value;
 
-use super::secrets::stages;
+use super::secrets::setups;
 use crate::engines::{EngineSandbox, said, with_workspace};
 
 /// Program that asks the proxy for a page of each host, as often as the number before the host
@@ -36,39 +36,39 @@ fn denials(kept: &EngineSandbox<'_>, words: &[&str]) -> Vec<String> {
         .ringfence(&[&["exec", &kept.name, "--json", "--", "python3", "-c", ASK], words].concat());
     let result: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", said(&output)));
-    assert_eq!(result["exit_code"], 0, "{:?}: {result}", kept.stage);
+    assert_eq!(result["exit_code"], 0, "{:?}: {result}", kept.setup);
     let denials = result["meta"]["denials"].as_array().expect("it is a list").iter();
     denials.map(|denial| denial["what"].as_str().expect("it is text").to_owned()).collect()
 }
 
 #[track_caller]
-fn check(ring: BackendRing) {
-    for stage in stages(ring) {
+fn check(variant: BackendVariant) {
+    for setup in setups(variant) {
         let place =
-            with_workspace(CallerPlace::for_host_of(SimulatedWorld::shared(), stage.caller));
-        let kept = EngineSandbox::new(stage, &place);
+            with_workspace(CallerPlace::for_host_of(SimulatedNetwork::shared(), setup.caller));
+        let kept = EngineSandbox::new(setup, &place);
         let mut command = kept.prepare_up(&["--allow", "good.test", "--workspace"]);
         let output =
             command.arg(place.path().join("workspace")).output().expect("ringfence can be started");
-        assert!(output.status.success(), "{stage:?}: {}", said(&output));
+        assert!(output.status.success(), "{setup:?}: {}", said(&output));
         let flood =
             format!("{}.evil.test", ["x".repeat(60), "y".repeat(60), "z".repeat(60)].join("."));
 
         let told =
             denials(&kept, &["1", "first.evil.test", FLOOD_DENIALS, &flood, "1", "last.evil.test"]);
-        assert!(told[0].starts_with("first.evil.test:80: "), "{stage:?}: {told:?}");
+        assert!(told[0].starts_with("first.evil.test:80: "), "{setup:?}: {told:?}");
         let rest = told.last().expect("there are some");
         assert!(
             rest.starts_with("7902 more"),
-            "{stage:?}: 100 of 8002 are told one by one: {rest}"
+            "{setup:?}: 100 of 8002 are told one by one: {rest}"
         );
         // The log has been rotated by now, and the denials of the next command must be reported
         // like those of the first.
         let told = denials(&kept, &["2", "next.evil.test"]);
-        assert_eq!(told.len(), 2, "{stage:?}: {told:?}");
+        assert_eq!(told.len(), 2, "{setup:?}: {told:?}");
         assert!(
             told.iter().all(|what| what.starts_with("next.evil.test:80: ")),
-            "{stage:?}: {told:?}"
+            "{setup:?}: {told:?}"
         );
 
         let output = kept.ringfence(&["egress", "log", "--sandbox", &kept.name, "--json"]);
@@ -77,9 +77,9 @@ fn check(ring: BackendRing) {
             .into_iter()
             .filter(|name| listed.contains(&format!("{name}.evil.test")))
             .collect();
-        assert_eq!(found.len(), 3, "{stage:?}: only {found:?} are in the log");
+        assert_eq!(found.len(), 3, "{setup:?}: only {found:?} are in the log");
         let kept_length: u64 = log_lengths(&kept.home).iter().sum();
-        assert!(kept_length < 4 << 20, "{stage:?}: the log has {kept_length} bytes");
+        assert!(kept_length < 4 << 20, "{setup:?}: the log has {kept_length} bytes");
     }
 }
 
@@ -102,17 +102,17 @@ fn log_lengths(directory: &std::path::Path) -> Vec<u64> {
 #[test]
 fn denials_survive_a_flood_of_others_native() {
     require!(root, ordinary_user, binary, python3, own_network, user_namespaces);
-    check(BackendRing::Native);
+    check(BackendVariant::Native);
 }
 
 #[test]
 fn denials_survive_a_flood_of_others_bwrap() {
     require!(root, ordinary_user, binary, python3, own_network, user_namespaces, bwrap);
-    check(BackendRing::Bwrap);
+    check(BackendVariant::Bwrap);
 }
 
 #[test]
 fn denials_survive_a_flood_of_others_docker() {
     require!(root, ordinary_user, binary, python3, own_network, docker, test_image_dev);
-    check(BackendRing::Docker);
+    check(BackendVariant::Docker);
 }

@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use conformance::{BackendRing, Caller, CallerPlace, SimulatedWorld, TestStage};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace, SimulatedNetwork};
 use ringfence_test_ledger::require;
 
-use super::secrets::{CredentialCounts, SEARCH, SecretCase, SecretOrigin, backwards, stages};
+use super::secrets::{CredentialCounts, SEARCH, SecretCase, SecretOrigin, backwards, setups};
 use crate::engines::{EngineSandbox, said, with_workspace};
 
 /// Text that is put inside and that a search must find.
@@ -28,15 +28,15 @@ fn ask(case: &SecretCase, kept: &EngineSandbox<'_>, flags: &[&str]) -> Output {
 /// Starts a sandbox with a credential.
 #[track_caller]
 fn up<'a>(case: &SecretCase, place: &'a CallerPlace, flags: &[&str]) -> EngineSandbox<'a> {
-    let kept = EngineSandbox::new(case.stage, place);
+    let kept = EngineSandbox::new(case.setup, place);
     let output = ask(case, &kept, flags);
     assert!(output.status.success(), "{case:?}: {}", said(&output));
     kept
 }
 
 /// Creates a place on the host of the world.
-fn place(stage: TestStage) -> CallerPlace {
-    with_workspace(CallerPlace::for_host_of(SimulatedWorld::shared(), stage.caller))
+fn place(setup: BackendSetup) -> CallerPlace {
+    with_workspace(CallerPlace::for_host_of(SimulatedNetwork::shared(), setup.caller))
 }
 
 /// Returns the files below a directory that contain a text, and the files with these names in
@@ -76,14 +76,14 @@ fn check_search(kept: &EngineSandbox<'_>) {
         let found = seen
             .split_inclusive('\n')
             .any(|line| line.starts_with("found in ") && line.ends_with(place));
-        assert!(found, "{:?}: {place}: {seen}", kept.stage);
+        assert!(found, "{:?}: {place}: {seen}", kept.setup);
     }
 }
 
 /// Checks that no output and no file of a sandbox contains its secret.
 #[track_caller]
 fn check_outside(case: &SecretCase, kept: &EngineSandbox<'_>) {
-    let SecretCase { stage, host, secret, .. } = case;
+    let SecretCase { setup, host, secret, .. } = case;
     for words in [
         &["inspect", &kept.name][..],
         &["inspect", &kept.name, "--json"],
@@ -97,7 +97,7 @@ fn check_outside(case: &SecretCase, kept: &EngineSandbox<'_>) {
         assert!(output.status.success(), "{case:?}: {words:?}: {}", said(&output));
         assert!(!said(&output).contains(secret), "{case:?}: {words:?}: {}", said(&output));
     }
-    if stage.ring.engine().is_some() {
+    if setup.variant.engine().is_some() {
         let inspected = kept.inspect().to_string();
         assert!(inspected.contains(&kept.name), "{case:?}: it tells of this container");
         assert!(!inspected.contains(secret), "{case:?}: {inspected}");
@@ -120,11 +120,11 @@ fn check_outside(case: &SecretCase, kept: &EngineSandbox<'_>) {
 }
 
 #[track_caller]
-fn check(ring: BackendRing) {
-    for stage in stages(ring) {
+fn check(variant: BackendVariant) {
+    for setup in setups(variant) {
         for origin in [SecretOrigin::Variable, SecretOrigin::File] {
-            let case = SecretCase::new(stage, origin, "kept");
-            let place = place(stage);
+            let case = SecretCase::new(setup, origin, "kept");
+            let place = place(setup);
             let kept = up(&case, &place, &[]);
             check_search(&kept);
             // The caller's environment may contain the secret, because variables enter the sandbox
@@ -148,31 +148,31 @@ fn check(ring: BackendRing) {
 #[test]
 fn a_secret_of_a_kept_sandbox_reaches_only_its_host_native() {
     require!(root, ordinary_user, binary, python3, curl, own_network, user_namespaces);
-    check(BackendRing::Native);
+    check(BackendVariant::Native);
 }
 
 #[test]
 fn a_secret_of_a_kept_sandbox_reaches_only_its_host_bwrap() {
     require!(root, ordinary_user, binary, python3, curl, own_network, user_namespaces, bwrap);
-    check(BackendRing::Bwrap);
+    check(BackendVariant::Bwrap);
 }
 
 #[test]
 fn a_secret_of_a_kept_sandbox_reaches_only_its_host_docker() {
     require!(root, ordinary_user, binary, python3, own_network, docker, test_image_dev);
-    check(BackendRing::Docker);
+    check(BackendVariant::Docker);
 }
 
 #[test]
 fn a_secret_of_a_kept_sandbox_reaches_only_its_host_podman() {
     require!(root, ordinary_user, binary, python3, own_network, podman, test_image_dev);
-    check(BackendRing::Podman);
+    check(BackendVariant::Podman);
 }
 
 #[test]
 fn a_secret_of_a_kept_sandbox_reaches_only_its_host_rootless_podman() {
     require!(root, ordinary_user, binary, python3, own_network, rootless_podman, test_image_dev);
-    check(BackendRing::RootlessPodman);
+    check(BackendVariant::RootlessPodman);
 }
 
 #[test]
@@ -184,10 +184,10 @@ fn a_secret_reaches_only_its_host_through_a_tunnel() {
         r#""https://$host/direct"
     done"#
     );
-    for stage in [BackendRing::Native, BackendRing::Bwrap].into_iter().flat_map(stages) {
-        let place = place(stage);
+    for setup in [BackendVariant::Native, BackendVariant::Bwrap].into_iter().flat_map(setups) {
+        let place = place(setup);
         for (flags, seen) in [(&["--transparent"][..], 1), (&[], 0)] {
-            let case = SecretCase::new(stage, SecretOrigin::File, &format!("direct{seen}"));
+            let case = SecretCase::new(setup, SecretOrigin::File, &format!("direct{seen}"));
             let kept = up(&case, &place, flags);
             let output = kept.ringfence(&["exec", &kept.name, "--", "sh", "-c", script]);
             assert_eq!(output.stdout, b"ok".repeat(2 * seen), "{case:?}: {}", said(&output));
@@ -203,10 +203,10 @@ fn a_secret_reaches_only_its_host_through_a_tunnel() {
 #[test]
 fn a_proxy_in_a_container_gets_no_secret() {
     require!(root, ordinary_user, binary, python3, own_network, docker, test_image_dev);
-    let stage = TestStage { ring: BackendRing::Docker, caller: Caller::Ordinary };
-    let case = SecretCase::new(stage, SecretOrigin::File, "beside");
-    let place = place(stage);
-    let kept = EngineSandbox::new(stage, &place);
+    let setup = BackendSetup { variant: BackendVariant::Docker, caller: Caller::Ordinary };
+    let case = SecretCase::new(setup, SecretOrigin::File, "beside");
+    let place = place(setup);
+    let kept = EngineSandbox::new(setup, &place);
     let output = ask(&case, &kept, &["--proxy"]);
     let told = said(&output);
     assert_eq!(output.status.code(), Some(2), "{told}");
@@ -214,7 +214,7 @@ fn a_proxy_in_a_container_gets_no_secret() {
         told.contains("is not given credentials") && told.contains("leave `--proxy` out"),
         "{told}"
     );
-    let engine = stage.ring.engine().expect("the test requires it");
+    let engine = setup.variant.engine().expect("the test requires it");
     assert_eq!(engine.labelled(&format!("dev.ringfence.name={}", kept.name)), Ok(Vec::new()));
 
     let mut command = kept.prepare_up(&["--proxy", "--allow", &case.other, "--workspace"]);

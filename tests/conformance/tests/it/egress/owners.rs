@@ -5,13 +5,13 @@ use std::path::Path;
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use conformance::{BackendRing, Caller, CallerPlace, SimulatedWorld, TestStage};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace, SimulatedNetwork};
 use ringfence_test_ledger::{binary, require};
 use serde_json::Value;
 use tempfile::TempDir;
 
-const NATIVE: TestStage = TestStage { ring: BackendRing::Native, caller: Caller::Root };
-const BWRAP: TestStage = TestStage { ring: BackendRing::Bwrap, caller: Caller::Root };
+const NATIVE: BackendSetup = BackendSetup { variant: BackendVariant::Native, caller: Caller::Root };
+const BWRAP: BackendSetup = BackendSetup { variant: BackendVariant::Bwrap, caller: Caller::Root };
 /// Time limit for each wait on a busy host.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -56,7 +56,7 @@ fn said(output: &Output) -> String {
 
 /// Returns the number of arrivals so far that contain a text.
 fn count(text: &str) -> usize {
-    SimulatedWorld::shared().so_far(text).len()
+    SimulatedNetwork::shared().so_far(text).len()
 }
 
 #[track_caller]
@@ -83,17 +83,17 @@ impl Drop for KilledOnDrop {
 /// unread, because the program makes one request after the other.
 #[track_caller]
 fn nothing_leaves(token: &str) {
-    let before = SimulatedWorld::shared().arrivals(token).len();
+    let before = SimulatedNetwork::shared().arrivals(token).len();
     std::thread::sleep(Duration::from_millis(500));
     assert!(count(token) <= before + 1, "something leaves although nobody owns it");
     assert_eq!(count(&format!("{token}-direct")), 0, "the direct way was open");
 }
 
 #[track_caller]
-fn nothing_leaves_after_a_kill(stage: TestStage, name: &str) {
+fn nothing_leaves_after_a_kill(setup: BackendSetup, name: &str) {
     let (place, token) =
-        (CallerPlace::for_host_of(SimulatedWorld::shared(), stage.caller), token(name));
-    let mut command = stage.ringfence("run", &place);
+        (CallerPlace::for_host_of(SimulatedNetwork::shared(), setup.caller), token(name));
+    let mut command = setup.ringfence("run", &place);
     command.args(["--allow", "good.test", "--", "python3", "-c", RESTLESS, &token]);
     let mut ringfence = KilledOnDrop(
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it can be started"),
@@ -121,10 +121,10 @@ fn a_bubblewrap_sandbox_with_a_killed_owner_reaches_no_host() {
 #[test]
 fn a_container_with_a_killed_owner_reaches_no_host() {
     require!(root, binary, python3, own_network, ordinary_user, docker, podman, test_image_dev);
-    for (ring, name) in
-        [(BackendRing::Docker, "killeddocker"), (BackendRing::Podman, "killedpodman")]
+    for (variant, name) in
+        [(BackendVariant::Docker, "killeddocker"), (BackendVariant::Podman, "killedpodman")]
     {
-        nothing_leaves_after_a_kill(TestStage { ring, caller: Caller::Ordinary }, name);
+        nothing_leaves_after_a_kill(BackendSetup { variant, caller: Caller::Ordinary }, name);
     }
 }
 
@@ -140,7 +140,7 @@ impl StayingSandbox {
     fn up(name: &'static str, flags: &[&str]) -> StayingSandbox {
         let home = tempfile::tempdir().expect("a temporary directory can be made");
         let kept = StayingSandbox {
-            place: CallerPlace::for_host_of(SimulatedWorld::shared(), Caller::Root),
+            place: CallerPlace::for_host_of(SimulatedNetwork::shared(), Caller::Root),
             home,
             name,
         };
@@ -253,7 +253,7 @@ fn a_sandbox_does_not_reach_the_proxy_of_another() {
 
     let sockets = kept.sockets();
     assert!(!sockets.is_empty(), "there is something to reach");
-    let place = CallerPlace::for_host_of(SimulatedWorld::shared(), Caller::Root);
+    let place = CallerPlace::for_host_of(SimulatedNetwork::shared(), Caller::Root);
     let others = token("others");
     let words = [
         &["python3", "-c", NEIGHBOUR, &others],
@@ -275,6 +275,6 @@ fn a_sandbox_does_not_reach_the_proxy_of_another() {
     let outside = self::said(&outside.expect("python3 can be started"));
     assert!(outside.starts_with(&"connected\n".repeat(sockets.len())), "they are there: {outside}");
 
-    assert!(SimulatedWorld::shared().places_of(&own).contains("evil"));
-    assert_eq!(SimulatedWorld::shared().places_of(&others), BTreeSet::new());
+    assert!(SimulatedNetwork::shared().places_of(&own).contains("evil"));
+    assert_eq!(SimulatedNetwork::shared().places_of(&others), BTreeSet::new());
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::process::Output;
 
-use conformance::{BackendRing, Caller, CallerPlace, SimulatedWorld, TestStage};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace, SimulatedNetwork};
 use ringfence_test_ledger::{binary, require};
 use serde_json::Value;
 
-const NATIVE: TestStage = TestStage { ring: BackendRing::Native, caller: Caller::Root };
+const NATIVE: BackendSetup = BackendSetup { variant: BackendVariant::Native, caller: Caller::Root };
 
 /// Program that fetches a page and prints the result.
 const FETCH: &str = "
@@ -18,9 +18,9 @@ except OSError as error:
     print(error)
 ";
 
-fn run(stage: TestStage, flags: &[&str], variables: &[(&str, &str)], words: &[&str]) -> Output {
-    let place = CallerPlace::for_host_of(SimulatedWorld::shared(), stage.caller);
-    let mut command = stage.ringfence("run", &place);
+fn run(setup: BackendSetup, flags: &[&str], variables: &[(&str, &str)], words: &[&str]) -> Output {
+    let place = CallerPlace::for_host_of(SimulatedNetwork::shared(), setup.caller);
+    let mut command = setup.ringfence("run", &place);
     command.args(flags).arg("--").args(words).envs(variables.iter().copied());
     command.output().expect("ringfence can be started")
 }
@@ -57,11 +57,11 @@ fn a_denial_in_the_result_names_the_rule_that_allows_it() {
         denial["allow"].as_str().unwrap_or_else(|| panic!("nothing would allow it: {result}"));
     let rule = line.split('"').nth(1).expect("a rule is quoted");
     assert_eq!(line, format!("allow = [\"{rule}\"]"));
-    assert_eq!(SimulatedWorld::shared().places_of(&host), BTreeSet::new());
+    assert_eq!(SimulatedNetwork::shared().places_of(&host), BTreeSet::new());
 
     let output = run(NATIVE, &["--allow", rule], &[], &fetch);
     assert_eq!(said(&output), "200\n");
-    assert!(SimulatedWorld::shared().places_of(&host).contains("evil"));
+    assert!(SimulatedNetwork::shared().places_of(&host).contains("evil"));
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_program_without_proxy_support_reaches_allowed_hosts_by_a_tunnel() {
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines[0], "HTTP/1.1 200 OK", "{said}");
     assert!(lines[1..].iter().all(|line| !line.contains("200")), "{said}");
-    assert_eq!(SimulatedWorld::shared().places_of(&denied), BTreeSet::new());
+    assert_eq!(SimulatedNetwork::shared().places_of(&denied), BTreeSet::new());
 }
 
 /// Script that prints all variables that a command can see: its own, and those of every visible
@@ -139,14 +139,14 @@ fn the_hosts_own_proxy_is_used_and_its_credentials_stay_outside() {
     assert!(said.ends_with("200\nHTTP Error 403: Forbidden\n"), "{said}");
     assert!(said.contains("HTTP_PROXY=http://127.0.0.1:"), "{said}");
     assert!(!said.contains("as-good-as-a-key") && !said.contains("3128"), "{said}");
-    assert!(SimulatedWorld::shared().places_of(&allowed).contains("evil"));
-    assert_eq!(SimulatedWorld::shared().places_of(&denied), BTreeSet::new());
+    assert!(SimulatedNetwork::shared().places_of(&allowed).contains("evil"));
+    assert_eq!(SimulatedNetwork::shared().places_of(&denied), BTreeSet::new());
 }
 
 #[test]
 fn a_policy_is_suggested_for_the_observed_targets() {
     require!(root, binary, python3, own_network, user_namespaces);
-    let place = CallerPlace::for_host_of(SimulatedWorld::shared(), NATIVE.caller);
+    let place = CallerPlace::for_host_of(SimulatedNetwork::shared(), NATIVE.caller);
     let home = tempfile::tempdir().expect("a temporary directory can be made");
     let (host, private) = (host("observed"), "http://10.9.8.7/");
     let fetch = |flags: &[&str], address: &str| {
@@ -180,8 +180,8 @@ fn a_policy_is_suggested_for_the_observed_targets() {
 #[test]
 fn a_list_without_a_network_namespace_is_refused_by_name() {
     require!(root, binary, own_network, user_namespaces, landlock);
-    let stage = TestStage { ring: BackendRing::NativeInPlace, caller: Caller::Root };
-    let output = run(stage, &["--allow", "good.test"], &[], &["true"]);
+    let setup = BackendSetup { variant: BackendVariant::NativeInPlace, caller: Caller::Root };
+    let output = run(setup, &["--allow", "good.test"], &[], &["true"]);
     let said = said(&output);
     assert_eq!(output.status.code(), Some(125), "{said}");
     assert!(said.contains("egress") && said.contains("hint: "), "{said}");

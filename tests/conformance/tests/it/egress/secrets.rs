@@ -4,7 +4,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use conformance::{BackendRing, Caller, CallerPlace, SimulatedWorld, TestStage};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace, SimulatedNetwork};
 use ringfence_test_ledger::require;
 
 /// Program that searches for a secret in everything that it can read.
@@ -51,7 +51,7 @@ pub(super) enum SecretOrigin {
 /// A host that gets a secret, and another host that does not.
 #[derive(Debug)]
 pub(super) struct SecretCase {
-    pub(super) stage: TestStage,
+    pub(super) setup: BackendSetup,
     pub(super) origin: SecretOrigin,
     pub(super) host: String,
     pub(super) other: String,
@@ -59,13 +59,17 @@ pub(super) struct SecretCase {
 }
 
 impl SecretCase {
-    pub(super) fn new(stage: TestStage, origin: SecretOrigin, name: &str) -> SecretCase {
-        let mark =
-            format!("{:05x}{name}{origin:?}{:?}{:?}", std::process::id(), stage.ring, stage.caller);
+    pub(super) fn new(setup: BackendSetup, origin: SecretOrigin, name: &str) -> SecretCase {
+        let mark = format!(
+            "{:05x}{name}{origin:?}{:?}{:?}",
+            std::process::id(),
+            setup.variant,
+            setup.caller
+        );
         let mark = mark.to_lowercase();
         let host = |kind: &str| format!("{kind}{mark}.evil.test");
         SecretCase {
-            stage,
+            setup,
             origin,
             host: host("own"),
             other: host("other"),
@@ -96,7 +100,7 @@ impl SecretCase {
         let audit = format!("[audit]\nstore = 'always'\ndir = '{}'\n", records.display());
         fs_err::write(settings.join("config.toml"), audit + &credential)
             .expect("the place is ours");
-        fs_err::copy(SimulatedWorld::shared().authority(), authority(place))
+        fs_err::copy(SimulatedNetwork::shared().authority(), authority(place))
             .expect("the place is ours");
     }
 
@@ -127,7 +131,7 @@ impl SecretCase {
     /// Checks the output of the script, and the headers that each host got.
     #[track_caller]
     pub(super) fn check(&self, output: &Output) {
-        let SecretCase { stage, secret, .. } = self;
+        let SecretCase { setup, secret, .. } = self;
         let said = said(output);
         assert!(!said.contains(secret), "{self:?}: it was told: {said}");
         let result: serde_json::Value = serde_json::from_slice(&output.stdout)
@@ -135,7 +139,7 @@ impl SecretCase {
         // In a container the files are those of an image, so that only variables lead to the
         // bundle, and the first process is the guest. Elsewhere the first process may be a copy of
         // a process of the host.
-        let is_container = stage.ring.engine().is_some();
+        let is_container = setup.variant.engine().is_some();
         let [bundle, first] = if is_container { [" 60", "open"] } else { ["ok 0", "closed"] };
         let echoes = "400 200\n".repeat(4);
         let expected = format!(
@@ -155,7 +159,7 @@ impl SecretCase {
     pub(super) fn shown(&self) -> CredentialCounts {
         let SecretCase { host, other, secret, .. } = self;
         let heard = |[host, part]: [&str; 2]| {
-            SimulatedWorld::shared()
+            SimulatedNetwork::shared()
                 .arrivals(host)
                 .iter()
                 .filter(|arrival| arrival.data.contains(part))
@@ -179,12 +183,12 @@ pub(super) struct CredentialCounts {
     pub(super) placeholder: usize,
 }
 
-/// Returns the stages of a ring on the host of a world. Engines run outside the world and do not
+/// Returns the setups of a variant on the host of a world. Engines run outside the world and do not
 /// see mounts that root makes in it, so only an ordinary user calls them.
-pub(super) fn stages(ring: BackendRing) -> Vec<TestStage> {
-    match ring.engine() {
-        Some(_) => vec![TestStage { ring, caller: Caller::Ordinary }],
-        None => TestStage::all_on(ring).collect(),
+pub(super) fn setups(variant: BackendVariant) -> Vec<BackendSetup> {
+    match variant.engine() {
+        Some(_) => vec![BackendSetup { variant, caller: Caller::Ordinary }],
+        None => BackendSetup::all_on(variant).collect(),
     }
 }
 
@@ -208,11 +212,11 @@ fn said(output: &Output) -> String {
 
 /// Runs the script on the host of a world, with a credential in the settings of the caller.
 fn run(case: &SecretCase, secret: Option<&str>) -> Output {
-    let place = CallerPlace::for_host_of(SimulatedWorld::shared(), case.stage.caller);
+    let place = CallerPlace::for_host_of(SimulatedNetwork::shared(), case.setup.caller);
     // The settings of ringfence must not be in a workspace.
-    let home = CallerPlace::for_caller(case.stage.caller);
+    let home = CallerPlace::for_caller(case.setup.caller);
     case.configure(&place, home.path());
-    let mut command = case.stage.ringfence("run", &place);
+    let mut command = case.setup.ringfence("run", &place);
     case.prepare(&mut command, &place);
     command.env("XDG_CONFIG_HOME", home.path().join(".config")).env_remove("API_KEY");
     command.envs(secret.map(|secret| ("API_KEY", secret)));
@@ -220,9 +224,9 @@ fn run(case: &SecretCase, secret: Option<&str>) -> Output {
 }
 
 #[track_caller]
-fn check(ring: BackendRing) {
-    for stage in stages(ring) {
-        let case = SecretCase::new(stage, SecretOrigin::Variable, "run");
+fn check(variant: BackendVariant) {
+    for setup in setups(variant) {
+        let case = SecretCase::new(setup, SecretOrigin::Variable, "run");
         case.check(&run(&case, Some(&case.secret)));
     }
 }
@@ -230,38 +234,38 @@ fn check(ring: BackendRing) {
 #[test]
 fn a_secret_reaches_its_host_and_no_process_inside_native() {
     require!(root, ordinary_user, binary, python3, curl, own_network, user_namespaces);
-    check(BackendRing::Native);
+    check(BackendVariant::Native);
 }
 
 #[test]
 fn a_secret_reaches_its_host_and_no_process_inside_bwrap() {
     require!(root, ordinary_user, binary, python3, curl, own_network, user_namespaces, bwrap);
-    check(BackendRing::Bwrap);
+    check(BackendVariant::Bwrap);
 }
 
 #[test]
 fn a_secret_reaches_its_host_and_no_process_inside_docker() {
     require!(root, ordinary_user, binary, python3, own_network, docker, test_image_dev);
-    check(BackendRing::Docker);
+    check(BackendVariant::Docker);
 }
 
 #[test]
 fn a_secret_reaches_its_host_and_no_process_inside_podman() {
     require!(root, ordinary_user, binary, python3, own_network, podman, test_image_dev);
-    check(BackendRing::Podman);
+    check(BackendVariant::Podman);
 }
 
 #[test]
 fn a_secret_reaches_its_host_and_no_process_inside_rootless_podman() {
     require!(root, ordinary_user, binary, python3, own_network, rootless_podman, test_image_dev);
-    check(BackendRing::RootlessPodman);
+    check(BackendVariant::RootlessPodman);
 }
 
 #[test]
 fn an_unavailable_secret_is_an_error_before_the_run() {
     require!(root, ordinary_user, binary, python3, curl, own_network, user_namespaces);
-    let stage = TestStage::all_on(BackendRing::Native).next().expect("somebody calls");
-    let case = SecretCase::new(stage, SecretOrigin::Variable, "missing");
+    let setup = BackendSetup::all_on(BackendVariant::Native).next().expect("somebody calls");
+    let case = SecretCase::new(setup, SecretOrigin::Variable, "missing");
     let output = run(&case, None);
     let (said, host) = (said(&output), &case.host);
     assert_eq!(output.status.code(), Some(2), "{said}");
@@ -272,6 +276,6 @@ fn an_unavailable_secret_is_an_error_before_the_run() {
         "{said}"
     );
     assert!(said.contains("export API_KEY"), "{said}");
-    assert!(SimulatedWorld::shared().places_of(host).is_empty());
-    assert!(SimulatedWorld::shared().places_of(&case.other).is_empty());
+    assert!(SimulatedNetwork::shared().places_of(host).is_empty());
+    assert!(SimulatedNetwork::shared().places_of(&case.other).is_empty());
 }

@@ -1,7 +1,7 @@
 //! Ordinary work with git inside a sandbox with default settings, which must succeed and report
 //! nothing.
 
-use conformance::{BackendRing, Caller, TestStage};
+use conformance::{BackendSetup, BackendVariant, Caller};
 use ringfence_test_ledger::require;
 
 use super::site::RepositoryTemplates;
@@ -250,8 +250,8 @@ impl GitSession {
     }
 }
 
-fn check_ordinary_use(stage: TestStage) {
-    let templates = RepositoryTemplates::build(stage);
+fn check_ordinary_use(setup: BackendSetup) {
+    let templates = RepositoryTemplates::build(setup);
     let vectors: Vec<GitVector> = SESSIONS.iter().map(GitSession::as_vector).collect();
     super::check_each(&vectors, |vector| {
         let control = templates.copy_for(vector);
@@ -284,17 +284,17 @@ fn check_ordinary_use(stage: TestStage) {
 #[test]
 fn ordinary_work_with_git_succeeds_in_native_sandboxes_of_root() {
     require!(root, binary, user_namespaces, git);
-    check_ordinary_use(TestStage { ring: BackendRing::Native, caller: Caller::Root });
+    check_ordinary_use(BackendSetup { variant: BackendVariant::Native, caller: Caller::Root });
 }
 
 #[test]
 fn ordinary_work_with_git_succeeds_in_native_sandboxes_of_an_ordinary_user() {
     require!(binary, ordinary_user, ordinary_user_namespaces, git);
-    check_ordinary_use(TestStage { ring: BackendRing::Native, caller: Caller::Ordinary });
+    check_ordinary_use(BackendSetup { variant: BackendVariant::Native, caller: Caller::Ordinary });
 }
 
 #[test]
 fn ordinary_work_with_git_succeeds_in_bubblewrap() {
     require!(root, binary, user_namespaces, bwrap, git);
-    check_ordinary_use(TestStage { ring: BackendRing::Bwrap, caller: Caller::Root });
+    check_ordinary_use(BackendSetup { variant: BackendVariant::Bwrap, caller: Caller::Root });
 }

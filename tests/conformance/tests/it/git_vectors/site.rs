@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use conformance::{CallerPlace, TestStage};
+use conformance::{BackendSetup, CallerPlace};
 use serde_json::Value;
 
 use super::vector::GitVector;
@@ -83,7 +83,7 @@ git -C seed push -q ../origin.git main
 
 /// Repositories to copy, and a server that asks for a password.
 pub(super) struct RepositoryTemplates {
-    stage: TestStage,
+    setup: BackendSetup,
     place: CallerPlace,
     port: u16,
 }
@@ -98,29 +98,29 @@ pub(super) struct RunReport {
 
 /// One copy of a template: a directory with the workspace and the files around it.
 pub(super) struct RepositorySite {
-    stage: TestStage,
+    setup: BackendSetup,
     place: CallerPlace,
     workspace: PathBuf,
     port: u16,
 }
 
 impl RepositoryTemplates {
-    pub(super) fn build(stage: TestStage) -> RepositoryTemplates {
+    pub(super) fn build(setup: BackendSetup) -> RepositoryTemplates {
         let templates = RepositoryTemplates {
-            stage,
-            place: CallerPlace::for_caller(stage.caller),
+            setup,
+            place: CallerPlace::for_caller(setup.caller),
             port: serve_unauthorized(),
         };
-        let mut shell = stage.command("sh", &templates.place);
+        let mut shell = setup.command("sh", &templates.place);
         succeed(shell.args(["-c", BUILD_TEMPLATES]), "building the templates");
         templates
     }
 
     /// Copies the template of a vector, and prepares the copy with the script of the vector's user.
     pub(super) fn copy_for(&self, vector: &GitVector) -> RepositorySite {
-        let place = CallerPlace::for_caller(self.stage.caller);
+        let place = CallerPlace::for_caller(self.setup.caller);
         let workspace = place.path().join(vector.workspace);
-        let site = RepositorySite { stage: self.stage, place, workspace, port: self.port };
+        let site = RepositorySite { setup: self.setup, place, workspace, port: self.port };
         let template = self.place.path().join(vector.template);
         let script = format!(
             "set -e; cp -a '{}/.' '{}'; mkdir out; set -x\n{}",
@@ -166,7 +166,7 @@ impl RepositorySite {
     }
 
     fn ringfence_run(&self, flags: &[&str], script: &str, vector: &GitVector) -> Output {
-        let mut command = self.stage.ringfence("run", &self.place);
+        let mut command = self.setup.ringfence("run", &self.place);
         command.args(flags).arg("--workspace").arg(&self.workspace);
         command.args(["--", "sh", "-c", &self.filled_in(script, vector)]);
         self.set_environment(command.current_dir(&self.workspace), vector);
@@ -186,7 +186,7 @@ impl RepositorySite {
     }
 
     fn host_shell(&self, script: &str, vector: &GitVector) -> Command {
-        let mut command = self.stage.command("timeout", &self.place);
+        let mut command = self.setup.command("timeout", &self.place);
         command.args([HOST_TIMEOUT, "sh", "-c", &self.filled_in(script, vector)]);
         self.set_environment(&mut command, vector);
         command

@@ -1,7 +1,7 @@
 //! Links between worktrees and their repository. No sandbox gets another workspace's repository by
 //! forging them.
 
-use conformance::{BackendRing, Caller, TestStage};
+use conformance::{BackendSetup, BackendVariant, Caller};
 use ringfence_test_ledger::require;
 
 use super::site::RepositoryTemplates;
@@ -70,8 +70,8 @@ fn part(
     vector
 }
 
-fn check_links(stage: TestStage) {
-    let templates = RepositoryTemplates::build(stage);
+fn check_links(setup: BackendSetup) {
+    let templates = RepositoryTemplates::build(setup);
     let ways: Vec<GitVector> =
         WAYS.iter().map(|(name, prepare, forge, _)| part(name, "w", prepare, forge)).collect();
     super::check_each(&ways, |forge| {
@@ -101,17 +101,17 @@ fn check_links(stage: TestStage) {
 #[test]
 fn a_forged_worktree_of_root_shows_no_other_workspaces_repository() {
     require!(root, binary, user_namespaces, git);
-    check_links(TestStage { ring: BackendRing::Native, caller: Caller::Root });
+    check_links(BackendSetup { variant: BackendVariant::Native, caller: Caller::Root });
 }
 
 #[test]
 fn a_forged_worktree_of_an_ordinary_user_shows_no_other_workspaces_repository() {
     require!(binary, ordinary_user, ordinary_user_namespaces, git);
-    check_links(TestStage { ring: BackendRing::Native, caller: Caller::Ordinary });
+    check_links(BackendSetup { variant: BackendVariant::Native, caller: Caller::Ordinary });
 }
 
 #[test]
 fn a_forged_worktree_in_bubblewrap_shows_no_other_workspaces_repository() {
     require!(root, binary, user_namespaces, bwrap, git);
-    check_links(TestStage { ring: BackendRing::Bwrap, caller: Caller::Root });
+    check_links(BackendSetup { variant: BackendVariant::Bwrap, caller: Caller::Root });
 }
