@@ -37,4 +37,6 @@ def service_at(address):
     """Who is there, in one word; whatever the world does not have is the host."""
     address = ipaddress.ip_address(address.partition("%")[0])
     address = str(getattr(address, "ipv4_mapped", None) or address)
-    return next((service for service, addresses in _SERVICES.items() if address in addresses), "host")
+    return next(
+        (service for service, addresses in _SERVICES.items() if address in addresses), "host"
+    )

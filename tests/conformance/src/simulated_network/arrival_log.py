@@ -15,4 +15,7 @@ class Journal:
             data = data.decode("latin-1")
         # What tells attempts apart is near the beginning, or at the end.
         kept = data if len(data) <= 2 * MOST else data[:MOST] + data[-MOST:]
-        os.write(self.file, (json.dumps({"service": service, "port": port, "data": kept}) + "\n").encode())
+        os.write(
+            self.file,
+            (json.dumps({"service": service, "port": port, "data": kept}) + "\n").encode(),
+        )

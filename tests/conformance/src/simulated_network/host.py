@@ -27,20 +27,63 @@ def run(*words, **options):
 
 def certify(directory):
     """An authority of this world, and a certificate for every name in it."""
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-batch"]
+    key = [
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+        "-batch",
+    ]
     quiet = {"stderr": subprocess.DEVNULL}
     authority, authority_key = directory / "authority.pem", directory / "authority.key"
-    run("openssl", "req", "-x509", *key, "-subj", "/CN=authority of the tests",
-        "-addext", "keyUsage=critical,keyCertSign", "-keyout", authority_key, "-out", authority, **quiet)
+    run(
+        "openssl",
+        "req",
+        "-x509",
+        *key,
+        "-subj",
+        "/CN=authority of the tests",
+        "-addext",
+        "keyUsage=critical,keyCertSign",
+        "-keyout",
+        authority_key,
+        "-out",
+        authority,
+        **quiet,
+    )
     names = ",".join(f"DNS:{name}.test,DNS:*.{name}.test" for name in NAMES)
-    run("openssl", "req", "-x509", *key, "-subj", "/CN=world", "-CA", authority, "-CAkey", authority_key,
-        "-addext", "basicConstraints=critical,CA:FALSE", "-addext", f"subjectAltName={names}",
-        "-keyout", directory / "world.key", "-out", directory / "world.pem", **quiet)
+    run(
+        "openssl",
+        "req",
+        "-x509",
+        *key,
+        "-subj",
+        "/CN=world",
+        "-CA",
+        authority,
+        "-CAkey",
+        authority_key,
+        "-addext",
+        "basicConstraints=critical,CA:FALSE",
+        "-addext",
+        f"subjectAltName={names}",
+        "-keyout",
+        directory / "world.key",
+        "-out",
+        directory / "world.pem",
+        **quiet,
+    )
 
 
 def name_it(directory):
     """Makes /etc/hosts and /etc/resolv.conf those of this world, for whoever is in this mount namespace."""
-    files = {"hosts": HOSTS.format(private=addresses.PRIVATE[0]), "resolv.conf": f"nameserver {addresses.RESOLVER}\n"}
+    files = {
+        "hosts": HOSTS.format(private=addresses.PRIVATE[0]),
+        "resolv.conf": f"nameserver {addresses.RESOLVER}\n",
+    }
     for name, content in files.items():
         file = directory / name
         file.write_text(content)
@@ -91,8 +134,11 @@ def main():
         name_it(directory)
         has_ipv6 = pathlib.Path("/proc/net/if_inet6").exists()
         source = pathlib.Path(__file__).parent
-        world = subprocess.Popen(["unshare", "--net", sys.executable, "-B", source / "servers.py", directory],
-                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        world = subprocess.Popen(
+            ["unshare", "--net", sys.executable, "-B", source / "servers.py", directory],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         assert world.stdout.readline() == b"here\n"
         link(world.pid, has_ipv6)
         world.stdin.write(b"linked\n")
@@ -101,7 +147,8 @@ def main():
 
         journal = Journal(directory / "arrivals")
         serve = lambda connection, service, port: servers.answer_requests(
-            connection, lambda data: journal.record("host", port, data))
+            connection, lambda data: journal.record("host", port, data)
+        )
         servers.accept_all(80, serve)
         listen_on_unix_sockets(directory / "host.sock", journal)
         open_proxy.listen(addresses.CARELESS_PROXY)

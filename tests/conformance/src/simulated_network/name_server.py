@@ -35,7 +35,9 @@ class Names:
     def records_of(self, owner, name, kind):
         found = [ipaddress.ip_address(address) for address in self.addresses(name, kind)]
         version = {A: 4, AAAA: 6}.get(kind)
-        return [record(kind, address.packed, owner) for address in found if address.version == version]
+        return [
+            record(kind, address.packed, owner) for address in found if address.version == version
+        ]
 
     def addresses(self, name, kind):
         labels = name.split(".")
@@ -50,7 +52,11 @@ class Names:
                 # x.a-10-9-8-7.aaaa-fd12-3456--7.named.test: the addresses stand in the name.
                 spelled = [label.split("-", 1) for label in labels[:-2]]
                 separators = {"a": ".", "aaaa": ":"}
-                return [part[1].replace("-", separators[part[0]]) for part in spelled if part[0] in separators]
+                return [
+                    part[1].replace("-", separators[part[0]])
+                    for part in spelled
+                    if part[0] in separators
+                ]
             case ["rebind", "test"]:
                 return [GOOD if self.is_first(name, kind) else PRIVATE[0]]
         return [EVIL]
@@ -71,7 +77,9 @@ def question(query):
 
 
 def encoded(name):
-    return b"".join(bytes([len(label)]) + label.encode("latin-1") for label in name.split(".")) + b"\0"
+    return (
+        b"".join(bytes([len(label)]) + label.encode("latin-1") for label in name.split(".")) + b"\0"
+    )
 
 
 def record(kind, data, owner=NAME):

@@ -71,7 +71,9 @@ def serve_http(client):
         server.sendall(re.split(rb"\n\r?\n", head, maxsplit=1)[1])
     else:
         scheme, _, rest = target.rpartition("://")
-        told = re.search(rb"(?i)\nx-forwarded-host: (\S+)", head) or (not scheme and re.search(rb"(?i)\nhost: (\S+)", head))
+        told = re.search(rb"(?i)\nx-forwarded-host: (\S+)", head) or (
+            not scheme and re.search(rb"(?i)\nhost: (\S+)", head)
+        )
         rest = told[1].decode() if told else rest
         host, _, port = re.split("[/?#]", rest)[0].rpartition("@")[2].partition(":")
         server = connect(host, int(port or {"ftp": 21}.get(scheme, 80)))
@@ -92,7 +94,9 @@ def serve_socks5(client):
         case _:
             host = exactly(client, exactly(client, 1)[0]).decode("utf-8", "surrogateescape")
     port = struct.unpack("!H", exactly(client, 2))[0]
-    reply = lambda port: client.sendall(b"\5\0\0\1" + socket.inet_aton("127.0.0.1") + struct.pack("!H", port))
+    reply = lambda port: client.sendall(
+        b"\5\0\0\1" + socket.inet_aton("127.0.0.1") + struct.pack("!H", port)
+    )
     match command:
         case 1:
             with connect(host, port) as server:

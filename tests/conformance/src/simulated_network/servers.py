@@ -25,7 +25,9 @@ PATIENCE = 30
 
 def listener(port):
     try:
-        return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=256)
+        return socket.create_server(
+            ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=256
+        )
     except OSError:  # a machine without IPv6
         return socket.create_server(("", port), backlog=256)
 
@@ -70,7 +72,9 @@ def answer_requests(stream, record):
 
 def response(path, headers):
     if b"upgrade: websocket" in headers:
-        return b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n"
+        return (
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n"
+        )
     _, redirects, target = path.partition(b"/to/")
     if redirects:
         location = bytes.fromhex(target.decode())
@@ -165,7 +169,9 @@ class World:
         received = b""
         while data := stream.recv(65536):
             received += data
-            while len(received) >= 2 and len(received) >= 2 + (length := struct.unpack("!H", received[:2])[0]):
+            while len(received) >= 2 and len(received) >= 2 + (
+                length := struct.unpack("!H", received[:2])[0]
+            ):
                 answer, name = self.names.answer(received[2 : 2 + length])
                 received = received[2 + length :]
                 record(name)
@@ -205,7 +211,12 @@ if __name__ == "__main__":
     for port in (53, *PLAIN, *SECURE, *TALKING):
         accept_all(port, world.serve)
     sixes = [(addresses.RESOLVER6, 53), (addresses.EVIL6, 443)] if has_ipv6 else []
-    for address, port in [(addresses.RESOLVER, 53), (addresses.EVIL, 443), (addresses.EVIL, 53), *sixes]:
+    for address, port in [
+        (addresses.RESOLVER, 53),
+        (addresses.EVIL, 443),
+        (addresses.EVIL, 53),
+        *sixes,
+    ]:
         world.answer_datagrams(address, port)
     print("ready", flush=True)
     sys.stdin.read()  # until the host ends

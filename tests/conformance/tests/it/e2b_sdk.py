@@ -89,12 +89,16 @@ def commands(sandbox, workspace):
     result = sandbox.commands.run("echo out; echo err >&2")
     same((result.stdout, result.stderr, result.exit_code), ("out\n", "err\n", 0))
 
-    error = raises(CommandExitException, lambda: sandbox.commands.run("echo out; echo why >&2; exit 3"))
+    error = raises(
+        CommandExitException, lambda: sandbox.commands.run("echo out; echo why >&2; exit 3")
+    )
     same((error.stdout, error.stderr, error.exit_code), ("out\n", "why\n", 3))
 
     heard = {"out": [], "err": []}
     sandbox.commands.run(
-        "printf 1; printf 2 >&2; printf ä", on_stdout=heard["out"].append, on_stderr=heard["err"].append
+        "printf 1; printf 2 >&2; printf ä",
+        on_stdout=heard["out"].append,
+        on_stderr=heard["err"].append,
     )
     same(("".join(heard["out"]), "".join(heard["err"])), ("1ä", "2"))
 
@@ -105,7 +109,9 @@ def commands(sandbox, workspace):
     name = sandbox.commands.run("id -un").stdout.strip()
     for user in (name, "user"):
         same(sandbox.commands.run("id -un", user=user).stdout.strip(), name)
-    error = raises(AuthenticationException, lambda: sandbox.commands.run("true", user="somebody-else"))
+    error = raises(
+        AuthenticationException, lambda: sandbox.commands.run("true", user="somebody-else")
+    )
     assert "somebody-else" in str(error), error
 
     # More than a pipe holds, and more than a frame does.
@@ -117,11 +123,16 @@ def timeouts(sandbox, workspace):
     error = raises(TimeoutException, lambda: sandbox.commands.run("exec sleep 61", timeout=1))
     assert 0.9 < time.monotonic() - begun < PATIENCE, error
     # A command ends with the time that its caller gave it.
-    eventually("it has ended", lambda: not [it for it in sandbox.commands.list() if "exec sleep 61" in it.args])
+    eventually(
+        "it has ended",
+        lambda: not [it for it in sandbox.commands.list() if "exec sleep 61" in it.args],
+    )
 
 
 def background(sandbox, workspace):
-    handle = sandbox.commands.run("echo first; read line; echo got $line; exit 7", background=True, stdin=True)
+    handle = sandbox.commands.run(
+        "echo first; read line; echo got $line; exit 7", background=True, stdin=True
+    )
     listed = [it for it in sandbox.commands.list() if it.pid == handle.pid]
     assert len(listed) == 1 and listed[0].cmd == "/bin/bash", listed
     handle.disconnect()
@@ -159,7 +170,9 @@ def terminal(sandbox, workspace):
         size=PtySize(rows=30, cols=100), cwd=workspace, envs={"PS1": "", "WORD": "from outside"}
     )
     shown = bytearray()
-    reader = threading.Thread(target=lambda: raises(CommandExitException, lambda: handle.wait(on_pty=shown.extend)))
+    reader = threading.Thread(
+        target=lambda: raises(CommandExitException, lambda: handle.wait(on_pty=shown.extend))
+    )
     reader.start()
 
     def type_and_see(line, expected):
@@ -167,8 +180,10 @@ def terminal(sandbox, workspace):
         eventually(f"{expected!r} is shown", lambda: expected in shown)
 
     type_and_see("stty size; tty", b"30 100\r\n")
-    assert b"/dev/pts/" in eventually("its name is shown", lambda: bytes(shown) if b"/dev/pts/" in shown else b"")
-    type_and_see("echo \"$PWD:$WORD\"", f"{workspace}:from outside\r\n".encode())
+    assert b"/dev/pts/" in eventually(
+        "its name is shown", lambda: bytes(shown) if b"/dev/pts/" in shown else b""
+    )
+    type_and_see('echo "$PWD:$WORD"', f"{workspace}:from outside\r\n".encode())
     sandbox.pty.resize(handle.pid, PtySize(rows=33, cols=111))
     type_and_see("stty size", b"33 111\r\n")
     type_and_see("sleep 63 & echo $((40 + 2))", b"42\r\n")
@@ -201,7 +216,9 @@ def files(sandbox, workspace):
     same([it.path for it in sandbox.files.write_files(many)], [it["path"] for it in many])
     same(sandbox.files.read(f"{root}/many/c"), "ccc")
 
-    names = lambda path, depth=1: sorted(it.path.removeprefix(root) for it in sandbox.files.list(path, depth=depth))  # noqa: E731
+    names = lambda path, depth=1: sorted(
+        it.path.removeprefix(root) for it in sandbox.files.list(path, depth=depth)
+    )  # noqa: E731
     same(names(f"{root}/many"), ["/many/a", "/many/b", "/many/c"])
     same(names(f"{root}/deep", 2), ["/deep/down", "/deep/text"])
     kinds = {it.name: it.type for it in sandbox.files.list(f"{root}/deep")}
@@ -209,7 +226,9 @@ def files(sandbox, workspace):
 
     sandbox.commands.run(f"ln -s text {root}/deep/link; chmod 640 {root}/deep/text")
     entry = sandbox.files.get_info(f"{root}/deep/text")
-    same((entry.name, entry.type, entry.size, entry.mode & 0o777), ("text", FileType.FILE, 10, 0o640))
+    same(
+        (entry.name, entry.type, entry.size, entry.mode & 0o777), ("text", FileType.FILE, 10, 0o640)
+    )
     same(entry.owner, sandbox.commands.run("id -un").stdout.strip())
     same(sandbox.files.get_info(f"{root}/deep/link").symlink_target, f"{root}/deep/text")
 
@@ -231,7 +250,9 @@ def watched(sandbox, workspace):
     root = f"{workspace}/watched"
     sandbox.files.make_dir(f"{root}/below")
     handle = sandbox.files.watch_dir(root, recursive=True)
-    sandbox.commands.run(f"cd {root} && echo 1 > new && chmod 600 new && mv new old && echo 2 > below/deep && rm old")
+    sandbox.commands.run(
+        f"cd {root} && echo 1 > new && chmod 600 new && mv new old && echo 2 > below/deep && rm old"
+    )
     seen = set()
     wanted = {
         ("new", FilesystemEventType.CREATE),
@@ -257,7 +278,9 @@ async def at_once(workspace):
     # Each ends only when all have begun.
     here = f"{workspace}/here"
     await sandbox.files.make_dir(here)
-    meet = f"cd {here} && touch $WHO && until [ $(ls | wc -l) = 16 ]; do sleep 0.05; done; echo $WHO"
+    meet = (
+        f"cd {here} && touch $WHO && until [ $(ls | wc -l) = 16 ]; do sleep 0.05; done; echo $WHO"
+    )
     runs = (sandbox.commands.run(meet, envs={"WHO": str(it)}, timeout=PATIENCE) for it in range(16))
     same([it.stdout for it in await asyncio.gather(*runs)], [f"{it}\n" for it in range(16)])
 

@@ -14,7 +14,12 @@ def status():
 
 def effective_user_of_su():
     """Whom a program of root's with its set-user-id bit ran as: it gets no password, ends, and is looked at then."""
-    program = subprocess.Popen(["/usr/bin/su"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    program = subprocess.Popen(
+        ["/usr/bin/su"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
     lines = open(f"/proc/{program.pid}/status").read().splitlines()
     program.wait()
@@ -63,15 +68,23 @@ def limit(*names):
 if __name__ == "__main__":
     port, addresses = int(sys.argv[1]), sys.argv[2:]
     own = gateway()
-    print(json.dumps({
-        "status": status(),
-        "su": effective_user_of_su(),
-        "write": error_of_writing("/usr/planted"),
-        "interfaces": sorted(os.listdir("/sys/class/net")),
-        "gateway": own,
-        "reached": [address for address in [own, *addresses] if address and can_connect(address, port)],
-        "resolved": can_resolve("example.org"),
-        "memory": limit("memory/memory.limit_in_bytes", "memory.max"),
-        "cpus": limit("cpu,cpuacct/cpu.cfs_quota_us", "cpu/cpu.cfs_quota_us", "cpu.max"),
-        "processes": limit("pids/pids.max", "pids.max"),
-    }))
+    print(
+        json.dumps(
+            {
+                "status": status(),
+                "su": effective_user_of_su(),
+                "write": error_of_writing("/usr/planted"),
+                "interfaces": sorted(os.listdir("/sys/class/net")),
+                "gateway": own,
+                "reached": [
+                    address
+                    for address in [own, *addresses]
+                    if address and can_connect(address, port)
+                ],
+                "resolved": can_resolve("example.org"),
+                "memory": limit("memory/memory.limit_in_bytes", "memory.max"),
+                "cpus": limit("cpu,cpuacct/cpu.cfs_quota_us", "cpu/cpu.cfs_quota_us", "cpu.max"),
+                "processes": limit("pids/pids.max", "pids.max"),
+            }
+        )
+    )

@@ -21,14 +21,19 @@ def tools(sandbox):
     same(sandbox.read(note).file_data["content"], "one\ntwo")
     same(sandbox.read(f"{HOME}/missing").error, f"File '{HOME}/missing': file_not_found")
     same(sandbox.edit(note, "two", "three").occurrences, 1)
-    same([(match["path"], match["line"]) for match in sandbox.grep("three", HOME).matches], [(note, 2)])
+    same(
+        [(match["path"], match["line"]) for match in sandbox.grep("three", HOME).matches],
+        [(note, 2)],
+    )
     same([match["path"] for match in sandbox.glob("**/*.txt", HOME).matches], ["notes/note.txt"])
     same(sandbox.ls(f"{HOME}/notes").entries, [{"path": note, "is_dir": False}])
 
 
 def files(sandbox):
     content = bytes(range(256)) * 4096
-    sent = sandbox.upload_files([(f"{HOME}/bytes", content), ("relative", b""), (f"{HOME}/notes", b"")])
+    sent = sandbox.upload_files(
+        [(f"{HOME}/bytes", content), ("relative", b""), (f"{HOME}/notes", b"")]
+    )
     same([answer.error for answer in sent], [None, "invalid_path", "is_directory"])
     found = sandbox.download_files([f"{HOME}/bytes", f"{HOME}/missing", f"{HOME}/notes"])
     same([answer.error for answer in found], [None, "file_not_found", "is_directory"])

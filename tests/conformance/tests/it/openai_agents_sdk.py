@@ -28,7 +28,9 @@ async def read(session, path):
 
 async def session_of(kind):
     client = E2BSandboxClient()
-    manifest = Manifest(entries={"given/note": File(content=b"given")}, environment=Environment(value=GREETING))
+    manifest = Manifest(
+        entries={"given/note": File(content=b"given")}, environment=Environment(value=GREETING)
+    )
     options = E2BSandboxClientOptions(sandbox_type=kind, timeout=120, envs={"BASE": "env"})
     session = await client.create(manifest=manifest, options=options)
     await session.start()
@@ -42,11 +44,16 @@ async def session_of(kind):
     assert await read(session, "made/bytes") == content, "what was written is read"
     await raises(WorkspaceReadNotFoundError, session.read(Path("missing")))
     await session.mkdir(Path("deep/er"), parents=True)
-    same(sorted(Path(entry.path).name for entry in await session.ls(Path("."))), ["deep", "given", "made"])
+    same(
+        sorted(Path(entry.path).name for entry in await session.ls(Path("."))),
+        ["deep", "given", "made"],
+    )
     await session.rm(Path("deep"), recursive=True)
 
     shell = await session.pty_exec_start("read word; echo got $word", tty=True, yield_time_s=0.5)
-    heard = await session.pty_write_stdin(session_id=shell.process_id, chars="typed\n", yield_time_s=5)
+    heard = await session.pty_write_stdin(
+        session_id=shell.process_id, chars="typed\n", yield_time_s=5
+    )
     assert b"got typed" in shell.output + heard.output, heard
     ended = await session.pty_exec_start("echo said; exit 4", yield_time_s=30)
     same((ended.output, ended.exit_code), (b"said\n", 4))

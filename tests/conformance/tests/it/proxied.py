@@ -34,7 +34,11 @@ def connects(address):
 
 def resolves(server):
     """Whether a server answers with an address for a name of the outside."""
-    query = struct.pack(">6H", 7, 0x100, 1, 0, 0, 0) + b"\x07example\x03com\x00" + struct.pack(">2H", 1, 1)
+    query = (
+        struct.pack(">6H", 7, 0x100, 1, 0, 0, 0)
+        + b"\x07example\x03com\x00"
+        + struct.pack(">2H", 1, 1)
+    )
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.settimeout(PATIENCE)
         try:
@@ -56,8 +60,14 @@ def lines(path):
 
 
 subnet = next(part for part in os.environ["no_proxy"].split(",")[::-1] if "/" in part)
-near = [str(address) for address in list(ipaddress.ip_network(subnet).hosts())[:2] if str(address) != PROXY]
-routed = [socket.inet_ntoa(struct.pack("<L", int(line[2], 16))) for line in lines("/proc/net/route")[1:]]
+near = [
+    str(address)
+    for address in list(ipaddress.ip_network(subnet).hosts())[:2]
+    if str(address) != PROXY
+]
+routed = [
+    socket.inet_ntoa(struct.pack("<L", int(line[2], 16))) for line in lines("/proc/net/route")[1:]
+]
 gateways = sorted({*near, *routed} - {"0.0.0.0", PROXY})
 resolvers = [line[1] for line in lines("/etc/resolv.conf") if line[:1] == ["nameserver"]]
 resolvers = sorted({*resolvers, *gateways, "127.0.0.11", "127.0.0.53", HOST, PROXY, "8.8.8.8"})
@@ -67,11 +77,15 @@ with ThreadPoolExecutor(32) as pool:
     connected = [door for door, found in zip(doors, pool.map(connects, doors)) if found]
     resolved = [server for server, found in zip(resolvers, pool.map(resolves, resolvers)) if found]
 addresses = lines("/proc/net/if_inet6") if os.path.exists("/proc/net/if_inet6") else []
-print(json.dumps({
-    "allowed": fetch(f"http://{HOST}:{ALLOWED}/"),
-    "denied": fetch(f"http://{HOST}:{DENIED}/"),
-    "own": own_server(),
-    "connected": connected,
-    "resolved": resolved,
-    "addresses of IPv6": [line[-1] for line in addresses],
-}))
+print(
+    json.dumps(
+        {
+            "allowed": fetch(f"http://{HOST}:{ALLOWED}/"),
+            "denied": fetch(f"http://{HOST}:{DENIED}/"),
+            "own": own_server(),
+            "connected": connected,
+            "resolved": resolved,
+            "addresses of IPv6": [line[-1] for line in addresses],
+        }
+    )
+)

@@ -19,7 +19,9 @@ def access_list(length):
     """A list of `length` bytes at most, of entries for one user alone (linux/posix_acl_xattr.h)."""
     entries = [(1, 0xFFFFFFFF)] + [(2, os.getuid())] * ((length - 4) // 8 - 4)
     entries += [(kind, 0xFFFFFFFF) for kind in (4, 0x10, 0x20)]
-    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", kind, 7, user) for kind, user in entries)
+    return struct.pack("<I", 2) + b"".join(
+        struct.pack("<HHI", kind, 7, user) for kind, user in entries
+    )
 
 
 def files(number, directory):
@@ -84,7 +86,11 @@ def huge_segments(_number, _directory):
     checked(libc.shmctl(segment, 0, None))
 
 
-what, count, directory = sys.argv[1], int(sys.argv[2]), os.path.expandvars(sys.argv[3]) if len(sys.argv) > 3 else None
+what, count, directory = (
+    sys.argv[1],
+    int(sys.argv[2]),
+    os.path.expandvars(sys.argv[3]) if len(sys.argv) > 3 else None,
+)
 got, errno = 0, 0
 if directory:
     directory = f"{directory}/shares-{os.getpid()}"

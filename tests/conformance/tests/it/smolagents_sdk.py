@@ -35,7 +35,9 @@ final = executor("final_answer({'answer': double(x)})")
 same((final.output, final.is_final_answer), ({"answer": 82}, True))
 
 dot = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-picture = executor(f"import base64\nclass Dot:\n def _repr_png_(self): return base64.b64decode('{dot}')\nDot()").output
+picture = executor(
+    f"import base64\nclass Dot:\n def _repr_png_(self): return base64.b64decode('{dot}')\nDot()"
+).output
 same((picture.format, picture.size), ("PNG", (1, 1)))
 
 sandbox = executor.sandbox

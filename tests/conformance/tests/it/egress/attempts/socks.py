@@ -56,7 +56,11 @@ def ipv6(address):
 def to_name(text, port=80, host="good.test", use=wire.fetch):
     def make(token):
         stream, _ = ask(CONNECT, name(text.format(token=token)), port)
-        return use(stream, token, host.format(token=token)) if use is wire.fetch else use(stream, token)
+        return (
+            use(stream, token, host.format(token=token))
+            if use is wire.fetch
+            else use(stream, token)
+        )
 
     return make
 
@@ -73,7 +77,10 @@ def bind(_token):
 def associate(token):
     stream, port = ask(ASSOCIATE, ipv4("0.0.0.0"), 0)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as relay, stream:
-        relay.sendto(b"\0\0\0" + ipv4(addresses.EVIL) + struct.pack("!H", 443) + token.encode(), ("127.0.0.1", port))
+        relay.sendto(
+            b"\0\0\0" + ipv4(addresses.EVIL) + struct.pack("!H", 443) + token.encode(),
+            ("127.0.0.1", port),
+        )
         relay.recv(65536)
     return THROUGH
 
@@ -82,7 +89,9 @@ def version_4(address, hostname=b""):
     def make(token):
         stream = wire.to_proxy()
         after = hostname.replace(b"{token}", token.encode()) + b"\0" if hostname else b""
-        stream.sendall(struct.pack("!BBH", 4, CONNECT, 80) + socket.inet_aton(address) + b"user\0" + after)
+        stream.sendall(
+            struct.pack("!BBH", 4, CONNECT, 80) + socket.inet_aton(address) + b"user\0" + after
+        )
         answer = wire.more(stream)
         if answer.startswith(b"\0\x5a"):
             return wire.fetch(stream, token)
@@ -99,41 +108,127 @@ def sni(token):
 EVIL_NAME = "{token}.evil.test"
 
 ATTEMPTS = [
-    Attempt("socks-unlisted", "SOCKS5 to an unlisted name", to_name(EVIL_NAME, host=EVIL_NAME), DENIED, ruled=True),
-    Attempt("socks-address", "SOCKS5 to an address", to_address(ipv4(addresses.EVIL)), DENIED, ruled=True),
-    Attempt("socks-address-of-allowed", "SOCKS5 to the address of an allowed name", to_address(ipv4(addresses.GOOD)),
-            DENIED, ruled=True),
-    Attempt("socks-ipv6", "SOCKS5 to an IPv6 address", to_address(ipv6(addresses.EVIL6)), DENIED, ruled=True,
-            needs="ipv6"),
-    Attempt("socks-mapped", "SOCKS5 to the metadata service's address in IPv6's clothes",
-            to_address(ipv6(f"::ffff:{addresses.METADATA}")), DENIED, ruled=True, needs="ipv6"),
-    Attempt("socks-metadata", "SOCKS5 to the metadata service", to_address(ipv4(addresses.METADATA)), DENIED,
-            ruled=True),
-    Attempt("socks-metadata-name", "SOCKS5 to the metadata service, its address as a name",
-            to_name(addresses.METADATA), DENIED),
-    Attempt("socks-metadata-integer", "SOCKS5 to the metadata service, one number as a name", to_name("2852039166"),
-            f"{DENIED}|{UNKNOWN}"),
-    Attempt("socks-loopback", "SOCKS5 to the host's loopback address", to_address(ipv4("127.0.0.1")), DENIED,
-            ruled=True),
-    Attempt("socks-unspecified", "SOCKS5 to no address, which is the host's own", to_address(ipv4("0.0.0.0")), DENIED),
-    Attempt("socks-ssh", "SOCKS5 to port 22 of an allowed host", to_name("good.test", 22, use=wire.talk), DENIED,
-            ruled=True),
-    Attempt("socks-trailing-dot", "SOCKS5 to an unlisted name with a dot at its end",
-            to_name(f"{EVIL_NAME}.", host=EVIL_NAME), DENIED, ruled=True),
-    Attempt("socks-private-name", "SOCKS5 to an allowed name that has a private address",
-            to_name("{token}.a-10-9-8-7.named.test", host="{token}.a-10-9-8-7.named.test"), DENIED,
-            "private host evil", ruled=True),
-    Attempt("socks-nul", "SOCKS5 to an unlisted name that ends at a NUL, in front of an allowed one",
-            to_name("{token}.evil.test\0.wild.test", host=EVIL_NAME), UNKNOWN),
-    Attempt("socks-nul-address", "SOCKS5 to an address that ends at a NUL, in front of an allowed name",
-            to_name(f"{addresses.METADATA}\0.wild.test"), UNKNOWN),
+    Attempt(
+        "socks-unlisted",
+        "SOCKS5 to an unlisted name",
+        to_name(EVIL_NAME, host=EVIL_NAME),
+        DENIED,
+        ruled=True,
+    ),
+    Attempt(
+        "socks-address",
+        "SOCKS5 to an address",
+        to_address(ipv4(addresses.EVIL)),
+        DENIED,
+        ruled=True,
+    ),
+    Attempt(
+        "socks-address-of-allowed",
+        "SOCKS5 to the address of an allowed name",
+        to_address(ipv4(addresses.GOOD)),
+        DENIED,
+        ruled=True,
+    ),
+    Attempt(
+        "socks-ipv6",
+        "SOCKS5 to an IPv6 address",
+        to_address(ipv6(addresses.EVIL6)),
+        DENIED,
+        ruled=True,
+        needs="ipv6",
+    ),
+    Attempt(
+        "socks-mapped",
+        "SOCKS5 to the metadata service's address in IPv6's clothes",
+        to_address(ipv6(f"::ffff:{addresses.METADATA}")),
+        DENIED,
+        ruled=True,
+        needs="ipv6",
+    ),
+    Attempt(
+        "socks-metadata",
+        "SOCKS5 to the metadata service",
+        to_address(ipv4(addresses.METADATA)),
+        DENIED,
+        ruled=True,
+    ),
+    Attempt(
+        "socks-metadata-name",
+        "SOCKS5 to the metadata service, its address as a name",
+        to_name(addresses.METADATA),
+        DENIED,
+    ),
+    Attempt(
+        "socks-metadata-integer",
+        "SOCKS5 to the metadata service, one number as a name",
+        to_name("2852039166"),
+        f"{DENIED}|{UNKNOWN}",
+    ),
+    Attempt(
+        "socks-loopback",
+        "SOCKS5 to the host's loopback address",
+        to_address(ipv4("127.0.0.1")),
+        DENIED,
+        ruled=True,
+    ),
+    Attempt(
+        "socks-unspecified",
+        "SOCKS5 to no address, which is the host's own",
+        to_address(ipv4("0.0.0.0")),
+        DENIED,
+    ),
+    Attempt(
+        "socks-ssh",
+        "SOCKS5 to port 22 of an allowed host",
+        to_name("good.test", 22, use=wire.talk),
+        DENIED,
+        ruled=True,
+    ),
+    Attempt(
+        "socks-trailing-dot",
+        "SOCKS5 to an unlisted name with a dot at its end",
+        to_name(f"{EVIL_NAME}.", host=EVIL_NAME),
+        DENIED,
+        ruled=True,
+    ),
+    Attempt(
+        "socks-private-name",
+        "SOCKS5 to an allowed name that has a private address",
+        to_name("{token}.a-10-9-8-7.named.test", host="{token}.a-10-9-8-7.named.test"),
+        DENIED,
+        "private host evil",
+        ruled=True,
+    ),
+    Attempt(
+        "socks-nul",
+        "SOCKS5 to an unlisted name that ends at a NUL, in front of an allowed one",
+        to_name("{token}.evil.test\0.wild.test", host=EVIL_NAME),
+        UNKNOWN,
+    ),
+    Attempt(
+        "socks-nul-address",
+        "SOCKS5 to an address that ends at a NUL, in front of an allowed name",
+        to_name(f"{addresses.METADATA}\0.wild.test"),
+        UNKNOWN,
+    ),
     Attempt("socks-empty", "SOCKS5 to a name without a letter", to_name(""), UNKNOWN),
-    Attempt("socks-userinfo", "SOCKS5 to a name with a user in it", to_name("good.test@{token}.evil.test"), UNKNOWN),
+    Attempt(
+        "socks-userinfo",
+        "SOCKS5 to a name with a user in it",
+        to_name("good.test@{token}.evil.test"),
+        UNKNOWN,
+    ),
     Attempt("socks-bind", "SOCKS5 that waits for a connection", bind, UNKNOWN, ""),
     Attempt("socks-associate", "SOCKS5 for datagrams", associate, UNKNOWN),
     Attempt("socks-4", "SOCKS4 to an address", version_4(addresses.EVIL), OLD),
     Attempt("socks-4a", "SOCKS4a to a name", version_4("0.0.0.1", b"{token}.evil.test"), OLD),
-    Attempt("socks-host", "ask for another host in a plain request after SOCKS5", to_name("good.test", host=EVIL_NAME),
-            "403 other_name"),
-    Attempt("socks-sni", "ask for another host in the TLS after SOCKS5", sni, "TLS .*ACCESS_DENIED"),
+    Attempt(
+        "socks-host",
+        "ask for another host in a plain request after SOCKS5",
+        to_name("good.test", host=EVIL_NAME),
+        "403 other_name",
+    ),
+    Attempt(
+        "socks-sni", "ask for another host in the TLS after SOCKS5", sni, "TLS .*ACCESS_DENIED"
+    ),
 ]

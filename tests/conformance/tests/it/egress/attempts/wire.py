@@ -28,7 +28,10 @@ def head_of(stream, received=b""):
 def summary(head):
     """The status, and the reason that a proxy gave for it."""
     lines = head.split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
+    headers = {
+        name.lower(): value.strip()
+        for name, _, value in (line.partition(":") for line in lines[1:])
+    }
     words = [lines[0].split()[1], headers.get("x-ringfence-denied", "")]
     return " ".join(word for word in words if word), int(headers.get("content-length", 0))
 
@@ -81,12 +84,20 @@ def secured(stream, name):
 def tunnel(authority, headers=""):
     """A connection through the proxy to wherever it is asked for."""
     stream = to_proxy()
-    stream.sendall(b"CONNECT " + octets(authority) + b" HTTP/1.1\r\nHost: proxy\r\n" + octets(headers) + b"\r\n")
+    stream.sendall(
+        b"CONNECT "
+        + octets(authority)
+        + b" HTTP/1.1\r\nHost: proxy\r\n"
+        + octets(headers)
+        + b"\r\n"
+    )
     head, rest = head_of(stream)
     said, _ = summary(head)
     if said != "200":
         raise Denied(said)
-    assert not rest or rest.startswith((b"SSH", b"2")), "nobody but a server that speaks first has said anything"
+    assert not rest or rest.startswith((b"SSH", b"2")), (
+        "nobody but a server that speaks first has said anything"
+    )
     return Ahead(stream, rest) if rest else stream
 
 
