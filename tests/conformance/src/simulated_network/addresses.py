@@ -1,4 +1,7 @@
-"""Who is where in the world. Most addresses look public, so that nothing but a rule speaks against them."""
+"""Addresses of the simulated network.
+
+Most addresses look public, so that only a rule can speak against them.
+"""
 
 import ipaddress
 

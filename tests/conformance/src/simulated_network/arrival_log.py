@@ -1,4 +1,7 @@
-"""What arrived where. Both networks write to one file; a line is one piece of what somebody sent."""
+"""Log of the data that arrived at servers.
+
+Both networks write to one file. Each line is one piece of data that a client sent.
+"""
 
 import json
 import os

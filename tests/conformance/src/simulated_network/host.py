@@ -1,6 +1,7 @@
 """The host of the tests: a network and an /etc of its own, joined to the world and to nothing else.
 
-It tells its caller, on one line, what there is; it ends, and the world with it, when its standard input does.
+The host prints one line that describes its servers. Host and world end when the standard input
+of the host ends.
 """
 
 import json
@@ -79,7 +80,7 @@ def certify(directory):
 
 
 def name_it(directory):
-    """Makes /etc/hosts and /etc/resolv.conf those of this world, for whoever is in this mount namespace."""
+    """Mounts the /etc/hosts and /etc/resolv.conf of this world in this mount namespace."""
     files = {
         "hosts": HOSTS.format(private=addresses.PRIVATE[0]),
         "resolv.conf": f"nameserver {addresses.RESOLVER}\n",

@@ -11,7 +11,10 @@ NAME = b"\xc0\x0c"
 
 
 class Names:
-    """Answers queries. A name that nobody knows leads to `EVIL`: only a rule keeps a client from there."""
+    """Answers queries.
+
+    An unknown name leads to `EVIL`, so that only a rule keeps a client from connecting there.
+    """
 
     def __init__(self):
         self.lock = threading.Lock()

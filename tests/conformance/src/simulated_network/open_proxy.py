@@ -1,7 +1,8 @@
-"""A proxy that makes every mistake: what it lets through would get through a proxy that is not careful.
+"""A proxy with every known mistake, as the control for attempts to get around our proxy.
 
-It believes whatever is said last, reads addresses as libc does, ends names at a NUL, looks a name up once to check it
-and once more to connect, and after the first request carries bytes without looking at them.
+The proxy believes the last of several statements, reads addresses as libc does, ends names at a
+NUL, resolves a name once to check it and once more to connect, and forwards all bytes after the
+first request without a check.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The world's servers: they listen on every address, take whatever comes, write it down and answer."""
+"""Servers of the world: they listen on every address, log all that they receive, and answer."""
 
 import contextlib
 import http.server
@@ -90,7 +90,7 @@ def read_line(stream):
 
 
 def skip_alerts(connection):
-    """Reads the alerts that precede a TLS handshake, which some libraries pass over and others refuse."""
+    """Reads the alerts before a TLS handshake, which some libraries skip and others refuse."""
     while connection.recv(1, socket.MSG_PEEK) == b"\x15":
         head = connection.recv(5, socket.MSG_WAITALL)
         connection.recv(int.from_bytes(head[3:], "big"), socket.MSG_WAITALL)

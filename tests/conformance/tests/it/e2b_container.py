@@ -1,5 +1,7 @@
-"""The official packages of E2B against a template of `ringfence serve` that is a container. The argument is the server's
-directory."""
+"""The official packages of E2B against a template of `ringfence serve` that is a container.
+
+The argument is the directory of the server.
+"""
 
 import os
 import sys
@@ -23,12 +25,14 @@ sandbox.commands.send_stdin(typed.pid, "typed\n")
 sandbox.commands.close_stdin(typed.pid)
 same(typed.wait().stdout, "typed\n")
 
-# What its code can write, and what it cannot: what a snapshot keeps is all of the first that is on a disk.
+# Directories that code can write, and directories that it cannot write. A snapshot keeps all
+# writable directories that are on a disk.
 sandbox.commands.run("touch /home/user/made /tmp/made /var/tmp/made /dev/shm/made")
 for closed in ("/usr/made", "/etc/made", "/made", "/opt/made"):
     error = raises(CommandExitException, lambda: sandbox.commands.run(f"touch {closed}"))
     assert "Read-only file system" in error.stderr, error.stderr
-writable = "awk '$4 ~ /^rw/ && $3 !~ /^(tmpfs|proc|sysfs|devpts|mqueue|cgroup2?|shm)$/ {print $2}' /proc/mounts"
+virtual = "tmpfs|proc|sysfs|devpts|mqueue|cgroup2?|shm"
+writable = f"awk '$4 ~ /^rw/ && $3 !~ /^({virtual})$/ {{print $2}}' /proc/mounts"
 same(sandbox.commands.run(writable).stdout, "/home/user\n")
 assert sandbox.commands.run("id -u").stdout != "0\n"
 
@@ -54,7 +58,10 @@ sandbox.commands.send_stdin(counting.pid, "\n")
 eventually("it goes on after its snapshot", lambda: sandbox.files.read("answers") == "0\n1\n2\n")
 child = Sandbox.create(snapshot.snapshot_id, timeout=600)
 same(child.files.read("answers"), "0\n1\n")
-look = "readlink link; stat -c '%a %U' made; stat -c %h same; ls /tmp /var/tmp; echo more >> below/note; tail -1 below/note"
+look = (
+    "readlink link; stat -c '%a %U' made; stat -c %h same; ls /tmp /var/tmp; "
+    "echo more >> below/note; tail -1 below/note"
+)
 same(child.commands.run(look).stdout, "/etc/hostname\n640 sandbox\n2\n/tmp:\n\n/var/tmp:\nmore\n")
 assert child.kill()
 assert Sandbox.delete_snapshot("container")

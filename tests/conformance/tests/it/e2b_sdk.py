@@ -1,7 +1,8 @@
 """The official `e2b` package against the guest of a sandbox.
 
-Its debug mode talks to http://localhost:49983, so this runs in a network namespace of its own, and carries what comes to
-that port to the guest's socket, the first argument. The second is the sandbox's workspace, as it is inside.
+The debug mode of the package talks to http://localhost:49983. Therefore this program runs in its
+own network namespace, and forwards connections to that port to the guest's socket, the first
+argument. The second argument is the path of the workspace inside the sandbox.
 """
 
 import array

@@ -13,7 +13,10 @@ def status():
 
 
 def effective_user_of_su():
-    """Whom a program of root's with its set-user-id bit ran as: it gets no password, ends, and is looked at then."""
+    """Returns the user id with which a set-user-id program of root ran.
+
+    The program gets no password and ends, and its status is read then.
+    """
     program = subprocess.Popen(
         ["/usr/bin/su"],
         stdin=subprocess.DEVNULL,

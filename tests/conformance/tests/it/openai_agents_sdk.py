@@ -1,4 +1,4 @@
-"""The E2B client of the OpenAI Agents SDK against `ringfence serve`: a session from its start to its end."""
+"""A session of the OpenAI Agents SDK, whose E2B client talks to `ringfence serve`."""
 
 import asyncio
 import io

@@ -1,4 +1,7 @@
-"""Takes what others need, as much of it as is asked for, and says how far it got: `shares.py WHAT COUNT [DIRECTORY]`."""
+"""Takes a number of shared resources, and prints how many of them it got.
+
+Usage: `shares.py WHAT COUNT [DIRECTORY]`.
+"""
 
 import ctypes
 import mmap

@@ -1,4 +1,4 @@
-"""The executor of `smolagents` against `ringfence serve`: what an agent that writes code has done for it."""
+"""The executor of `smolagents`, which runs the code of agents, against `ringfence serve`."""
 
 from checks import raises, same
 from smolagents import FinalAnswerTool, tool
@@ -34,7 +34,10 @@ same(executor("double(number=21)").output, "42")
 final = executor("final_answer({'answer': double(x)})")
 same((final.output, final.is_final_answer), ({"answer": 82}, True))
 
-dot = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+dot = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
+    "+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 picture = executor(
     f"import base64\nclass Dot:\n def _repr_png_(self): return base64.b64decode('{dot}')\nDot()"
 ).output

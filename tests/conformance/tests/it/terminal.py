@@ -1,4 +1,4 @@
-"""Types at a shell on a terminal of its own, as a person would, and waits for each answer before the next key."""
+"""Types at a shell on its own terminal, and waits for each answer before the next key."""
 
 import os
 import pty
@@ -35,7 +35,10 @@ class Terminal:
             sys.exit(f"waited in vain for {text!r} after:\n{self.seen}")
 
     def until_stopped(self, prompt):
-        """Asks the shell for its jobs until there is one, and it is stopped: no key is typed at a job that is not."""
+        """Asks the shell for its jobs until there is a stopped job.
+
+        A key must not reach a job that still runs.
+        """
         while time.monotonic() < DEADLINE:
             os.write(self.terminal, b"jobs\n")
             if self.comes("Stopped", time.monotonic() + 1):

@@ -1,7 +1,7 @@
 """Programs that know no proxy, and the hosts that they want to reach.
 
-`transparent.py serve` prints a port and serves it, TCP and UDP, on every address; each other word is one thing to try,
-and says on one line what came of it.
+`transparent.py serve` prints a port and serves it with TCP and UDP on every address. Each other
+word is one attempt, which prints its outcome on one line.
 """
 
 import fcntl

@@ -1,7 +1,8 @@
-"""What an attempt is, and how one tells what came of it.
+"""Attempts to get around the rules, and their outcomes.
 
-An attempt says a token that is its own. It got through if it says so and the token arrived at a server; it was denied
-if it says how, and no server that it is not for has ever seen the token.
+An attempt sends its own token. The attempt got through if it reports success and the token arrived
+at a server. The attempt was denied if it reports the denial and the token arrived at no server that
+the rules forbid.
 """
 
 import dataclasses

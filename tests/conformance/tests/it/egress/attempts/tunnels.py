@@ -70,7 +70,7 @@ def hello(name):
 
 
 def records(stream):
-    """The type of each TLS record that the other side sends, without the change_cipher_spec that has no meaning."""
+    """Returns the type of each TLS record from the other side, without change_cipher_spec."""
     received = b""
     while True:
         while len(received) < 5 or len(received) < 5 + int.from_bytes(received[3:5], "big"):
@@ -112,7 +112,10 @@ def in_records(token):
 
 
 def without_key(message):
-    """The same hello without a key of the client's, so that a server asks for another hello (RFC 8446, 4.1.4)."""
+    """Returns the same hello without a key of the client.
+
+    A server then asks for another hello (RFC 8446, 4.1.4).
+    """
     at = 5 + 4 + 2 + 32
     at += 1 + message[at]
     at += 2 + struct.unpack_from("!H", message, at)[0]
@@ -139,7 +142,7 @@ def behind(record):
 
 
 def after_a_retry(waits):
-    """The name in the second hello, which the server asks for after a first one with an allowed name."""
+    """The name is in the second hello, which the server requests after an allowed first one."""
 
     def make(token):
         stream = wire.tunnel("good.test:443")
@@ -246,7 +249,8 @@ def before_the_answer(token):
     host = f"{token}.evil.test"
     stream = wire.to_proxy()
     stream.sendall(
-        f"CONNECT {host}:80 HTTP/1.1\r\nHost: proxy\r\n\r\nGET /x HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+        f"CONNECT {host}:80 HTTP/1.1\r\nHost: proxy\r\n\r\n"
+        f"GET /x HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
     )
     head, rest = wire.head_of(stream)
     said, _ = wire.summary(head)

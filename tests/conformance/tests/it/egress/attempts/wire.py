@@ -1,4 +1,4 @@
-"""The protocols that attempts speak, as far as they speak them: nothing here minds what it is told to send."""
+"""The protocols of the attempts. No function here refuses the bytes that it is told to send."""
 
 import socket
 import ssl

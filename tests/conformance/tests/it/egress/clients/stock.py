@@ -1,4 +1,7 @@
-"""Puts into a directory what clients fetch from a server: `@ORIGIN@` becomes the server's address."""
+"""Fills a directory with the files that clients fetch from a server.
+
+`@ORIGIN@` in a file becomes the address of the server.
+"""
 
 import base64
 import hashlib
@@ -51,7 +54,8 @@ def pip(root):
     files = {
         "hello.py": f"print({WORDS!r})\n",
         f"{information}/METADATA": "Metadata-Version: 2.1\nName: hello\nVersion: 1.0\n",
-        f"{information}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{information}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\n"
+        "Root-Is-Purelib: true\nTag: py3-none-any\n",
     }
     files[f"{information}/RECORD"] = "".join(
         f"{name},,\n" for name in [*files, f"{information}/RECORD"]
