@@ -34,9 +34,13 @@ def begin(waiting):
     same(sandbox.run_code("y=42", language="bash").error, None)
     for cwd in ("/tmp", "/home/user"):
         context = sandbox.create_code_context(cwd=cwd)
-        same(sandbox.run_code("import os, subprocess; z = os.getcwd()", context=context).error, None)
+        same(
+            sandbox.run_code("import os, subprocess; z = os.getcwd()", context=context).error, None
+        )
     # It goes on beside the context that started it.
-    same(sandbox.run_code("child = subprocess.Popen(['sleep', '600'])", context=context).error, None)
+    same(
+        sandbox.run_code("child = subprocess.Popen(['sleep', '600'])", context=context).error, None
+    )
     same(len(listed(sandbox)), 4)
     sandbox.files.write("contexts", json.dumps(listed(sandbox)))
 

@@ -59,8 +59,12 @@ def status(url, method="GET", headers=None, body=None, wants_headers=False):
 
 def life():
     """A sandbox from its start to its end."""
-    sandbox = Sandbox.create(timeout=120, metadata={"of": "life", "a b": "c&d"}, envs={"GREETING": "hello"})
-    same(sandbox.commands.run('printf "$GREETING $HOME $PWD"').stdout, "hello /home/user /home/user")
+    sandbox = Sandbox.create(
+        timeout=120, metadata={"of": "life", "a b": "c&d"}, envs={"GREETING": "hello"}
+    )
+    same(
+        sandbox.commands.run('printf "$GREETING $HOME $PWD"').stdout, "hello /home/user /home/user"
+    )
     error = raises(CommandExitException, lambda: sandbox.commands.run("echo why >&2; exit 3"))
     same((error.stderr, error.exit_code), ("why\n", 3))
     raises(TimeoutException, lambda: sandbox.commands.run("sleep 60", timeout=1))
@@ -76,7 +80,10 @@ def life():
     same(handle.wait().stdout, "typed\n")
 
     info = sandbox.get_info()
-    same((info.sandbox_id, info.template_id, info.state), (sandbox.sandbox_id, "base", SandboxState.RUNNING))
+    same(
+        (info.sandbox_id, info.template_id, info.state),
+        (sandbox.sandbox_id, "base", SandboxState.RUNNING),
+    )
     same(info.metadata, {"of": "life", "a b": "c&d"})
     assert info.cpu_count > 0 and info.memory_mb > 0, info
     metric = sandbox.get_metrics()[-1]
@@ -101,7 +108,10 @@ def life():
 
 def lists():
     """Many sandboxes, in pages and by what they are."""
-    made = [Sandbox.create(metadata={"of": "lists", "even": str(number % 2 == 0)}) for number in range(5)]
+    made = [
+        Sandbox.create(metadata={"of": "lists", "even": str(number % 2 == 0)})
+        for number in range(5)
+    ]
     ids = [sandbox.sandbox_id for sandbox in made]
     same(listed(metadata={"of": "lists"}), ids[::-1])
     same(listed(metadata={"of": "lists", "even": "True"}), ids[::-2])
@@ -140,7 +150,9 @@ ANSWERS = "import sys\nfor number, _ in enumerate(sys.stdin): print(number, flus
 def ask(sandbox, pid, expected):
     """Has the process with that id answer once more: it has everything in its memory that it had."""
     sandbox.commands.send_stdin(pid, "\n")
-    eventually(f"it says {expected}", lambda: sandbox.files.read("answers").split()[-1:] == [expected])
+    eventually(
+        f"it says {expected}", lambda: sandbox.files.read("answers").split()[-1:] == [expected]
+    )
 
 
 def pausing():
@@ -224,7 +236,9 @@ def asynchronous():
 
     async def act():
         sandbox = await AsyncSandbox.create()
-        results = await asyncio.gather(*(sandbox.commands.run(f"echo {number}") for number in range(20)))
+        results = await asyncio.gather(
+            *(sandbox.commands.run(f"echo {number}") for number in range(20))
+        )
         same([result.stdout for result in results], [f"{number}\n" for number in range(20)])
         await sandbox.kill()
 
@@ -241,7 +255,12 @@ def signatures():
     same((code, json.loads(body)["code"]), (401, 401))
     code, body = status(sandbox.download_url("/home/user/shared", use_signature_expiration=-60))
     same((code, json.loads(body)["message"]), (401, "signature is already expired"))
-    code, _ = status(sandbox.upload_url("/home/user/up"), "POST", {"Content-Type": "application/octet-stream"}, b"sent")
+    code, _ = status(
+        sandbox.upload_url("/home/user/up"),
+        "POST",
+        {"Content-Type": "application/octet-stream"},
+        b"sent",
+    )
     same((code, sandbox.files.read("up")), (200, "sent"))
     # Another sandbox's token opens nothing here.
     route = {"E2b-Sandbox-Id": sandbox.sandbox_id, "X-Access-Token": other._envd_access_token}
@@ -261,7 +280,9 @@ def ports():
     sandbox.files.write("page", "hello from inside")
     sandbox.commands.run("python3 -m http.server 8000 --bind 127.0.0.1", background=True)
     host = {"Host": f"8000-{sandbox.sandbox_id}.sbx.localhost"}
-    eventually("it listens", lambda: status(f"{URL}/page", headers=host) == (200, b"hello from inside"))
+    eventually(
+        "it listens", lambda: status(f"{URL}/page", headers=host) == (200, b"hello from inside")
+    )
     route = {"E2b-Sandbox-Id": sandbox.sandbox_id, "E2b-Sandbox-Port": "8000"}
     same(status(f"{URL}/page", headers=route), (200, b"hello from inside"))
     code, body = status(f"{URL}/page", headers={"Host": f"8001-{sandbox.sandbox_id}.sbx.localhost"})
@@ -288,17 +309,25 @@ server.serve_forever()
 
 def shared_ports():
     """Of the host's network, a sandbox has those ports that its own processes listen on."""
-    one, other = Sandbox.create("open"), Sandbox.create("open", network={"allow_public_traffic": False})
+    one, other = (
+        Sandbox.create("open"),
+        Sandbox.create("open", network={"allow_public_traffic": False}),
+    )
     other.files.write("page", "with a token alone")
     other.files.write("listens.py", LISTENS)
     other.commands.run("python3 listens.py", background=True)
-    eventually("it listens", lambda: other.files.exists("port") and other.files.read("port").endswith("\n"))
+    eventually(
+        "it listens", lambda: other.files.exists("port") and other.files.read("port").endswith("\n")
+    )
     port = other.files.read("port").strip()
     ours = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
     threading.Thread(target=ours.serve_forever, daemon=True).start()
 
     def at(sandbox, port, **more):
-        return status(f"{URL}/page", headers={"E2b-Sandbox-Id": sandbox.sandbox_id, "E2b-Sandbox-Port": str(port), **more})
+        return status(
+            f"{URL}/page",
+            headers={"E2b-Sandbox-Id": sandbox.sandbox_id, "E2b-Sandbox-Port": str(port), **more},
+        )
 
     token = {"E2b-Traffic-Access-Token": other.traffic_access_token}
     same(at(other, port, **token), (200, b"with a token alone"))
@@ -316,7 +345,9 @@ def shared_ports():
 
 def refusals():
     """What is wrong is told in the form that clients read."""
-    assert "no template" in str(raises(SandboxException, lambda: Sandbox.create(template="no-such-template")))
+    assert "no template" in str(
+        raises(SandboxException, lambda: Sandbox.create(template="no-such-template"))
+    )
     raises(SandboxException, lambda: Sandbox.create(timeout=10**6))
     raises(SandboxException, lambda: Sandbox.create(envs={"": "x"}))
     raises(SandboxException, lambda: Sandbox.create(network={"dns_servers": ["192.0.2.1"]}))
@@ -370,7 +401,10 @@ def history():
     found = sandbox.get_metrics()
     same([metric.timestamp for metric in found], sorted(metric.timestamp for metric in found))
     same(sandbox.get_metrics(end=found[0].timestamp.replace(year=2000)), [])
-    code, answer = status(f"{URL}/sandboxes/metrics?sandbox_ids={sandbox.sandbox_id},none", headers={"X-API-KEY": "e2b_0"})
+    code, answer = status(
+        f"{URL}/sandboxes/metrics?sandbox_ids={sandbox.sandbox_id},none",
+        headers={"X-API-KEY": "e2b_0"},
+    )
     same((code, list(json.loads(answer)["sandboxes"])), (200, [sandbox.sandbox_id]))
     sandbox.kill()
 
@@ -411,7 +445,12 @@ def tenants(one, other):
         raises(NotFoundException, lambda: Sandbox.connect(foreign.sandbox_id, api_key=key))
         assert not Sandbox.kill(foreign.sandbox_id, api_key=key)
         for act in ("timeout", "pause", "connect"):
-            code, _ = status(f"{URL}/sandboxes/{foreign.sandbox_id}/{act}", "POST", {"X-API-KEY": key}, b'{"timeout": 1}')
+            code, _ = status(
+                f"{URL}/sandboxes/{foreign.sandbox_id}/{act}",
+                "POST",
+                {"X-API-KEY": key},
+                b'{"timeout": 1}',
+            )
             same(code, 404)
     same(mine.commands.run("echo still here").stdout, "still here\n")
     mine.kill()
@@ -432,7 +471,9 @@ def quotas(at_once, per_minute):
     alone = Sandbox.create(api_key=per_minute)
     alone.kill()
     body = b'{"templateID": "base"}'
-    code, headers = status(f"{URL}/sandboxes", "POST", {"X-API-KEY": per_minute}, body, wants_headers=True)
+    code, headers = status(
+        f"{URL}/sandboxes", "POST", {"X-API-KEY": per_minute}, body, wants_headers=True
+    )
     same(code, 429)
     assert 0 < int(headers["Retry-After"]) <= 61, headers
     for sandbox in made:
@@ -455,7 +496,11 @@ def spent(key):
 def counter(name):
     code, text = status(f"{URL}/metrics")
     same(code, 200)
-    return next(int(line.split()[1]) for line in text.decode().splitlines() if line.startswith(f"ringfence_{name} "))
+    return next(
+        int(line.split()[1])
+        for line in text.decode().splitlines()
+        if line.startswith(f"ringfence_{name} ")
+    )
 
 
 def warm():
@@ -465,7 +510,10 @@ def warm():
         eventually("some wait", lambda: counter("sandboxes_waiting") > 0)
         sandbox = Sandbox.create(timeout=60, envs={"NUMBER": str(number)}, metadata={"of": "warm"})
         ids.add(sandbox.sandbox_id)
-        same(sandbox.commands.run('printf "$NUMBER $HOME $PWD"; ls -A').stdout, f"{number} /home/user /home/user")
+        same(
+            sandbox.commands.run('printf "$NUMBER $HOME $PWD"; ls -A').stdout,
+            f"{number} /home/user /home/user",
+        )
         assert 30 < (sandbox.get_info().end_at - sandbox.get_info().started_at).total_seconds() < 90
         sandbox.files.write("mine", "x")
     same(len(ids), 4)
@@ -483,7 +531,10 @@ def interpreter():
 
     sandbox = Interpreter.create(timeout=120)
     first = sandbox.run_code("x = 41; print('out'); x + 1")
-    same((first.text, first.logs.stdout, first.execution_count, first.error), ("42", ["out\n"], 1, None))
+    same(
+        (first.text, first.logs.stdout, first.execution_count, first.error),
+        ("42", ["out\n"], 1, None),
+    )
     same(sandbox.run_code("x").text, "41")
     failed = sandbox.run_code("1 / 0").error
     same((failed.name, failed.value), ("ZeroDivisionError", "division by zero"))
@@ -497,7 +548,10 @@ def interpreter():
     sandbox.restart_code_context(context)
     same(sandbox.run_code("y", context=context).error.name, "NameError")
     # A client that goes away has its cell interrupted.
-    raises(TimeoutException, lambda: sandbox.run_code("import time; time.sleep(600)", context=context, timeout=1))
+    raises(
+        TimeoutException,
+        lambda: sandbox.run_code("import time; time.sleep(600)", context=context, timeout=1),
+    )
     same(sandbox.run_code("1", context=context).text, "1")
     ended = sandbox.run_code("import os; os._exit(3)", context=context).error
     assert ended.value.endswith("has ended: its process exited with 3"), ended
@@ -537,13 +591,20 @@ def network(port):
     same((fetched(sandbox, port), told()), ("403", (False, [], everything + ["b.example.org"])))
     sandbox.update_network({})
     same((fetched(sandbox, port), told()), ("200", all_of_it))
-    sandbox.update_network({"allow_out": ["a.example.org"], "deny_out": lambda context: [context.all_traffic]})
-    same((fetched(sandbox, port), told()), ("403", (True, ["a.example.org"], everything + ["b.example.org"])))
+    sandbox.update_network(
+        {"allow_out": ["a.example.org"], "deny_out": lambda context: [context.all_traffic]}
+    )
+    same(
+        (fetched(sandbox, port), told()),
+        ("403", (True, ["a.example.org"], everything + ["b.example.org"])),
+    )
     sandbox.update_network({"allow_out": [page], "deny_out": everything})
     same(fetched(sandbox, port), "200")
     sandbox.update_network({"deny_out": [page]})
     same(fetched(sandbox, port), "403")
-    policy = json.loads(status(f"{URL}/ringfence/sandboxes/{sandbox.sandbox_id}", headers={"X-API-KEY": "e2b_0"})[1])
+    policy = json.loads(
+        status(f"{URL}/ringfence/sandboxes/{sandbox.sandbox_id}", headers={"X-API-KEY": "e2b_0"})[1]
+    )
     assert f'deny = ["b.example.org", "{page}"]' in policy["policy"], policy
 
     # Never beyond the template, and nothing that is not kept.

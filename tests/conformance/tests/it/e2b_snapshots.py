@@ -46,7 +46,9 @@ def files():
 
     sandbox.files.write("note", "kept", metadata={"by": "ada"})
     sandbox.files.write("answers.py", ANSWERS)
-    sandbox.commands.run("mkdir -p deep/er && echo x > deep/er/file && chmod 500 deep && touch -d 2001-02-03 deep/er/file")
+    sandbox.commands.run(
+        "mkdir -p deep/er && echo x > deep/er/file && chmod 500 deep && touch -d 2001-02-03 deep/er/file"
+    )
     sandbox.commands.run("echo gone > /tmp/scratch")
     sandbox.files.write("answers", "")
     counting = sandbox.commands.run("python3 answers.py > answers", background=True, stdin=True)
@@ -99,7 +101,9 @@ def resting():
     assert sandbox.pause()
     before = sandbox.get_info()
     snapshot = save(sandbox)
-    same((sandbox.get_info().state, sandbox.get_info().end_at), (SandboxState.PAUSED, before.end_at))
+    same(
+        (sandbox.get_info().state, sandbox.get_info().end_at), (SandboxState.PAUSED, before.end_at)
+    )
     child = Sandbox.create(snapshot.snapshot_id)
     same(child.files.read("note"), "kept")
     assert child.kill()
@@ -160,13 +164,20 @@ def hostile():
     root = os.path.join(SERVER, "snapshots", files)
     same(os.readlink(os.path.join(root, "secret")), secret)
     same(os.readlink(os.path.join(root, "around")), os.path.dirname(SERVER))
-    assert not os.path.lexists(os.path.join(root, "pipe")) and not os.path.lexists(os.path.join(root, "socket"))
+    assert not os.path.lexists(os.path.join(root, "pipe")) and not os.path.lexists(
+        os.path.join(root, "socket")
+    )
     assert os.stat(os.path.join(root, "sparse")).st_blocks < 1000
 
     child = Sandbox.create(snapshot.snapshot_id)
     same(child.commands.run("readlink passwd secret here").stdout, f"/etc/passwd\n{secret}\n.\n")
     assert child.commands.run("cat secret || true").stdout == "", "it leads nowhere inside"
-    same(child.commands.run("stat -c %h one two below/three; echo new > two; cat below/three").stdout, "3\n3\n3\nnew\n")
+    same(
+        child.commands.run(
+            "stat -c %h one two below/three; echo new > two; cat below/three"
+        ).stdout,
+        "3\n3\n3\nnew\n",
+    )
     same(child.commands.run("stat -c %s sparse; tail -c 4 sparse").stdout, f"{2**40 + 4}\nend\n")
     assert child.kill()
     with open(os.path.join(root, "one")) as file:
@@ -184,8 +195,16 @@ def limits():
     sandbox = Sandbox.create()
     deep = "import os\nfor _ in range(200): os.mkdir('d'); os.chdir('d')"
     for make, clear, words in (
-        ("head -c 5000000 /dev/urandom > large", "rm large", "413: cannot copy the tree: it has more than 4194304 bytes"),
-        (f'mkdir deep; cd deep; python3 -c "{deep}"', "rm -r deep", "400: cannot copy the tree: it is more than 128"),
+        (
+            "head -c 5000000 /dev/urandom > large",
+            "rm large",
+            "413: cannot copy the tree: it has more than 4194304 bytes",
+        ),
+        (
+            f'mkdir deep; cd deep; python3 -c "{deep}"',
+            "rm -r deep",
+            "400: cannot copy the tree: it is more than 128",
+        ),
     ):
         sandbox.commands.run(make)
         refused = str(raises(SandboxException, lambda: save(sandbox)))
@@ -300,7 +319,9 @@ def network():
         assert child.kill()
     # Also what it was kept from since it was started.
     everything = ["0.0.0.0/0"]
-    narrow = Sandbox.create("open", network={"allow_out": ["example.org", "example.net"], "deny_out": everything})
+    narrow = Sandbox.create(
+        "open", network={"allow_out": ["example.org", "example.net"], "deny_out": everything}
+    )
     narrow.update_network({"allow_out": ["example.org"], "deny_out": everything})
     narrower = save(narrow)
     child = Sandbox.create(narrower.snapshot_id)
@@ -329,14 +350,21 @@ def tenants(one, other):
     same(listed(api_key=other), [])
     same(listed(api_key=other, name=snapshot.snapshot_id), [])
     same(listed(api_key=other, sandbox_id=mine.sandbox_id), [])
-    raises(NotFoundException, lambda: Sandbox.create_snapshot(mine.sandbox_id, mode="filesystem", api_key=other))
+    raises(
+        NotFoundException,
+        lambda: Sandbox.create_snapshot(mine.sandbox_id, mode="filesystem", api_key=other),
+    )
     for called in (snapshot.snapshot_id, "work"):
         assert not Sandbox.delete_snapshot(called, api_key=other)
-        assert "no template" in str(raises(SandboxException, lambda: Sandbox.create(called, api_key=other)))
+        assert "no template" in str(
+            raises(SandboxException, lambda: Sandbox.create(called, api_key=other))
+        )
     # The same name is another's own.
     theirs = save(yours, name="work")
     assert theirs.snapshot_id != snapshot.snapshot_id
-    same((listed(api_key=one), listed(api_key=other)), ([snapshot.snapshot_id], [theirs.snapshot_id]))
+    same(
+        (listed(api_key=one), listed(api_key=other)), ([snapshot.snapshot_id], [theirs.snapshot_id])
+    )
     child = Sandbox.create("work", api_key=one)
     same(child.files.read("note"), "secret")
     for sandbox in (mine, yours, child):

@@ -50,7 +50,10 @@ class Server:
 
     def on_streams(self, *flags, mode="auto"):
         parameters = StdioServerParameters(
-            command=self.program, args=["mcp", *self.flags, *flags], cwd=os.getcwd(), env=dict(os.environ)
+            command=self.program,
+            args=["mcp", *self.flags, *flags],
+            cwd=os.getcwd(),
+            env=dict(os.environ),
         )
         return Client(parameters, mode=mode, read_timeout_seconds=PATIENCE)
 
@@ -87,7 +90,9 @@ async def every_tool(client):
     """Uses each tool as a model would. The client checks each answer against the tool's own schema."""
     listed = await client.list_tools()
     assert {tool.name for tool in listed.tools} == TOOLS, [tool.name for tool in listed.tools]
-    assert all(tool.output_schema and tool.description and tool.annotations for tool in listed.tools)
+    assert all(
+        tool.output_schema and tool.description and tool.annotations for tool in listed.tools
+    )
     await commands(client)
     await code(client)
     await files(client)
@@ -101,7 +106,9 @@ async def every_tool(client):
 
 async def commands(client):
     words, result = await call(client, "run_command", command="echo out; echo err >&2; exit 3")
-    assert (result["exit_code"], result["stdout"], result["stderr"]) == (3, "out\n", "err\n"), result
+    assert (result["exit_code"], result["stdout"], result["stderr"]) == (3, "out\n", "err\n"), (
+        result
+    )
     assert words.startswith("out\n[standard error]\nerr\n[exit code 3, "), words
     os.makedirs("below", exist_ok=True)
     _, result = await call(client, "run_command", command="pwd", directory="below")
@@ -119,13 +126,19 @@ async def commands(client):
         assert "a `timeout` of 0 seconds" in words and "hint: set `timeout` to 1 to 600 seconds" in words, words
     words, _ = await call(client, "run_command", command="echo secret > /etc/planted")
     assert "exit code" in words and not os.path.exists("/etc/planted"), words
-    words, result = await call(client, "run_command", command="echo 'Network is unreachable' >&2; exit 1")
+    words, result = await call(
+        client, "run_command", command="echo 'Network is unreachable' >&2; exit 1"
+    )
     assert "the network of this sandbox is closed" in words, words
 
 
 async def code(client):
-    words, result = await call(client, "run_python_code", code="import sys; print(6 * 7); sys.exit(3)")
-    assert (result["exit_code"], result["stdout"]) == (3, "42\n") and words.startswith("42\n[exit code 3, "), result
+    words, result = await call(
+        client, "run_python_code", code="import sys; print(6 * 7); sys.exit(3)"
+    )
+    assert (result["exit_code"], result["stdout"]) == (3, "42\n") and words.startswith(
+        "42\n[exit code 3, "
+    ), result
     # In a directory of its own, with nothing of what ran before.
     look = "import os; print(os.listdir('.')); open('left', 'w')"
     for _ in range(2):
@@ -140,7 +153,9 @@ async def code(client):
 
 
 async def files(client):
-    words, result = await call(client, "write_file", path="made/by.txt", content="one\ntwo\nthree\n")
+    words, result = await call(
+        client, "write_file", path="made/by.txt", content="one\ntwo\nthree\n"
+    )
     assert result["created"] and open("made/by.txt").read() == "one\ntwo\nthree\n", result
     words, result = await call(client, "read_file", path="made/by.txt")
     assert words == "one\ntwo\nthree\n" and result["all_lines"] == 3, words
@@ -163,7 +178,10 @@ async def files(client):
     # Those that come at the same time are made one after the other.
     numbers = [f"<{number}>" for number in range(12)]
     await call(client, "write_file", path="made/many.txt", content="".join(numbers))
-    edits = [call(client, "edit_file", path="made/many.txt", old_text=old, new_text="x") for old in numbers]
+    edits = [
+        call(client, "edit_file", path="made/many.txt", old_text=old, new_text="x")
+        for old in numbers
+    ]
     await asyncio.gather(*edits)
     assert open("made/many.txt").read() == "x" * 12, open("made/many.txt").read()
     os.remove("made/many.txt")
@@ -227,7 +245,9 @@ async def first_line(client, started):
     """What a process has written, up to the end of a line."""
     text = started["stdout"]
     while not text.endswith("\n"):
-        _, read = await call(client, "read_process_output", process_id=started["process_id"], wait=30)
+        _, read = await call(
+            client, "read_process_output", process_id=started["process_id"], wait=30
+        )
         assert read["running"], read
         text += read["stdout"]
     return text
@@ -244,7 +264,9 @@ async def processes(client):
     _, read = await call(client, "read_process_output", process_id=pid)
     assert read["running"] and read["stdout"] == "", read
     words, stopped = await call(client, "stop_process", process_id=pid)
-    assert not stopped["running"] and stopped["exit_code"] == 0 and stopped["stdout"] == "asked\n", stopped
+    assert (
+        not stopped["running"] and stopped["exit_code"] == 0 and stopped["stdout"] == "asked\n"
+    ), stopped
     await call(client, "read_process_output", True, process_id=pid)
     # It is over when all that it started is.
     slow = "(trap '' TERM; while :; do sleep 0.05; done) & echo $!; sleep 600"
@@ -262,18 +284,24 @@ async def processes(client):
         assert time.monotonic() < deadline, "it runs on"
     _, started = await call(client, "start_process", command="echo early; exit 7")
     _, read = await call(client, "read_process_output", process_id=started["process_id"], wait=30)
-    assert (read["running"], read["exit_code"]) == (False, 7) and "early" in started["stdout"] + read["stdout"], read
+    assert (read["running"], read["exit_code"]) == (False, 7) and "early" in started[
+        "stdout"
+    ] + read["stdout"], read
 
 
 async def ports(client):
     server = (
-        "python3 -c 'import http.server as h; s = h.HTTPServer((\"127.0.0.1\", 0), h.SimpleHTTPRequestHandler); "
+        'python3 -c \'import http.server as h; s = h.HTTPServer(("127.0.0.1", 0), h.SimpleHTTPRequestHandler); '
         "print(s.server_port, flush=True); s.serve_forever()'"
     )
     _, started = await call(client, "start_process", command=server, directory="made")
-    words, forwarded = await call(client, "forward_port", port=int(await first_line(client, started)))
+    words, forwarded = await call(
+        client, "forward_port", port=int(await first_line(client, started))
+    )
     assert forwarded["listening"] and forwarded["url"] in words, words
-    fetched = await asyncio.to_thread(lambda: urllib.request.urlopen(forwarded["url"] + "by.txt", timeout=PATIENCE).read())
+    fetched = await asyncio.to_thread(
+        lambda: urllib.request.urlopen(forwarded["url"] + "by.txt", timeout=PATIENCE).read()
+    )
     assert fetched == b"onE\n2\nthrEE\n", fetched
     await call(client, "stop_process", process_id=started["process_id"])
     for port in (0, -1, 65536, 99999):
@@ -298,7 +326,9 @@ async def cancelled_and_told(client):
     assert len(told) >= 2 and told[0][0] < told[1][0] and "working" in told[-1][1], told
     deadline = time.monotonic() + PATIENCE
     while True:
-        _, result = await call(client, "run_command", command="pgrep -f 'seq 60[0]' || cat /proc/[0-9]*/cmdline")
+        _, result = await call(
+            client, "run_command", command="pgrep -f 'seq 60[0]' || cat /proc/[0-9]*/cmdline"
+        )
         if "do date" not in result["stdout"].replace("\0", " "):
             break
         assert time.monotonic() < deadline, result
@@ -369,7 +399,10 @@ async def on_streams(server):
 async def ended_from_inside(client):
     """Whoever ends the sandbox from inside is told so, once, and goes on in a new one."""
     _, before = await call(client, "sandbox_info")
-    for tool, way in (("run_command", {"command": "kill -9 -1"}), ("run_python_code", {"code": "import os; os.kill(-1, 9)"})):
+    for tool, way in (
+        ("run_command", {"command": "kill -9 -1"}),
+        ("run_python_code", {"code": "import os; os.kill(-1, 9)"}),
+    ):
         words, _ = await call(client, tool, expect_error=True, **way)
         assert "the sandbox has ended" in words and "call the tool again to start a new sandbox" in words, words
         _, after = await call(client, "sandbox_info")
@@ -401,7 +434,9 @@ async def at_an_address(server):
         refused(url, 503)
         raw(url, {"jsonrpc": "2.0", "method": "notifications/initialized"}, session=session)
         called = raw(url, tool_call("sandbox_info"), session=session).read().decode()
-        name = json.loads(called.split("data: ")[-1].splitlines()[0])["result"]["structuredContent"]["name"]
+        name = json.loads(called.split("data: ")[-1].splitlines()[0])["result"][
+            "structuredContent"
+        ]["name"]
         gone(name)
         deadline = time.monotonic() + PATIENCE
         while not answers(url):
@@ -409,9 +444,18 @@ async def at_an_address(server):
     with server.listening("--idle", "2s") as url:
         async with Client(url, read_timeout_seconds=PATIENCE) as client:
             # While a call is answered its client is not idle, however long that takes.
-            _, result = await call(client, "run_python_code", code="import time; time.sleep(5); print('slept')", timeout=20)
+            _, result = await call(
+                client,
+                "run_python_code",
+                code="import time; time.sleep(5); print('slept')",
+                timeout=20,
+            )
             assert result["stdout"] == "slept\n" and not result["timed_out"], result
-            _, stubborn = await call(client, "start_process", command="trap '' TERM; echo deaf; while :; do sleep 1; done")
+            _, stubborn = await call(
+                client,
+                "start_process",
+                command="trap '' TERM; echo deaf; while :; do sleep 1; done",
+            )
             _, stopped = await call(client, "stop_process", process_id=stubborn["process_id"])
             assert stopped["signal"] == 9, stopped
     with server.listening() as url:
@@ -429,7 +473,9 @@ async def at_an_address(server):
 def ends_its_session(url):
     """A session that is ended is over, and its client is told so."""
     session = raw(url, INITIALIZE).headers["mcp-session-id"]
-    with urllib.request.urlopen(request_to(url, None, "DELETE", session), timeout=PATIENCE) as ended:
+    with urllib.request.urlopen(
+        request_to(url, None, "DELETE", session), timeout=PATIENCE
+    ) as ended:
         assert ended.status == 204 and ended.read() == b"", ended.status
     refused(url, 404, tool_call("sandbox_info"), session=session)
 
@@ -460,12 +506,21 @@ INITIALIZE = {
     "jsonrpc": "2.0",
     "id": 1,
     "method": "initialize",
-    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}},
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "raw", "version": "1"},
+    },
 }
 
 
 def tool_call(name, **arguments):
-    return {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
+    return {
+        "jsonrpc": "2.0",
+        "id": 2,
+        "method": "tools/call",
+        "params": {"name": name, "arguments": arguments},
+    }
 
 
 def request_to(url, body, method, session):
@@ -508,8 +563,16 @@ async def hostile(server):
     with server.listening() as url:
         port = url.split(":")[2].split("/")[0]
         assert answers(url)
-        assert answers(url, origin=f"http://127.0.0.1:{port}") and answers(url, host=f"localhost:{port}")
-        for origin in ("http://evil.test", "null", f"http://evil.test:{port}", "http://127.0.0.1:1", "nonsense"):
+        assert answers(url, origin=f"http://127.0.0.1:{port}") and answers(
+            url, host=f"localhost:{port}"
+        )
+        for origin in (
+            "http://evil.test",
+            "null",
+            f"http://evil.test:{port}",
+            "http://127.0.0.1:1",
+            "nonsense",
+        ):
             refused(url, 403, origin=origin)
         for host in ("evil.test", f"evil.test:{port}", "127.0.0.1.evil.test", "0.0.0.0"):
             refused(url, 403, host=host)
@@ -526,7 +589,11 @@ async def hostile(server):
             meta |= {"io.modelcontextprotocol/clientCapabilities": {}}
             stateless = tool_call("run_command", command="touch stateless")
             stateless["params"]["_meta"] = meta
-            headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "run_command"}
+            headers = {
+                "mcp-protocol-version": "2026-07-28",
+                "mcp-method": "tools/call",
+                "mcp-name": "run_command",
+            }
             answer = raw(url, stateless, **headers).read().decode()
             assert '"error"' in answer, answer
         assert not os.path.exists("stateless")
@@ -538,7 +605,9 @@ async def hostile(server):
         # Nor is a refusal lost on who sends its body late, and the connection is of use after it.
         with socket.create_connection(("127.0.0.1", int(port)), timeout=PATIENCE) as late:
             for path, host, status in (("/", "localhost", b"404"), ("/mcp", "evil.test", b"403")):
-                late.sendall(f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 2\r\n\r\n".encode())
+                late.sendall(
+                    f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 2\r\n\r\n".encode()
+                )
                 time.sleep(0.05)
                 late.sendall(b"{}")
                 told = late.recv(4096)
@@ -546,7 +615,13 @@ async def hostile(server):
     with server.listening(variables={"RINGFENCE_MCP_TOKEN": token}) as url:
         assert answers(url, authorization=f"Bearer {token}")
         refused(url, 401)
-        for wrong in (f"Bearer {token}0", f"Bearer {token[:-1]}", f"Basic {token}", "Bearer", token):
+        for wrong in (
+            f"Bearer {token}0",
+            f"Bearer {token[:-1]}",
+            f"Basic {token}",
+            "Bearer",
+            token,
+        ):
             refused(url, 401, authorization=wrong)
         # Not even with the token.
         refused(url, 403, authorization=f"Bearer {token}", origin="http://evil.test")
@@ -561,17 +636,27 @@ async def hostile(server):
 async def attached(server):
     """A sandbox that is up is used, and left up without what was started in it."""
     for listening in (False, True):
-        started = server.listening(sandbox=("--sandbox", "kept")) if listening else contextlib.nullcontext()
+        started = (
+            server.listening(sandbox=("--sandbox", "kept"))
+            if listening
+            else contextlib.nullcontext()
+        )
         with started as url:
             other = Server(server.program, ["--sandbox", "kept"])
-            async with Client(url, read_timeout_seconds=PATIENCE) if listening else other.on_streams() as client:
+            async with (
+                Client(url, read_timeout_seconds=PATIENCE)
+                if listening
+                else other.on_streams() as client
+            ):
                 _, info = await call(client, "sandbox_info")
                 assert info["name"] == "kept", info
                 await call(client, "start_process", command="sleep 9876")
                 await call(client, "run_command", command="sleep 9876 > /dev/null 2>&1 &")
         deadline = time.monotonic() + PATIENCE
         inspect = [server.program, "inspect", "--json", "kept"]
-        while json.loads(subprocess.run(inspect, check=True, capture_output=True).stdout)["processes"]:
+        while json.loads(subprocess.run(inspect, check=True, capture_output=True).stdout)[
+            "processes"
+        ]:
             assert time.monotonic() < deadline, "what the client started still runs"
 
 
@@ -579,7 +664,9 @@ async def left_alone(server):
     """Starts all that a client can start, and waits to be killed."""
     async with server.on_streams() as client:
         _, info = await call(client, "sandbox_info")
-        _, started = await call(client, "start_process", command="setsid sleep 9876 & exec sleep 9875")
+        _, started = await call(
+            client, "start_process", command="setsid sleep 9876 & exec sleep 9875"
+        )
         await call(client, "forward_port", port=80)
         print("ready", flush=True)
         await call(client, "run_command", command="sleep 600", timeout=600)

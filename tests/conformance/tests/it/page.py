@@ -53,7 +53,9 @@ def sdk(code, *words, key=ANY):
     variables = {"E2B_API_URL": URL, "E2B_SANDBOX_URL": URL, "E2B_API_KEY": key}
     environment = {**os.environ, **variables, "NO_PROXY": "127.0.0.1,localhost"}
     command = [E2B_PYTHON, "-c", "import sys\nfrom e2b import Sandbox\n" + code, *words]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE / 1000)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE / 1000
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -92,15 +94,23 @@ def browser(viewport=DESKTOP, scheme="dark", **more):
     """A page of a browser of its own, which the page gives nothing to complain of."""
     with sync_playwright() as playwright:
         # Root has no sandbox of Chromium's.
-        chromium = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        chromium = playwright.chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox"]
+        )
         context = chromium.new_context(viewport=viewport, color_scheme=scheme, **more)
         context.set_default_timeout(PATIENCE)
         context.add_init_script(WATCH)
         page = context.new_page()
         complaints = []
         # That a request is refused the browser says, too; the page says it in words.
-        page.on("console", lambda said: said.type in ("error", "warning")
-                and not said.text.startswith("Failed to load resource") and complaints.append(said.text))
+        page.on(
+            "console",
+            lambda said: (
+                said.type in ("error", "warning")
+                and not said.text.startswith("Failed to load resource")
+                and complaints.append(said.text)
+            ),
+        )
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(URL)
         yield page
@@ -152,7 +162,11 @@ def eventually(page, what, find):
 
 def has_points(page):
     charts = page.locator(".chart[data-points]")
-    eventually(page, "points", lambda: charts.count() == 2 and int(charts.first.get_attribute("data-points")) >= 3)
+    eventually(
+        page,
+        "points",
+        lambda: charts.count() == 2 and int(charts.first.get_attribute("data-points")) >= 3,
+    )
 
 
 def told_size(page, label):
@@ -168,7 +182,9 @@ def keys():
     foreign = created(key=other, name="of another")
     for path in ["", "/events"]:
         url = f"/ringfence/sandboxes/{foreign}{path}"
-        statuses = [asked(url, **headers)[0] for headers in ({"X-API-KEY": other}, {"X-API-KEY": one}, {})]
+        statuses = [
+            asked(url, **headers)[0] for headers in ({"X-API-KEY": other}, {"X-API-KEY": one}, {})
+        ]
         assert statuses == [200, 404, 401], (path, statuses)
     with browser() as page:
         page.get_by_label("API key").fill("e2b_" + "f" * 40)
@@ -214,7 +230,9 @@ def life():
         expect(page.locator(".head > .dim")).to_have_text(re.compile(r"^[45] min"))
         page.get_by_role("button", name="Extend lifetime").click()
         expect(page.locator(".head > .dim")).to_have_text(re.compile(r"^(29|30) min"))
-        expect(page.locator("[data-promise=filesystem].held")).to_contain_text("can be read or written")
+        expect(page.locator("[data-promise=filesystem].held")).to_contain_text(
+            "can be read or written"
+        )
         expect(page.locator("[data-promise=egress].held")).to_be_visible()
         has_points(page)
 
@@ -248,7 +266,10 @@ def rest():
     with browser() as page:
         enter(page)
         page.get_by_role("link", name="sleeper").click()
-        state, row = page.locator(".head .badge"), page.get_by_role("link", name="sleeper").locator(".badge")
+        state, row = (
+            page.locator(".head .badge"),
+            page.get_by_role("link", name="sleeper").locator(".badge"),
+        )
         expect(state).to_have_text("running")
         page.get_by_role("link", name="Terminal").click()
         type_line(page, "kept=$((40 + 2)); echo is-$((1 + 1))", "is-2")
@@ -302,7 +323,11 @@ def files():
         expect(page.get_by_text("This directory is empty.")).to_be_visible()
 
         files = "files = Sandbox.connect(sys.argv[1]).files\n"
-        sdk(files + "files.write(sys.argv[2], sys.argv[2])\nfiles.make_dir('deep/er')", identifier, MARKUP)
+        sdk(
+            files + "files.write(sys.argv[2], sys.argv[2])\nfiles.make_dir('deep/er')",
+            identifier,
+            MARKUP,
+        )
         page.get_by_role("button", name="Reload").click()
         page.get_by_role("button", name=MARKUP).click()
         expect(page.locator(".preview pre")).to_have_text(MARKUP)
@@ -313,7 +338,9 @@ def files():
         expect(page.get_by_role("button", name="deep/")).to_be_visible()
         assert page.locator("img[src=x]").count() == 0
         # What a guest says is no page of the server's, whatever it says.
-        url = sdk("print(Sandbox.connect(sys.argv[1]).download_url(sys.argv[2]))", identifier, MARKUP)
+        url = sdk(
+            "print(Sandbox.connect(sys.argv[1]).download_url(sys.argv[2]))", identifier, MARKUP
+        )
         status, headers, _ = asked(url)
         assert status == 200 and headers["Content-Security-Policy"].startswith("sandbox"), headers
         assert headers["X-Content-Type-Options"] == "nosniff", headers
@@ -337,7 +364,10 @@ def activity():
         denial = page.locator(".events li[data-kind=denial]")
         expect(denial).to_contain_text("denied.example")
         expect(denial).to_contain_text('allow = ["denied.example')
-        sdk("from e2b_code_interpreter import Sandbox\nSandbox.connect(sys.argv[1]).run_code('1 / 0')", identifier)
+        sdk(
+            "from e2b_code_interpreter import Sandbox\nSandbox.connect(sys.argv[1]).run_code('1 / 0')",
+            identifier,
+        )
         expect(events.filter(has_text="1 / 0").locator(".badge")).to_have_text("ZeroDivisionError")
         assert page.locator("img[src=x]").count() == 0
         killed(identifier)
@@ -356,7 +386,9 @@ def started(identifier, process, **more):
         "Connect-Protocol-Version": "1",
     }
     body = b"\0" + len(message).to_bytes(4, "big") + message
-    request = urllib.request.Request(URL + "/process.Process/Start", method="POST", headers=headers, data=body)
+    request = urllib.request.Request(
+        URL + "/process.Process/Start", method="POST", headers=headers, data=body
+    )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(request, timeout=PATIENCE / 1000) as answer:
         return answer.read()
@@ -366,7 +398,10 @@ OWN_SHELL = "command -v bash >/dev/null && exec bash -i -l; exec sh -i"
 # What is started, and what the page must show of it, whatever it looks like.
 DECEITS = [
     # Arguments after the line that a shell runs.
-    ({"cmd": "/bin/bash", "args": ["-c", "touch deed-1", "-c", "echo harmless"]}, ["touch deed-1", "echo harmless"]),
+    (
+        {"cmd": "/bin/bash", "args": ["-c", "touch deed-1", "-c", "echo harmless"]},
+        ["touch deed-1", "echo harmless"],
+    ),
     ({"cmd": "/bin/sh", "args": ["-c", "touch deed-2", OWN_SHELL]}, ["touch deed-2"]),
     ({"cmd": "/bin/bash", "args": ["-l", "-c", "touch deed-3", "x", "-c", "ls"]}, ["touch deed-3"]),
     # Not the shell that it is called.
@@ -376,17 +411,38 @@ DECEITS = [
     ({"cmd": "/bin/sh", "args": ["-c", OWN_SHELL]}, [OWN_SHELL]),
     ({"cmd": "/bin/echo", "args": ["deed-6", OWN_SHELL]}, ["/bin/echo deed-6"]),
     # Pushed out of sight.
-    ({"cmd": "/bin/sh", "args": ["-c", "echo six" + " " * 700 + "; touch deed-7"]}, ["␣×700", "touch deed-7"]),
-    ({"cmd": "/bin/sh", "args": ["-c", "echo seven" + "\n" * 90 + "touch deed-8"]}, ["⏎×90", "touch deed-8"]),
-    ({"cmd": "/bin/sh", "args": ["-c", "echo nine; " + "true; " * 200 + "touch deed-9"]}, ["more characters", "not kept"]),
-    ({"cmd": "/bin/sh", "args": ["-c", "echo deed-10;" + "true;" * 100 + "touch deed-end"]}, ["characters …", "touch deed-end"]),
-    ({"cmd": "/bin/sh", "args": ["-c", "echo deed-11\u2800\u3164" + "\u00a0" * 3]}, ["U+2800", "U+3164", "U+00A0"]),
+    (
+        {"cmd": "/bin/sh", "args": ["-c", "echo six" + " " * 700 + "; touch deed-7"]},
+        ["␣×700", "touch deed-7"],
+    ),
+    (
+        {"cmd": "/bin/sh", "args": ["-c", "echo seven" + "\n" * 90 + "touch deed-8"]},
+        ["⏎×90", "touch deed-8"],
+    ),
+    (
+        {"cmd": "/bin/sh", "args": ["-c", "echo nine; " + "true; " * 200 + "touch deed-9"]},
+        ["more characters", "not kept"],
+    ),
+    (
+        {"cmd": "/bin/sh", "args": ["-c", "echo deed-10;" + "true;" * 100 + "touch deed-end"]},
+        ["characters …", "touch deed-end"],
+    ),
+    (
+        {"cmd": "/bin/sh", "args": ["-c", "echo deed-11\u2800\u3164" + "\u00a0" * 3]},
+        ["U+2800", "U+3164", "U+00A0"],
+    ),
     # Written over, turned around, and not seen.
     ({"cmd": "/bin/sh", "args": ["-c", "touch deed-12 #\rls"]}, ["touch deed-12", "U+000D"]),
-    ({"cmd": "/bin/sh", "args": ["-c", "touch deed-13 \u202e sl \u2066 \u200b"]}, ["U+202E", "U+2066", "U+200B"]),
+    (
+        {"cmd": "/bin/sh", "args": ["-c", "touch deed-13 \u202e sl \u2066 \u200b"]},
+        ["U+202E", "U+2066", "U+200B"],
+    ),
     ({"cmd": "/bin/echo", "args": ["deed-14 ⟨… 9 characters …⟩"]}, ["U+27E8"]),
     # Other programs by the same words.
-    ({"cmd": "ls", "args": ["deed-15"], "envs": {"PATH": "/home/user", "LD_PRELOAD": "x"}}, ["with LD_PRELOAD, PATH set"]),
+    (
+        {"cmd": "ls", "args": ["deed-15"], "envs": {"PATH": "/home/user", "LD_PRELOAD": "x"}},
+        ["with LD_PRELOAD, PATH set"],
+    ),
     ({"cmd": "./deed-16", "cwd": "/tmp"}, ["in /tmp"]),
     ({"cmd": "/bin/true", "args": ["x" * (70 << 10)]}, ["(too long to be shown)"]),
 ]
@@ -410,7 +466,9 @@ def deceived():
         folded.get_by_role("button", name="Show all").click()
         expect(folded).to_contain_text("true;" * 100)
         # Letters that are written from right to left do not turn the rest around.
-        direction = events.first.locator("code").first.evaluate("node => getComputedStyle(node).unicodeBidi")
+        direction = events.first.locator("code").first.evaluate(
+            "node => getComputedStyle(node).unicodeBidi"
+        )
         assert direction == "bidi-override", direction
         expect(page.get_by_text("The sandbox itself reports how a command ended")).to_be_visible()
         killed(identifier)
@@ -419,8 +477,12 @@ def deceived():
 def phone():
     """On a phone there is one column, nothing to scroll sideways, and a way back."""
     identifier = created("allowing", **{"name": "pocket", "long" * 30: "word" * 60})
-    sdk("Sandbox.connect(sys.argv[1]).files.write('a-file-with-a-rather-long-name-' + 'x' * 80, 'text')", identifier)
+    sdk(
+        "Sandbox.connect(sys.argv[1]).files.write('a-file-with-a-rather-long-name-' + 'x' * 80, 'text')",
+        identifier,
+    )
     with browser(PHONE, "light", has_touch=True, is_mobile=True, device_scale_factor=2) as page:
+
         def fits():
             width = page.evaluate("document.documentElement.scrollWidth")
             assert width <= PHONE["width"], f"{page.url} is {width} wide"
@@ -435,7 +497,11 @@ def phone():
         expect(page.locator(".list")).to_be_hidden()
         expect(page.locator("[data-promise=filesystem]")).to_be_visible()
         fits()
-        for tab, seen in [("Terminal", ".xterm-rows"), ("Files", ".files tbody button"), ("Policy", "pre.policy")]:
+        for tab, seen in [
+            ("Terminal", ".xterm-rows"),
+            ("Files", ".files tbody button"),
+            ("Policy", "pre.policy"),
+        ]:
             page.get_by_role("link", name=tab).tap()
             expect(page.locator(seen).first).to_be_visible()
             fits()
@@ -481,13 +547,21 @@ def drawn():
         sdk(RUN, made[1], "git clone https://git.example/project", "ls -la")
         for load in loads:
             sdk(RUN, made[1], f"python3 -c '{WORK.format(*load)}'")
-        lines = ["curl -sS http://tracker.example/pixel", "printf 'a,b\\n1,2\\n' > report.csv", "wc -l report.csv"]
+        lines = [
+            "curl -sS http://tracker.example/pixel",
+            "printf 'a,b\\n1,2\\n' > report.csv",
+            "wc -l report.csv",
+        ]
         sdk(RUN, made[1], *lines)
         expect(page.locator(".events li[data-kind=denial]")).to_have_count(2)
-        expect(page.locator(".events li", has_text="wc -l report.csv").locator(".badge")).to_have_text("ok")
+        expect(
+            page.locator(".events li", has_text="wc -l report.csv").locator(".badge")
+        ).to_have_text("ok")
         picture(page, "sandbox-dark")
         page.get_by_role("link", name="Terminal").click()
-        type_line(page, "PS1='$ '; clear; ls -l; curl -sS http://tracker.example/", '"error":"denied"')
+        type_line(
+            page, "PS1='$ '; clear; ls -l; curl -sS http://tracker.example/", '"error":"denied"'
+        )
         picture(page, "terminal-dark")
     with browser(scheme="light") as page:
         enter(page)
