@@ -1,7 +1,7 @@
-"""E2B's code interpreter package against `ringfence serve`, which ends and is started again meanwhile.
+"""E2B's code interpreter package against `ringfence serve`, which is restarted meanwhile.
 
-The first argument says what to do. The sandbox is the only one that the server has, and what its contexts are is kept in
-a file of it.
+The first argument names the part to run. The sandbox is the only one of the server, and a file in
+the sandbox describes its contexts.
 """
 
 import json
@@ -27,7 +27,10 @@ def listed(sandbox):
 
 
 def begin(waiting):
-    """Contexts with state: two that are used when none is named, and two others. Some have waited for us."""
+    """Contexts with state: two defaults, which are used when no context is named, and two others.
+
+    Some of the contexts were started in advance.
+    """
     sandbox = Sandbox.create(timeout=600)
     same(len(listed(sandbox)), int(waiting))
     same(sandbox.run_code("x = 41; x + 1").text, "42")
@@ -87,7 +90,10 @@ def go_on(count):
 
 
 def outlive():
-    """A context that the server made is there again after code ended it; one that we made says how to go on."""
+    """The server makes its default context again after code ended it.
+
+    The error about a context that the client made says how to continue.
+    """
     sandbox = Sandbox.create(timeout=600)
     for language, code, after in (
         ("bash", "exit 1", "echo hi"),

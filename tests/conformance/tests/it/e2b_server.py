@@ -1,8 +1,8 @@
 """The official `e2b` package against `ringfence serve`.
 
-The first argument is the server's URL, by which it is called in plain HTTP; in TLS it is called by host names. The
-second says what to do there. What a later call needs of an earlier one is
-printed, one word to a line, and given as further arguments.
+The first argument is the URL of the server for plain HTTP; TLS uses host names. The second
+argument names the part to run. A part prints the values that a later part needs, one word per line,
+and the later part gets them as further arguments.
 """
 
 import asyncio
@@ -148,7 +148,7 @@ ANSWERS = "import sys\nfor number, _ in enumerate(sys.stdin): print(number, flus
 
 
 def ask(sandbox, pid, expected):
-    """Has the process with that id answer once more: it has everything in its memory that it had."""
+    """Makes the process with that id answer once more, which shows that its memory is intact."""
     sandbox.commands.send_stdin(pid, "\n")
     eventually(
         f"it says {expected}", lambda: sandbox.files.read("answers").split()[-1:] == [expected]
@@ -185,7 +185,7 @@ def pausing():
 
 
 def resting():
-    """A sandbox whose time is over can be paused instead of killed, and be resumed by whoever uses it."""
+    """A sandbox can be paused instead of killed at its timeout, and its next use resumes it."""
     kept = Sandbox.create(timeout=2, lifecycle={"on_timeout": "pause"})
     woken = Sandbox.create(timeout=2, lifecycle={"on_timeout": "pause", "auto_resume": True})
     same(kept.get_info().lifecycle["on_timeout"], "pause")
@@ -458,7 +458,10 @@ def tenants(one, other):
 
 
 def quotas(at_once, per_minute):
-    """A key that may have two sandboxes at once, and one that may start one in a minute, each for ten minutes."""
+    """One key may have two sandboxes at once, and another may start one per minute.
+
+    Each sandbox may live for ten minutes.
+    """
     made = [Sandbox.create(api_key=at_once, timeout=300) for _ in range(2)]
     raises(RateLimitException, lambda: Sandbox.create(api_key=at_once))
     assert made[1].pause()
@@ -481,7 +484,7 @@ def quotas(at_once, per_minute):
 
 
 def spent(key):
-    """A key that may use a second of processors in a day: then its sandboxes are paused, and stay so."""
+    """After a key used its second of processor time per day, its sandboxes are paused."""
     sandbox = Sandbox.create(api_key=key)
     sandbox.commands.run("timeout 30 sh -c 'while :; do :; done'", background=True)
     eventually("it is paused", lambda: sandbox.get_info().state == SandboxState.PAUSED)
@@ -566,7 +569,8 @@ import os, socket, sys
 host, _, port = os.environ["HTTP_PROXY"].removeprefix("http://").partition(":")
 with socket.create_connection((host, int(port))) as stream:
     page = f"127.0.0.1:{sys.argv[1]}"
-    stream.sendall(f"GET http://{page}/ HTTP/1.1\\r\\nHost: {page}\\r\\nConnection: close\\r\\n\\r\\n".encode())
+    head = f"GET http://{page}/ HTTP/1.1\\r\\nHost: {page}\\r\\nConnection: close\\r\\n\\r\\n"
+    stream.sendall(head.encode())
     print(stream.makefile().readline().split()[1])
 """
 
@@ -634,7 +638,10 @@ def network(port):
 
 
 def network_kept(sandbox_id, other_id, port):
-    """Those sandboxes, as the next server has them, which does not know what the template `other` lets be reached."""
+    """The same sandboxes at the next server.
+
+    That server does not know the hosts that the template `other` allows.
+    """
     sandbox = Sandbox.connect(sandbox_id)
     same((fetched(sandbox, port), sandbox.get_info().allow_internet_access), ("403", False))
     sandbox.update_network({})

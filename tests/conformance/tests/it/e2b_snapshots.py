@@ -1,7 +1,8 @@
 """Snapshots, as the official `e2b` package takes them of sandboxes of `ringfence serve`.
 
-The first argument is the server's directory, the second says what to do. What a later call needs of an earlier one is
-printed, one word to a line, and given as further arguments.
+The first argument is the directory of the server, the second names the part to run. A part prints
+the values that a later part needs, one word per line, and the later part gets them as further
+arguments.
 """
 
 import os
@@ -36,7 +37,7 @@ ANSWERS = "import sys\nfor number, _ in enumerate(sys.stdin): print(number, flus
 
 
 def files():
-    """A sandbox that is made from a snapshot has the files of the other one, as they were, and nothing else of it."""
+    """A sandbox made from a snapshot has the saved files, and nothing else of the old sandbox."""
     sandbox = Sandbox.create(timeout=600, envs={"GREETING": "hello"}, metadata={"of": "files"})
     refused = str(raises(SandboxException, sandbox.create_snapshot))
     assert "501" in refused and 'mode="filesystem"' in refused, refused
@@ -47,7 +48,8 @@ def files():
     sandbox.files.write("note", "kept", metadata={"by": "ada"})
     sandbox.files.write("answers.py", ANSWERS)
     sandbox.commands.run(
-        "mkdir -p deep/er && echo x > deep/er/file && chmod 500 deep && touch -d 2001-02-03 deep/er/file"
+        "mkdir -p deep/er && echo x > deep/er/file && chmod 500 deep && "
+        "touch -d 2001-02-03 deep/er/file"
     )
     sandbox.commands.run("echo gone > /tmp/scratch")
     sandbox.files.write("answers", "")
@@ -124,7 +126,7 @@ for count in itertools.count():
 
 
 def standing_still():
-    """Nothing inside goes on while its files are copied: the copy is what there was at one moment."""
+    """Nothing runs inside during the copy, so that the copy shows the files of one moment."""
     sandbox = Sandbox.create(timeout=60)
     sandbox.files.write("writes.py", WRITES)
     sandbox.commands.run("python3 writes.py", background=True)
@@ -151,7 +153,8 @@ def hostile():
         file.write("not for sandboxes")
     sandbox = Sandbox.create()
     plant = f"""
-        ln -s /etc/passwd passwd; ln -s {secret} secret; ln -s {os.path.dirname(SERVER)} around; ln -s . here
+        ln -s /etc/passwd passwd; ln -s {secret} secret
+        ln -s {os.path.dirname(SERVER)} around; ln -s . here
         ln -s ../../../../../../../../../../etc outside; ln -s nowhere dangling
         mkfifo pipe; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("socket")'
         echo one > one; ln one two; mkdir below; ln one below/three
@@ -191,7 +194,7 @@ def hostile():
 
 
 def limits():
-    """What is too large or too deep is refused, with words; nothing is left, and the sandbox goes on."""
+    """A tree that is too large or too deep is refused, and the sandbox continues."""
     sandbox = Sandbox.create()
     deep = "import os\nfor _ in range(200): os.mkdir('d'); os.chdir('d')"
     for make, clear, words in (
@@ -218,7 +221,7 @@ def limits():
 
 
 def races():
-    """A sandbox that is killed while it is copied: there is the whole snapshot, or none and nothing of it."""
+    """A sandbox killed during the copy leaves a complete snapshot, or nothing."""
     for _ in range(3):
         sandbox = Sandbox.create()
         sandbox.commands.run("mkdir many; cd many; seq 3000 | xargs touch")
@@ -300,7 +303,7 @@ def names():
 
 
 def network():
-    """What a sandbox was kept from reaching is kept from those made of it, unless they are told their own."""
+    """A sandbox made from a snapshot keeps its network rules, unless it is given its own."""
     sandbox = Sandbox.create("open", allow_internet_access=False)
     closed = save(sandbox)
     open_ = Sandbox.create("open")

@@ -1,6 +1,7 @@
 """The official `mcp` package against `ringfence mcp`.
 
-Arguments: what to do, the program `ringfence`, and the flags of every sandbox. The working directory is the workspace.
+The arguments are the part to run, the program `ringfence`, and the flags of every sandbox. The
+working directory is the workspace.
 """
 
 import asyncio
@@ -87,7 +88,7 @@ async def call(client, tool, expect_error=False, progress=None, **arguments):
 
 
 async def every_tool(client):
-    """Uses each tool as a model would. The client checks each answer against the tool's own schema."""
+    """Uses each tool as a model would. The client validates each answer with the tool's schema."""
     listed = await client.list_tools()
     assert {tool.name for tool in listed.tools} == TOOLS, [tool.name for tool in listed.tools]
     assert all(
@@ -230,7 +231,7 @@ async def searching(client):
     words, result = await call(client, "search_files", pattern="fn", path="src", most=1)
     assert result["incomplete"] and "the search ended after 1 lines" in words, words
     await call(client, "search_files", True, pattern="(")
-    # What nobody would write, as a glob or where code in the sandbox can plant it, ends nothing but itself.
+    # A malformed glob or file, which code in the sandbox can plant, fails only its own call.
     nested = "{" * 100_000 + "}" * 100_000
     words, _ = await call(client, "search_files", True, pattern="x", glob=nested)
     assert "the glob is not valid" in words, words[:200]
@@ -291,7 +292,8 @@ async def processes(client):
 
 async def ports(client):
     server = (
-        'python3 -c \'import http.server as h; s = h.HTTPServer(("127.0.0.1", 0), h.SimpleHTTPRequestHandler); '
+        "python3 -c 'import http.server as h; "
+        's = h.HTTPServer(("127.0.0.1", 0), h.SimpleHTTPRequestHandler); '
         "print(s.server_port, flush=True); s.serve_forever()'"
     )
     _, started = await call(client, "start_process", command=server, directory="made")

@@ -1,7 +1,8 @@
 """A browser at the page of `ringfence serve`, driven with Playwright.
 
-The first argument is the server's URL, the second says what to do there, the third is a Python interpreter that has the
-`e2b` package; what an act needs besides follows. With RINGFENCE_TEST_SCREENSHOTS, a directory, pictures are left there.
+The first argument is the URL of the server, the second names the part to run, and the third is a
+Python interpreter with the `e2b` package. Further arguments belong to the part. Screenshots are
+written to the directory that RINGFENCE_TEST_SCREENSHOTS names, if it is set.
 """
 
 import json
@@ -61,7 +62,7 @@ def sdk(code, *words, key=ANY):
 
 
 def asked(path, method="GET", message=None, **headers):
-    """What the server answers to a program: its status, headers, and what it says if the program says something."""
+    """Returns the answer of the server to a program: its status, its headers and its body."""
     body = None if message is None else json.dumps(message).encode()
     url = path if path.startswith("http") else URL + path
     request = urllib.request.Request(url, method=method, headers=headers, data=body)
@@ -144,7 +145,7 @@ def screen(page):
 
 
 def type_line(page, line, answer):
-    """Types a line into the terminal, and waits for an answer that the line itself does not have."""
+    """Types a line into the terminal, and waits for an answer that the line does not contain."""
     expect(page.locator(".xterm-helper-textarea")).to_be_focused()
     page.keyboard.type(line + "\n")
     rows = page.locator(".xterm-rows")
@@ -152,7 +153,10 @@ def type_line(page, line, answer):
 
 
 def eventually(page, what, find):
-    """Waits for what `find` finds. The page's own policy forbids Playwright's way, which evaluates text there."""
+    """Waits until `find` returns something.
+
+    The policy of the page forbids the method of Playwright, which evaluates text in the page.
+    """
     deadline = time.monotonic() + PATIENCE / 1000
     while not (found := find()):
         assert time.monotonic() < deadline, f"waited in vain for {what}: {screen(page)}"
@@ -261,7 +265,7 @@ def life():
 
 
 def rest():
-    """A sandbox is paused and goes on, by the page and by others; what runs in it stays as it was."""
+    """The page and other clients pause and resume a sandbox, and its processes continue."""
     identifier = created(name="sleeper")
     with browser() as page:
         enter(page)
@@ -365,7 +369,8 @@ def activity():
         expect(denial).to_contain_text("denied.example")
         expect(denial).to_contain_text('allow = ["denied.example')
         sdk(
-            "from e2b_code_interpreter import Sandbox\nSandbox.connect(sys.argv[1]).run_code('1 / 0')",
+            "from e2b_code_interpreter import Sandbox\n"
+            "Sandbox.connect(sys.argv[1]).run_code('1 / 0')",
             identifier,
         )
         expect(events.filter(has_text="1 / 0").locator(".badge")).to_have_text("ZeroDivisionError")
@@ -478,7 +483,8 @@ def phone():
     """On a phone there is one column, nothing to scroll sideways, and a way back."""
     identifier = created("allowing", **{"name": "pocket", "long" * 30: "word" * 60})
     sdk(
-        "Sandbox.connect(sys.argv[1]).files.write('a-file-with-a-rather-long-name-' + 'x' * 80, 'text')",
+        "name = 'a-file-with-a-rather-long-name-' + 'x' * 80\n"
+        "Sandbox.connect(sys.argv[1]).files.write(name, 'text')",
         identifier,
     )
     with browser(PHONE, "light", has_touch=True, is_mobile=True, device_scale_factor=2) as page:
@@ -536,7 +542,7 @@ def keyboard():
 
 
 def drawn():
-    """Several sandboxes, in the dark, in the light and on a phone; kept as pictures when that is asked for."""
+    """Several sandboxes in dark mode, in light mode and on a phone, with screenshots on request."""
     names = ["build and test", "data analysis", "nightly agent"]
     made = [created("allowing", name=name, user="ada") for name in names]
     loads = [(40, 7, 0.02), (90, 8, 0.002), (140, 6, 0.03)] if SCREENSHOTS else [(40, 1, 0.02)]
