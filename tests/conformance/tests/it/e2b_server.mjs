@@ -1,12 +1,16 @@
-// The official `e2b` package for JavaScript against `ringfence serve`: the last argument is the directory that it is
-// installed in.
+// The official `e2b` package for JavaScript against `ringfence serve`. The last argument is the
+// directory in which the package is installed.
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 
 const place = process.argv.at(-1);
 const { Sandbox, CommandExitError, NotFoundError } = createRequire(`${place}/package.json`)("e2b");
 
-const sandbox = await Sandbox.create({ timeoutMs: 120_000, metadata: { of: "javascript" }, envs: { GREETING: "hello" } });
+const sandbox = await Sandbox.create({
+  timeoutMs: 120_000,
+  metadata: { of: "javascript" },
+  envs: { GREETING: "hello" },
+});
 const greeted = await sandbox.commands.run('printf "$GREETING $PWD"');
 assert.equal(greeted.stdout, "hello /home/user");
 await assert.rejects(sandbox.commands.run("echo why >&2; exit 3"), (error) => {
@@ -16,21 +20,30 @@ await assert.rejects(sandbox.commands.run("echo why >&2; exit 3"), (error) => {
 });
 
 const heard = [];
-await sandbox.commands.run("for i in 1 2 3; do echo $i; done", { onStdout: (text) => void heard.push(text) });
+await sandbox.commands.run("for i in 1 2 3; do echo $i; done", {
+  onStdout: (text) => void heard.push(text),
+});
 assert.equal(heard.join(""), "1\n2\n3\n");
-const many = await Promise.all([...Array(20).keys()].map((number) => sandbox.commands.run(`echo ${number}`)));
-assert.deepEqual(many.map((result) => result.stdout), [...Array(20).keys()].map((number) => `${number}\n`));
+const numbers = [...Array(20).keys()];
+const many = await Promise.all(numbers.map((number) => sandbox.commands.run(`echo ${number}`)));
+assert.deepEqual(many.map((result) => result.stdout), numbers.map((number) => `${number}\n`));
 
 await sandbox.files.write("note", "ä".repeat(100_000));
 assert.equal(await sandbox.files.read("/home/user/note"), "ä".repeat(100_000));
 assert.deepEqual((await sandbox.files.list("/home/user")).map((entry) => entry.name), ["note"]);
 const seen = new Promise((see) => {
-  sandbox.files.watchDir("/home/user", (event) => see(event.name)).then(() => sandbox.files.write("watched", "x"));
+  sandbox.files
+    .watchDir("/home/user", (event) => see(event.name))
+    .then(() => sandbox.files.write("watched", "x"));
 });
 assert.equal(await seen, "watched");
 
 let typed = "";
-const terminal = await sandbox.pty.create({ cols: 80, rows: 24, onData: (data) => (typed += new TextDecoder().decode(data)) });
+const terminal = await sandbox.pty.create({
+  cols: 80,
+  rows: 24,
+  onData: (data) => (typed += new TextDecoder().decode(data)),
+});
 await sandbox.pty.sendInput(terminal.pid, new TextEncoder().encode("echo $((6 * 7)); exit\n"));
 await terminal.wait().catch((error) => assert.ok(error instanceof CommandExitError, String(error)));
 assert.match(typed, /\b42\b/);

@@ -1,4 +1,4 @@
-# What the backends claim on this host for an ordinary user, as lines that docs/promises.md is made of.
+# Prints what the backends claim on this host for an ordinary user, as lines of docs/promises.md.
 in_login dev > "$SEEN" <<'SCRIPT'
 cd ~/w
 ringfence doctor --json > ~/doctor.json
