@@ -73,9 +73,9 @@ fn unpack_revision(workspace: &Workspace, revision: &str, directory: &Path) -> R
 fn measure_directory(workspace: &Workspace, directory: &Path) -> Result<Vec<Figure>> {
     let mut figures = CodeFigures::default();
     for path in files_below(directory)? {
-        let extension = path.extension().and_then(|extension| extension.to_str());
-        if extension.is_some_and(|extension| EXTENSIONS.contains(&extension)) {
-            figures.add_file(path.strip_prefix(directory)?, &fs_err::read_to_string(&path)?);
+        let name = path.strip_prefix(directory)?;
+        if is_surveyed(name) {
+            figures.add_file(name, &fs_err::read_to_string(&path)?);
         }
     }
     let mut figures = figures.into_list();
@@ -88,6 +88,13 @@ fn measure_directory(workspace: &Workspace, directory: &Path) -> Result<Vec<Figu
         Err(error) => eprintln!("warning: the crates of the library are not counted: {error:#}"),
     }
     Ok(figures)
+}
+
+/// Tells whether a file is code of ours. Files of others are in directories called `vendor`.
+fn is_surveyed(name: &Path) -> bool {
+    let extension = name.extension().and_then(|extension| extension.to_str());
+    let is_foreign = name.iter().any(|part| part == "vendor");
+    extension.is_some_and(|extension| EXTENSIONS.contains(&extension)) && !is_foreign
 }
 
 /// Counts the crates that a program with the library's default features builds, the library
@@ -147,6 +154,13 @@ mod tests {
         let expected = "| measure | before | after |\n|---|---:|---:|\n| lines | 7 | 5 |\n\
                         | files in b | – | 2 |\n| files in a | 1 | – |\n";
         assert_eq!(as_markdown(&columns), expected);
+    }
+
+    #[test]
+    fn code_of_others_is_not_surveyed() {
+        assert!(is_surveyed(Path::new("crates/a/src/page/web/app.js")));
+        assert!(!is_surveyed(Path::new("crates/a/src/page/web/vendor/xterm.mjs")));
+        assert!(!is_surveyed(Path::new("docs/README.md")));
     }
 
     #[test]
