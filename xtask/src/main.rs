@@ -1,4 +1,5 @@
 //! The chores of ringfence: `cargo xtask check`, `test`, `kernels`, `fuzz`, `dist`, `package`,
+//! `bench`, `docs`, `survey`, `coverage` and `seccomp-profile`.
 //! `bench`, `docs`, `survey` and `seccomp-profile`.
 //!
 //! The chores need only cargo on a fresh machine, and CI calls nothing else.
@@ -8,6 +9,7 @@ mod arguments;
 mod bench;
 mod cache;
 mod check;
+mod coverage;
 mod dist;
 mod docs;
 mod elf;
@@ -47,6 +49,13 @@ const CHORES: &[Chore] = &[
         usage: "test [--no-install] [--no-engines] [--no-kernels] [FILTER…]",
         about: "every test; as root, installs and starts what they need unless told not to",
         run: test::run,
+    },
+    Chore {
+        name: "coverage",
+        usage: "coverage [--no-install] [--no-engines] [--keep] [--conformance A,B] [FILTER…]",
+        about: "runs the tests of the crates, and with --conformance also those conformance tests; \
+                prints the share of the lines that ran, by crate; --keep adds to earlier runs",
+        run: coverage::run,
     },
     Chore {
         name: "kernels",

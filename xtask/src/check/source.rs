@@ -59,7 +59,7 @@ fn words(line: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Counts the lines before the test module at the end of a file.
-fn production_lines(code: &str) -> usize {
+pub(crate) fn production_lines(code: &str) -> usize {
     let lines: Vec<&str> = code.lines().collect();
     let is_test_module = |pair: &[&str]| {
         pair[0].trim() == "#[cfg(test)]"

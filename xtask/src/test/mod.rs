@@ -27,7 +27,7 @@ use ringfence_test_ledger::{
 use self::engines::{EngineGround, RunningEngines};
 use self::packages::PackagePurpose;
 use self::python::{PACKAGES, PythonPackage};
-use self::tally::TestTally;
+pub(crate) use self::tally::TestTally;
 use self::user::TestUser;
 use crate::arguments::ChoreArguments;
 use crate::kernels::{self, ReadyCell};
@@ -39,49 +39,29 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: ChoreArguments) -> Resul
     let with_engines = !arguments.flag("--no-engines");
     let with_kernels = !arguments.flag("--no-kernels");
     let filters = arguments.rest(&["--no-install", "--no-engines", "--no-kernels"])?;
-    packages::provide(PackagePurpose::Test, install, with_engines)?;
-
-    // The terminal also sends SIGINT to cargo and the tests, which end. This process only notes the
-    // signal, so that it can clean up.
-    let interrupted = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&interrupted))?;
-
-    let user = if rustix::process::geteuid().is_root() { TestUser::create()? } else { None };
-    let ground = if with_engines { EngineGround::prepare()? } else { None };
     let machine_checks = if with_kernels { kernels::quick_checks(&filters) } else { Vec::new() };
-    let with_machine = !machine_checks.is_empty();
-    let prepared = prepare(workspace, install, with_machine, ground.as_ref(), user.as_ref());
-    ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
-    let PreparedTests { engines, pythons, javascript, machine } = prepared?;
-    let binary = TestBinary::reachable(workspace.target.join("debug/ringfence"), user.as_ref())?;
-    let ledger = workspace.target.join("skipped-tests.jsonl");
-    match fs_err::remove_file(&ledger) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-        _ => {}
-    }
-
+    let binary = workspace.target.join("debug/ringfence");
+    let mut setup = TestSetup::prepare(
+        workspace,
+        &SetupOptions {
+            install,
+            with_engines,
+            with_machine: !machine_checks.is_empty(),
+            binary: binary.clone(),
+        },
+        || workspace.build_everything(),
+    )?;
     let mut command = workspace.cargo(["test", "--workspace", "--no-fail-fast"]);
     if !filters.is_empty() {
         command.arg("--").args(&filters);
     }
-    command.env(BINARY_VARIABLE, binary.path()).env(LEDGER_VARIABLE, &ledger);
-    if let Some(user) = &user {
-        command.env(USER_VARIABLE, user.name());
-    }
-    command.envs(pythons);
-    command.envs(javascript.map(|directory| (E2B_JAVASCRIPT_VARIABLE, directory)));
-    command.envs(engines.iter().flat_map(RunningEngines::variables));
-    if let Some(ground) = &ground {
-        command = ground.beside_the_engines(&command);
-    }
-    let (mut tally, success) = stream(&mut command)?;
-    drop((engines, ground, binary, user)); // drop these now, so that the counts are the last output
-    ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
-    let mut skips = ringfence_test_ledger::read(&ledger)?;
+    let (mut tally, success) = setup.run(command)?;
+    let machine = setup.machine.take();
+    // Tear down the setup now, so that the counts are the last output.
+    let (mut skips, interrupted) = setup.finish()?;
     tally.set_apart(&skips);
     // The machine runs after the tests and alone, because an emulated machine uses every processor.
     if let Some(machine) = machine {
-        let binary = workspace.target.join("debug/ringfence");
         match machine.and_then(|machine| machine.ensure_binary_starts(&binary).map(|()| machine)) {
             Ok(machine) => tally
                 .add_machine(machine.run_quick(&binary, &machine_checks, &interrupted)?.counts()),
@@ -93,6 +73,96 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: ChoreArguments) -> Resul
         }
     }
     conclude(workspace, &tally, &skips, success)
+}
+
+/// Choices about the machine on which tests run.
+pub(crate) struct SetupOptions {
+    /// Whether missing packages are installed.
+    pub(crate) install: bool,
+    pub(crate) with_engines: bool,
+    /// Whether a virtual machine with its own kernel is made.
+    pub(crate) with_machine: bool,
+    /// Path of the `ringfence` binary that the build makes.
+    pub(crate) binary: PathBuf,
+}
+
+/// Everything that tests find on the machine: engines, a user, packages, and the built binary. The
+/// order of the fields is the order of the clean-up.
+pub(crate) struct TestSetup {
+    engines: Option<RunningEngines>,
+    ground: Option<EngineGround>,
+    binary: TestBinary,
+    user: Option<TestUser>,
+    pythons: Vec<(&'static str, PathBuf)>,
+    javascript: Option<PathBuf>,
+    machine: Option<Result<ReadyCell>>,
+    ledger: PathBuf,
+    interrupted: Arc<AtomicBool>,
+}
+
+impl TestSetup {
+    /// Prepares the machine, and concurrently calls `build`, which builds the tests.
+    pub(crate) fn prepare(
+        workspace: &Workspace,
+        options: &SetupOptions,
+        build: impl FnOnce() -> Result<()>,
+    ) -> Result<Self> {
+        packages::provide(PackagePurpose::Test, options.install, options.with_engines)?;
+
+        // The terminal also sends SIGINT to cargo and the tests, which end. This process only notes
+        // the signal, so that it can clean up.
+        let interrupted = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&interrupted))?;
+
+        let user = if rustix::process::geteuid().is_root() { TestUser::create()? } else { None };
+        let ground = if options.with_engines { EngineGround::prepare()? } else { None };
+        let prepared = prepare(workspace, options, ground.as_ref(), user.as_ref(), build);
+        ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
+        let PreparedTests { engines, pythons, javascript, machine } = prepared?;
+        let binary = TestBinary::reachable(options.binary.clone(), user.as_ref())?;
+        let ledger = workspace.target.join("skipped-tests.jsonl");
+        match fs_err::remove_file(&ledger) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        Ok(Self {
+            engines,
+            ground,
+            binary,
+            user,
+            pythons,
+            javascript,
+            machine,
+            ledger,
+            interrupted,
+        })
+    }
+
+    /// Runs `cargo test` where the tests find the setup. Returns the sum of the results, and
+    /// whether cargo succeeded.
+    pub(crate) fn run(&self, mut command: Command) -> Result<(TestTally, bool)> {
+        command.env(BINARY_VARIABLE, self.binary.path()).env(LEDGER_VARIABLE, &self.ledger);
+        if let Some(user) = &self.user {
+            command.env(USER_VARIABLE, user.name());
+        }
+        command.envs(self.pythons.iter().cloned());
+        command.envs(self.javascript.iter().map(|directory| (E2B_JAVASCRIPT_VARIABLE, directory)));
+        command.envs(self.engines.iter().flat_map(RunningEngines::variables));
+        if let Some(ground) = &self.ground {
+            command = ground.beside_the_engines(&command);
+        }
+        stream(&mut command)
+    }
+
+    /// Ends the engines and removes the user. Returns the skipped tests, and the flag that an
+    /// interrupt sets.
+    pub(crate) fn finish(self) -> Result<(Vec<Skip>, Arc<AtomicBool>)> {
+        let ledger = self.ledger.clone();
+        let interrupted = Arc::clone(&self.interrupted);
+        drop(self);
+        ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
+        Ok((ringfence_test_ledger::read(&ledger)?, interrupted))
+    }
 }
 
 struct PreparedTests {
@@ -109,10 +179,10 @@ struct PreparedTests {
 /// Builds the tests, and concurrently starts engines and installs packages that the tests use.
 fn prepare(
     workspace: &Workspace,
-    install: bool,
-    with_machine: bool,
+    options: &SetupOptions,
     ground: Option<&EngineGround>,
     user: Option<&TestUser>,
+    build: impl FnOnce() -> Result<()>,
 ) -> Result<PreparedTests> {
     let user = user.map(|user| User::named(user.name())).transpose().map_err(anyhow::Error::msg)?;
     let images = workspace.target.join("test-images");
@@ -122,14 +192,15 @@ fn prepare(
         });
         let pythons = scope.spawn(|| {
             let provide = |package: PythonPackage| {
-                let python = python::provide(package, &workspace.target, install)?;
+                let python = python::provide(package, &workspace.target, options.install)?;
                 Some((package.variable, python))
             };
             PACKAGES.into_iter().filter_map(provide).collect()
         });
-        let javascript = scope.spawn(|| javascript::provide(&workspace.target, install));
-        let machine = scope.spawn(|| with_machine.then(|| ReadyCell::prepare_quick(workspace)));
-        let built = workspace.build_everything();
+        let javascript = scope.spawn(|| javascript::provide(&workspace.target, options.install));
+        let machine =
+            scope.spawn(|| options.with_machine.then(|| ReadyCell::prepare_quick(workspace)));
+        let built = build();
         let engines = engines.join().expect("starting an engine does not panic");
         let pythons = pythons.join().expect("installing a package does not panic");
         let javascript = javascript.join().expect("installing a package does not panic");
@@ -154,7 +225,8 @@ fn stream(command: &mut Command) -> Result<(TestTally, bool)> {
     Ok((tally, child.wait().context("cannot wait for cargo")?.success()))
 }
 
-fn conclude(workspace: &Workspace, tally: &TestTally, skips: &[Skip], success: bool) -> Result<()> {
+/// Prints the skipped tests and the counts.
+pub(crate) fn print_results(tally: &TestTally, skips: &[Skip]) {
     if !skips.is_empty() {
         let head = [
             ("skipped", CellAlignment::Left),
@@ -166,7 +238,10 @@ fn conclude(workspace: &Workspace, tally: &TestTally, skips: &[Skip], success: b
         println!("\n{}", table(&head, &skips.iter().map(row).collect::<Vec<_>>()));
     }
     println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);
+}
 
+fn conclude(workspace: &Workspace, tally: &TestTally, skips: &[Skip], success: bool) -> Result<()> {
+    print_results(tally, skips);
     if std::env::var("CI").is_ok_and(|value| value == "true") {
         let permitted = fs_err::read_to_string(workspace.root.join(".ci/permitted-skips"))?;
         let forbidden = forbidden_needs(skips, &permitted);

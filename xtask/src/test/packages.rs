@@ -262,15 +262,18 @@ pub(crate) fn provide(chore: PackagePurpose, install: bool, with_engines: bool) 
         return Ok(());
     }
     let names = missing.iter().map(|package| package.name);
-    let installed = run_command(&mut apt_get(["update", "--quiet"])).and_then(|()| {
-        run_command(apt_get(["install", "--yes", "--no-install-recommends"]).args(names))
-    });
     // Without a reachable mirror the rest is still worth running, because each need is probed and
     // the output names what is left out.
-    if let Err(error) = installed {
+    if let Err(error) = install_packages(names) {
         eprintln!("warning: {error:#}; what needs what is missing is left out");
     }
     Ok(())
+}
+
+/// Installs packages of Debian or Ubuntu, as root.
+pub(crate) fn install_packages<'a>(names: impl Iterator<Item = &'a str>) -> Result<()> {
+    run_command(&mut apt_get(["update", "--quiet"]))?;
+    run_command(apt_get(["install", "--yes", "--no-install-recommends"]).args(names))
 }
 
 fn apt_get<const N: usize>(arguments: [&str; N]) -> Command {

@@ -1,6 +1,7 @@
 //! The sum of the `test result:` lines of all test binaries and of the checks of a virtual machine.
 
 use std::collections::BTreeSet;
+use std::ops::AddAssign;
 
 use ringfence_test_ledger::Skip;
 
@@ -8,15 +9,15 @@ use crate::kernels::CheckCounts;
 
 /// Number of tests by outcome.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct TestTally {
-    pub(super) passed: u64,
-    pub(super) failed: u64,
-    pub(super) skipped: u64,
+pub(crate) struct TestTally {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) skipped: u64,
 }
 
 impl TestTally {
     /// Adds the counts of a line of a test binary's output, if the line is a summary.
-    pub(super) fn add(&mut self, line: &str) {
+    pub(crate) fn add(&mut self, line: &str) {
         let Some((_verdict, counts)) =
             line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "))
         else {
@@ -36,17 +37,25 @@ impl TestTally {
 
     /// Counts skipped tests as skipped. Each of them returned early, so that its test harness
     /// counted a pass.
-    pub(super) fn set_apart(&mut self, skips: &[Skip]) {
+    pub(crate) fn set_apart(&mut self, skips: &[Skip]) {
         let tests = skips.iter().map(|skip| &skip.place).collect::<BTreeSet<_>>().len() as u64;
         self.passed = self.passed.saturating_sub(tests);
         self.skipped += tests;
     }
 
     /// Adds the results of the checks of a virtual machine.
-    pub(super) fn add_machine(&mut self, counts: CheckCounts) {
+    pub(crate) fn add_machine(&mut self, counts: CheckCounts) {
         self.passed += counts.passed;
         self.failed += counts.failed;
         self.skipped += counts.skipped;
+    }
+}
+
+impl AddAssign for TestTally {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
     }
 }
 
