@@ -1,6 +1,5 @@
 //! The chores of ringfence: `cargo xtask check`, `test`, `kernels`, `fuzz`, `dist`, `package`,
 //! `bench`, `docs`, `survey`, `coverage` and `seccomp-profile`.
-//! `bench`, `docs`, `survey` and `seccomp-profile`.
 //!
 //! The chores need only cargo on a fresh machine, and CI calls nothing else.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line speaks to its user")]

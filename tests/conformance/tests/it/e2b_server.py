@@ -649,7 +649,9 @@ def network_kept(sandbox_id, other_id, port):
     sandbox.kill()
     other = Sandbox.connect(other_id)
     page = {"allow_out": [f"127.0.0.1:{port}"], "deny_out": ["0.0.0.0/0"]}
-    assert "`other` of the sandbox no longer exists" in str(raises(SandboxException, lambda: other.update_network(page)))
+    assert "`other` of the sandbox no longer exists" in str(
+        raises(SandboxException, lambda: other.update_network(page))
+    )
     same((fetched(other, port), other.get_info().allow_internet_access), ("403", False))
     other.kill()
 

@@ -430,7 +430,9 @@ def found_again(work, of_other):
     same(child.files.read("note"), "kept")
     assert child.kill()
     refused = str(raises(SandboxException, lambda: Sandbox.create(of_other)))
-    assert f"there is no template `other`, on which snapshot `{of_other}` is based" in refused, refused
+    assert f"there is no template `other`, on which snapshot `{of_other}` is based" in refused, (
+        refused
+    )
     for one in (work, of_other):
         assert Sandbox.delete_snapshot(one)
     eventually("the files are gone", lambda: on_disk() == [])

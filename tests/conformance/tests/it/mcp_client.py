@@ -119,12 +119,23 @@ async def commands(client):
     assert "set a larger `timeout`, at most 600 s" in words, words
     words, result = await call(client, "run_command", command="yes | head -c 5000000; echo end")
     assert result["left_out"] > 4_900_000 and result["stdout"].endswith("end\n"), result["left_out"]
-    assert len(words) < 70_000 and "bytes in the middle of the output were left out" in words, len(words)
+    assert len(words) < 70_000 and "bytes in the middle of the output were left out" in words, len(
+        words
+    )
     words, _ = await call(client, "run_command", expect_error=True, comand="true")
-    assert "unknown field `comand`" in words and "hint: correct the parameters by the input schema" in words, words
-    for tool, arguments in (("run_command", {"command": "true"}), ("run_python_code", {"code": "1"})):
+    assert (
+        "unknown field `comand`" in words
+        and "hint: correct the parameters by the input schema" in words
+    ), words
+    for tool, arguments in (
+        ("run_command", {"command": "true"}),
+        ("run_python_code", {"code": "1"}),
+    ):
         words, _ = await call(client, tool, expect_error=True, timeout=0, **arguments)
-        assert "a `timeout` of 0 seconds" in words and "hint: set `timeout` to 1 to 600 seconds" in words, words
+        assert (
+            "a `timeout` of 0 seconds" in words
+            and "hint: set `timeout` to 1 to 600 seconds" in words
+        ), words
     words, _ = await call(client, "run_command", command="echo secret > /etc/planted")
     assert "exit code" in words and not os.path.exists("/etc/planted"), words
     words, result = await call(
@@ -163,18 +174,26 @@ async def files(client):
     words, result = await call(client, "read_file", path="made/by.txt", first_line=2, lines=1)
     assert result["content"] == "two\n" and "continue with first_line 3" in words, words
     words, _ = await call(client, "read_file", True, path="made")
-    assert "is a directory" in words and "a file in this directory; list_files lists them" in words, words
+    assert (
+        "is a directory" in words and "a file in this directory; list_files lists them" in words
+    ), words
     words, _ = await call(client, "list_files", True, path="made/missing")
-    assert f"hint: call list_files with the path `{INSIDE}/made` to see which entries exist" in words, words
+    assert (
+        f"hint: call list_files with the path `{INSIDE}/made` to see which entries exist" in words
+    ), words
     words, _ = await call(client, "list_files", True, path="made/by.txt")
     assert "hint: call read_file to read a file" in words, words
     await call(client, "edit_file", path="made/by.txt", old_text="two", new_text="2")
     assert open("made/by.txt").read() == "one\n2\nthree\n"
     words, _ = await call(client, "edit_file", True, path="made/by.txt", old_text="e", new_text="E")
     assert "it occurs 3 times" in words, words
-    words, _ = await call(client, "edit_file", True, path="made/by.txt", old_text="four", new_text="4")
+    words, _ = await call(
+        client, "edit_file", True, path="made/by.txt", old_text="four", new_text="4"
+    )
     assert "`old_text` occurs 0 times" in words, words
-    _, result = await call(client, "edit_file", path="made/by.txt", old_text="e", new_text="E", replace_all=True)
+    _, result = await call(
+        client, "edit_file", path="made/by.txt", old_text="e", new_text="E", replace_all=True
+    )
     assert result["replaced"] == 3 and open("made/by.txt").read() == "onE\n2\nthrEE\n", result
     # Those that come at the same time are made one after the other.
     numbers = [f"<{number}>" for number in range(12)]
@@ -200,7 +219,9 @@ async def files(client):
     words, _ = await call(client, "write_file", True, path="/usr/planted", content="x")
     assert "hint: the policy may deny access to this path" in words, words
     words, _ = await call(client, "write_file", True, path="large", content="x" * (2 << 20 | 1))
-    assert "the maximum for one call is 2097152" in words and not os.path.exists("large"), words[:200]
+    assert "the maximum for one call is 2097152" in words and not os.path.exists("large"), words[
+        :200
+    ]
     # What a link leads to is what it leads to inside.
     os.symlink("/etc/shadow", "link")
     await call(client, "read_file", True, path="link")
@@ -380,7 +401,9 @@ async def denied(server):
         async with server.on_streams("--allow", "example.org") as client:
             words, result = await call(client, "run_command", command=line)
             assert result["stdout"].startswith("403 ") and result["denials"], words
-            assert f'only the user can allow this, with `allow = ["127.0.0.1:{port}"]`' in words, words
+            assert f'only the user can allow this, with `allow = ["127.0.0.1:{port}"]`' in words, (
+                words
+            )
 
 
 async def on_streams(server):
@@ -406,7 +429,10 @@ async def ended_from_inside(client):
         ("run_python_code", {"code": "import os; os.kill(-1, 9)"}),
     ):
         words, _ = await call(client, tool, expect_error=True, **way)
-        assert "the sandbox has ended" in words and "call the tool again to start a new sandbox" in words, words
+        assert (
+            "the sandbox has ended" in words
+            and "call the tool again to start a new sandbox" in words
+        ), words
         _, after = await call(client, "sandbox_info")
         assert after["name"] != before["name"], after
         before = after

@@ -196,7 +196,9 @@ def keys():
         expect(page.get_by_role("alert")).to_contain_text("does not belong to this server")
         enter(page, one)
         expect(page.get_by_text("No sandbox is running.")).to_be_visible()
-        expect(page.get_by_text("python3 -c 'from e2b import Sandbox; Sandbox.create()'")).to_be_visible()
+        expect(
+            page.get_by_text("python3 -c 'from e2b import Sandbox; Sandbox.create()'")
+        ).to_be_visible()
         look_at(page, foreign)
         expect(page.get_by_role("alert").filter(has_text="belongs to another key")).to_be_visible()
         assert one not in page.url and page.evaluate("localStorage.length") == 0
@@ -215,8 +217,12 @@ def revoked():
     with browser() as page:
         enter(page, key)
         variables = {"HOME": home, "PATH": os.environ["PATH"]}
-        subprocess.run([program, "keys", "revoke", "short"], env=variables, check=True, capture_output=True)
-        expect(page.get_by_role("alert").filter(has_text="does not belong to this server")).to_be_visible()
+        subprocess.run(
+            [program, "keys", "revoke", "short"], env=variables, check=True, capture_output=True
+        )
+        expect(
+            page.get_by_role("alert").filter(has_text="does not belong to this server")
+        ).to_be_visible()
         expect(page.get_by_label("API key")).to_be_visible()
 
 
