@@ -51,8 +51,8 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "coverage",
-        usage: "coverage [--no-install] [--no-engines] [--keep] [--conformance A,B] [FILTER…]",
-        about: "runs the tests of the crates, and with --conformance also those conformance tests; \
+        usage: "coverage [--no-install] [--no-engines] [--keep] [--conformance] [FILTER…]",
+        about: "runs the tests of the crates, and with --conformance the conformance tests, too; \
                 prints the share of the lines that ran, by crate; --keep adds to earlier runs",
         run: coverage::run,
     },

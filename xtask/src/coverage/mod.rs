@@ -33,13 +33,13 @@ const FLAGS: [&str; 4] = ["--no-install", "--no-engines", "--keep", "--conforman
 pub(crate) fn run(workspace: &Workspace, mut arguments: ChoreArguments) -> Result<()> {
     let install = !arguments.flag("--no-install");
     let with_engines = !arguments.flag("--no-engines");
-    let conformance = arguments.value("--conformance", "parts of names of tests, with commas")?;
+    let with_conformance = arguments.flag("--conformance");
     let keep = arguments.flag("--keep");
     let filters = arguments.rest(&FLAGS)?;
     let tools = LlvmTools::find(install)?;
     let instrumentation = Instrumentation::prepare(workspace)?;
     let mut packages = crates_of(workspace);
-    if conformance.is_some() {
+    if with_conformance {
         packages.push(CONFORMANCE.to_owned());
     }
     instrumentation.build_guest(workspace)?;
@@ -57,17 +57,9 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: ChoreArguments) -> Resul
     if !keep {
         instrumentation.clear_profiles()?;
     }
-    let mut command = instrumentation.test_command(workspace, &crates_of(workspace));
+    let mut command = instrumentation.test_command(workspace, &packages);
     command.arg("--").args(&filters);
-    let (mut tally, mut success) = setup.run(command)?;
-    if let Some(filters) = conformance {
-        let packages = [CONFORMANCE.to_owned()];
-        let mut command = instrumentation.test_command(workspace, &packages);
-        command.arg("--").args(filters.split(','));
-        let (conformance_tally, conformance_success) = setup.run(command)?;
-        tally += conformance_tally;
-        success &= conformance_success;
-    }
+    let (mut tally, success) = setup.run(command)?;
     let (skips, _) = setup.finish()?;
     tally.set_apart(&skips);
     print_results(&tally, &skips);

@@ -13,6 +13,9 @@
 #include <unistd.h>
 
 #define VARIABLE "LLVM_PROFILE_FILE"
+/* The runtime sets this variable for the processes that the program starts. Tests of the variables
+ * inside a sandbox would find it. */
+#define RUNTIME_VARIABLE "__LLVM_PROFILE_RT_INIT_ONCE"
 
 static mode_t mask;
 
@@ -27,5 +30,6 @@ __attribute__((constructor(101))) static void name_profile(void) {
 /* Runs after the runtime has started, because this file is linked last. */
 __attribute__((constructor)) static void forget_profile(void) {
     unsetenv(VARIABLE);
+    unsetenv(RUNTIME_VARIABLE);
     umask(mask);
 }

@@ -1,7 +1,6 @@
 //! The sum of the `test result:` lines of all test binaries and of the checks of a virtual machine.
 
 use std::collections::BTreeSet;
-use std::ops::AddAssign;
 
 use ringfence_test_ledger::Skip;
 
@@ -48,14 +47,6 @@ impl TestTally {
         self.passed += counts.passed;
         self.failed += counts.failed;
         self.skipped += counts.skipped;
-    }
-}
-
-impl AddAssign for TestTally {
-    fn add_assign(&mut self, other: Self) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.skipped += other.skipped;
     }
 }
 
