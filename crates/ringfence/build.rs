@@ -34,8 +34,8 @@ fn variable(name: &str) -> String {
 }
 
 /// Settings of the guest's build. The guest is copied into every sandbox, so it is small except for
-/// the crates that are hot. They are given to cargo here, and not by a profile in a manifest, because
-/// the manifest of a published crate has no profiles.
+/// the crates that are hot. The settings are here, and not in a profile of a manifest, because the
+/// manifest of a published crate has no profiles.
 const SETTINGS: [&str; 13] = [
     "profile.release.opt-level='s'",
     "profile.release.lto='fat'",
@@ -52,8 +52,8 @@ const SETTINGS: [&str; 13] = [
     "profile.release.package.tokio.opt-level=3",
 ];
 
-/// Builds the guest with a separate cargo process, because the guest needs settings that differ from
-/// those of this build.
+/// Builds the guest with a separate cargo process, because the guest needs settings that differ
+/// from those of this build.
 fn build() -> PathBuf {
     let guest = Path::new(ringfence_guest::DIRECTORY);
     // In a workspace the sources of the guest change. Those of a published crate do not.

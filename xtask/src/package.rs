@@ -1,5 +1,5 @@
-//! `cargo xtask package`: packages every crate that can be published, and builds the binary from the
-//! packages alone.
+//! `cargo xtask package`: packages every crate that can be published, and builds the binary from
+//! the packages alone.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,6 +1,6 @@
 //! Attempts that hostile code would make, as functions. Each runs inside a sandbox and reports how
-//! far it got. This crate must never take part in building a sandbox; only proofs use it. The system
-//! calls that need unsafe code are in `ringfence_linux::sys::attempt`.
+//! far it got. This crate must never take part in building a sandbox; only proofs use it. The
+//! system calls that need unsafe code are in `ringfence_linux::sys::attempt`.
 //!
 //! An attempt succeeds if nothing prevents it. Because it succeeds without a sandbox, its denial
 //! inside a sandbox is a proof. Each attempt is small, undoes what it did, and does no harm if it

@@ -91,7 +91,7 @@ impl SignatureClaim {
     pub fn check(&self, token: &str, now: u64) -> Result<(), Failure> {
         if !is_same_secret(
             &self.signature,
-            &finish_signature(self.begun.clone(), token, self.expiration),
+            finish_signature(self.begun.clone(), token, self.expiration),
         ) {
             return Err(denied_failure("invalid signature"));
         }

@@ -77,10 +77,10 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: ChoreArguments) -> Resul
 
 /// Choices about the machine on which tests run.
 pub(crate) struct SetupOptions {
-    /// Whether missing packages are installed.
+    /// True if missing packages are installed.
     pub(crate) install: bool,
     pub(crate) with_engines: bool,
-    /// Whether a virtual machine with its own kernel is made.
+    /// True if a virtual machine with its own kernel is made.
     pub(crate) with_machine: bool,
     /// Path of the `ringfence` binary that the build makes.
     pub(crate) binary: PathBuf,

@@ -357,7 +357,7 @@ fn workspace_source(workspace: &mut Option<Workspace>) -> Vec<&mut PathBuf> {
     workspace.iter_mut().map(|workspace| &mut workspace.source).collect()
 }
 
-fn secret_files(credentials: &mut Vec<Credential>) -> Vec<&mut PathBuf> {
+fn secret_files(credentials: &mut [Credential]) -> Vec<&mut PathBuf> {
     let origins = credentials.iter_mut().map(|credential| &mut credential.origin);
     let files = origins.filter_map(|origin| match origin {
         SecretOrigin::File(path) => Some(path),

@@ -14,9 +14,9 @@ use crate::run::prepare::RunContext;
 
 /// Credentials whose secrets were read.
 #[derive(Debug)]
-pub(crate) enum LoadedCredentials {}
+pub(crate) enum AbsentCredentials {}
 
-impl LoadedCredentials {
+impl AbsentCredentials {
     pub(crate) fn bundle(&self) -> Vec<u8> {
         match *self {}
     }
@@ -32,9 +32,9 @@ impl LoadedCredentials {
 
 /// Holder of the gate of one sandbox.
 #[derive(Debug)]
-pub(crate) enum GateHolder {}
+pub(crate) enum AbsentGateHolder {}
 
-impl GateHolder {
+impl AbsentGateHolder {
     pub(crate) fn close(self) -> Vec<Denial> {
         match self {}
     }
@@ -42,7 +42,7 @@ impl GateHolder {
 
 /// Source of a gate.
 #[derive(Debug)]
-pub(crate) enum GateSource {
+pub(crate) enum AbsentGateSource {
     /// Socket from which the gate is received.
     Sent(OwnedFd),
 }
@@ -51,16 +51,16 @@ impl Core {
     pub(crate) fn load_credentials(
         &self,
         _plan: &Plan,
-    ) -> Result<Option<LoadedCredentials>, RunError> {
+    ) -> Result<Option<AbsentCredentials>, RunError> {
         Ok(None)
     }
 
     pub(crate) fn hold_gate(
         &self,
         _context: &RunContext,
-        awaited: GateSource,
-    ) -> Result<GateHolder, RunError> {
-        let GateSource::Sent(_) = awaited;
+        awaited: AbsentGateSource,
+    ) -> Result<AbsentGateHolder, RunError> {
+        let AbsentGateSource::Sent(_) = awaited;
         Err(RunError::Setup {
             step: "hold the gate of the sandbox's network".to_owned(),
             source: std::io::Error::other("this program was built without the egress proxy"),

@@ -2,8 +2,9 @@
 //!
 //! The gate is made inside the sandbox, and its descriptors are sent to the host
 //! (`ringfence_linux::gate`). The rules, and the proxy that enforces them, are in
-//! `ringfence-egress`. Without the cargo feature `egress`, no backend can enforce a policy that names
-//! hosts, so such a policy is refused, and `absent` stands in for the parts that serve a gate.
+//! `ringfence-egress`. Without the cargo feature `egress`, no backend can enforce a policy that
+//! names hosts, so such a policy is refused, and `absent` stands in for the parts that serve a
+//! gate.
 
 #[cfg(not(feature = "egress"))]
 mod absent;
@@ -37,7 +38,10 @@ use ringfence_linux::gate::GateKind;
 use crate::backends::PrepareError;
 
 #[cfg(not(feature = "egress"))]
-pub(crate) use absent::*;
+pub(crate) use absent::{
+    AbsentCredentials as LoadedCredentials, AbsentGateHolder as GateHolder,
+    AbsentGateSource as GateSource, denials_since, hand_over, last_number, log_in, variables,
+};
 #[cfg(feature = "egress")]
 pub use change::ChangeError;
 pub(crate) use changed_rules::changed;

@@ -4,10 +4,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Highest number of connections in a pool.
-const MOST_CONNECTIONS: usize = 64;
-/// Longest time that a connection is kept, by default. A guest closes a connection that is idle for half a
-/// minute. A runtime that was stopped meanwhile would notice that too late: after a request was
-/// sent, which the guest may have carried out.
+const MAX_CONNECTIONS: usize = 64;
+/// Longest time that a connection is kept, by default. A guest closes a connection that is idle
+/// for half a minute. A runtime that was stopped meanwhile would notice that too late: after a
+/// request was sent, which the guest may have carried out.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Connections to one guest that were used, and are kept for other requests.
@@ -40,7 +40,7 @@ impl<C> IdleConnections<C> {
     /// Keeps a connection for another request, unless there are enough.
     pub fn keep(&self, connection: C) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() < MOST_CONNECTIONS {
+        if kept.len() < MAX_CONNECTIONS {
             kept.push((connection, Instant::now()));
         }
     }
@@ -78,8 +78,8 @@ mod tests {
     #[test]
     fn a_pool_keeps_a_bounded_number_of_connections() {
         let pool = IdleConnections::default();
-        (0..=MOST_CONNECTIONS).for_each(|number| pool.keep(number));
+        (0..=MAX_CONNECTIONS).for_each(|number| pool.keep(number));
         let taken = std::iter::from_fn(|| pool.take(|_| Ready)).count();
-        assert_eq!(taken, MOST_CONNECTIONS);
+        assert_eq!(taken, MAX_CONNECTIONS);
     }
 }

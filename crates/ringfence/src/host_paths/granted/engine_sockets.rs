@@ -1,5 +1,6 @@
 //! Sockets of container engines, which no policy may give to a sandbox: code that reaches such a
-//! socket can leave its sandbox. They are known whether or not this build can use container engines.
+//! socket can leave its sandbox. The list is part of every build, also of one without container
+//! engines.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
