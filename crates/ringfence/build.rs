@@ -52,19 +52,31 @@ const SETTINGS: [&str; 13] = [
     "profile.release.package.tokio.opt-level=3",
 ];
 
+/// Finds the sources of the guest: beside this crate in a workspace, and otherwise where cargo
+/// unpacked the published crate.
+///
+/// A workspace that was moved keeps what it compiled, so the directory in the crate of the guest
+/// may be a former one.
+fn sources() -> PathBuf {
+    let crates = Path::new(&variable("CARGO_MANIFEST_DIR")).join("..");
+    let beside = crates.join("ringfence-guest");
+    if !beside.join("Cargo.toml").exists() {
+        return ringfence_guest::DIRECTORY.into();
+    }
+    // The sources in a workspace change. Those of a published crate do not.
+    for package in ["ringfence-guest", "ringfence-linux", "ringfence-proto", "ringfence-core"] {
+        for part in ["src", "Cargo.toml"] {
+            let part = crates.join(package).join(part);
+            println!("cargo::rerun-if-changed={}", part.display());
+        }
+    }
+    beside
+}
+
 /// Builds the guest with a separate cargo process, because the guest needs settings that differ
 /// from those of this build.
 fn build() -> PathBuf {
-    let guest = Path::new(ringfence_guest::DIRECTORY);
-    // In a workspace the sources of the guest change. Those of a published crate do not.
-    for package in ["ringfence-guest", "ringfence-linux", "ringfence-proto", "ringfence-core"] {
-        let package = guest.join("..").join(package);
-        for part in ["src", "Cargo.toml"] {
-            if package.join(part).exists() {
-                println!("cargo::rerun-if-changed={}", package.join(part).display());
-            }
-        }
-    }
+    let guest = sources();
     let target = variable("TARGET");
     // `OUT_DIR` is `TARGET/PROFILE/build/PACKAGE/out`. All profiles share one directory, so that
     // lints, documentation and tests carry the same guest, which is built once.
