@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::Engine;
 use crate::backends::{self, Freshness, ProbeRequest, Unavailable};
-use crate::run::prepare::ask;
+use crate::run::plan::probe_backend;
 
 /// Properties of a host that matter for every backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -112,7 +112,7 @@ fn try_backend(engine: &Engine, backend: Backend) -> Finding {
         container: &settings.container,
         freshness: Freshness::Now,
     };
-    match ask(backend, &question) {
+    match probe_backend(backend, &question) {
         Ok(capabilities) => Finding::Works {
             clauses: Clause::ALL.map(|clause| (clause, capabilities.support(clause))).into(),
             summary: capabilities.summary,

@@ -107,15 +107,15 @@ impl Engine {
     pub fn preflight(&self) -> Result<Plan, RunError> {
         let Settings { container, .. } = &self.core.settings;
         self.core
-            .agree(&self.core.settings.policy, WorkspaceFacts::default(), container)
+            .choose_backend(&self.core.settings.policy, WorkspaceFacts::default(), container)
             .map(|agreed| agreed.plan)
     }
 
     /// Returns how a command would be run, without running it.
     pub fn plan(&self, policy: &Policy, command: &Command) -> Result<Planned, RunError> {
-        let (context, words) = match self.core.ready(policy, command, Purpose::Describe)? {
-            RunRoute::Launch(ready) => {
-                let PreparedRun { context, preparation } = *ready;
+        let (context, words) = match self.core.prepare_run(policy, command, Purpose::Describe)? {
+            RunRoute::Launch(prepared) => {
+                let PreparedRun { context, preparation } = *prepared;
                 (context, preparation.described)
             }
             RunRoute::Sandbox(context) => (*context, Vec::new()),
@@ -146,8 +146,8 @@ impl Engine {
         command: &Command,
         passed: Vec<(i32, OwnedFd)>,
     ) -> Result<Attached, RunError> {
-        match self.core.ready(policy, command, Purpose::RunAttached)? {
-            RunRoute::Launch(ready) => self.core.run_attached(*ready, command, passed),
+        match self.core.prepare_run(policy, command, Purpose::RunAttached)? {
+            RunRoute::Launch(prepared) => self.core.run_attached(*prepared, command, passed),
             RunRoute::Sandbox(context) => {
                 contained::run_attached(&self.core, *context, command, &passed)
             }
@@ -164,9 +164,9 @@ impl Engine {
         interruption: Option<&Interruption>,
     ) -> Result<ExecutionResult, RunError> {
         let cancel = interruption.map(AsFd::as_fd);
-        match self.core.ready(policy, command, Purpose::Run)? {
-            RunRoute::Launch(ready) => {
-                self.core.run_captured(*ready, command, passed, cancel, None)
+        match self.core.prepare_run(policy, command, Purpose::Run)? {
+            RunRoute::Launch(prepared) => {
+                self.core.run_captured(*prepared, command, passed, cancel, None)
             }
             RunRoute::Sandbox(context) => {
                 contained::run_captured(&self.core, *context, command, &passed, cancel, None)

@@ -32,7 +32,7 @@ use crate::egress::{GateHolder, LoadedCredentials};
 use crate::engine::Core;
 use crate::host_paths::granted::Grants;
 use crate::host_paths::workspace::ResolvedWorkspace;
-use crate::run::prepare::RunContext;
+use crate::run::plan::PlannedRun;
 use crate::sandbox::StartError;
 use crate::sandbox::directory::SandboxDir;
 use crate::view::{Guarded, ViewError};
@@ -116,7 +116,7 @@ pub(crate) trait ProcessLaunch: Sync {
 /// Request to a backend to start a sandbox.
 pub(crate) struct BackendStart<'a> {
     pub(crate) core: &'a Core,
-    pub(crate) context: RunContext,
+    pub(crate) context: PlannedRun,
     /// Settings that only a container engine uses.
     pub(crate) container: &'a ContainerSpec,
     pub(crate) sandbox_dir: &'a SandboxDir,

@@ -19,7 +19,7 @@ use tokio::net::unix::pipe;
 use super::facets::{KeptSandbox, PauseControl, PortRoute, SandboxFacets, WorkspaceSource};
 use super::instance::{HostView, SandboxInstance, StopError};
 use super::{BackendStart, ProcessLaunch, StartedSandbox};
-use crate::run::RunningTree;
+use crate::run::launch::LaunchedRun;
 use crate::run::prepare::PreparedRun;
 use crate::run::readiness::{self, ProcessEnd};
 use crate::sandbox::directory::{Name, NetworkReach, channel_in};
@@ -42,7 +42,7 @@ const READ_BYTES: usize = 16 << 10;
 /// A sandbox that is a process tree of ours, with the guest as its command.
 #[derive(Debug)]
 pub(super) struct ProcessInstance {
-    running: Option<RunningTree>,
+    running: Option<LaunchedRun>,
     /// End of the sandbox's first process.
     end: ProcessEnd,
     /// Our end of the leash. The guest ends when it is closed, even if the processes between the
@@ -146,7 +146,7 @@ async fn keep_log(mut output: pipe::Receiver, mut log: fs_err::File) {
 }
 
 impl ProcessInstance {
-    pub(super) fn new(running: RunningTree, leash: OwnedFd) -> io::Result<ProcessInstance> {
+    pub(super) fn new(running: LaunchedRun, leash: OwnedFd) -> io::Result<ProcessInstance> {
         let end = ProcessEnd::of(running.started.launched.pidfd.try_clone()?)?;
         Ok(ProcessInstance { running: Some(running), end, _leash: leash })
     }

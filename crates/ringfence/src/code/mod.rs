@@ -125,7 +125,7 @@ impl Core {
         if !stage.result_builder.lint.blocks && !script.is_projects {
             return Ok(StagedCode::Ready(stage.into()));
         }
-        let context = self.settle(&stage.policy, &self.settings.container)?;
+        let context = self.plan_run(&stage.policy, &self.settings.container)?;
         script.check(context.plan.backend)?;
         Ok(match stage.result_builder.lint.blocks {
             true => StagedCode::Blocked(stage.result_builder.refuse(&context).into()),

@@ -10,7 +10,7 @@ use ringfence_core::{ExecutionResult, Policy};
 use super::script::{LintResult, Script};
 use super::{CodeError, error};
 use crate::backends::PrivateDirectory;
-use crate::run::prepare::RunContext;
+use crate::run::plan::PlannedRun;
 use crate::{Command, RunError, Settings};
 
 /// Empty directory that code starts in, below the execution's own directory.
@@ -107,7 +107,7 @@ impl ResultBuilder {
 
     /// Returns the result of code that is not run; its metadata describes the plan that would have
     /// been enforced.
-    pub(super) fn refuse(self, context: &RunContext) -> ExecutionResult {
+    pub(super) fn refuse(self, context: &PlannedRun) -> ExecutionResult {
         let result = ExecutionResult {
             id: crate::run::identity(),
             exit_code: None,

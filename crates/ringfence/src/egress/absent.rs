@@ -10,7 +10,7 @@ use ringfence_core::result::Denial;
 
 use crate::RunError;
 use crate::engine::Core;
-use crate::run::prepare::RunContext;
+use crate::run::plan::PlannedRun;
 
 /// Credentials whose secrets were read.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Core {
 
     pub(crate) fn hold_gate(
         &self,
-        _context: &RunContext,
+        _context: &PlannedRun,
         awaited: AbsentGateSource,
     ) -> Result<AbsentGateHolder, RunError> {
         let AbsentGateSource::Sent(_) = awaited;

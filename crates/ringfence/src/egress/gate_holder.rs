@@ -26,7 +26,7 @@ use super::change::RuleListener;
 use super::{EgressLog, LoadedCredentials, RemoteProxy, remote};
 use crate::RunError;
 use crate::engine::Core;
-use crate::run::prepare::RunContext;
+use crate::run::plan::PlannedRun;
 use crate::run::readiness;
 use crate::sandbox::directory::{Name, SandboxDirs};
 
@@ -90,7 +90,7 @@ impl Core {
     /// Holds the gate that `awaited` brings, and lets through what the plan of `context` allows.
     pub(crate) fn hold_gate(
         &self,
-        context: &RunContext,
+        context: &PlannedRun,
         awaited: GateSource,
     ) -> Result<GateHolder, RunError> {
         let failed = |source| RunError::Setup {
@@ -139,7 +139,7 @@ impl Core {
     }
 
     /// Returns the listener on which the rules of a sandbox that stays can be changed.
-    fn listen_for_orders(&self, context: &RunContext) -> io::Result<Option<RuleListener>> {
+    fn listen_for_orders(&self, context: &PlannedRun) -> io::Result<Option<RuleListener>> {
         let Some(name) = &context.sandbox else { return Ok(None) };
         let name = Name::new(name).map_err(io::Error::other)?;
         let sandbox_dirs = SandboxDirs::for_host(&self.settings.host).map_err(io::Error::other)?;
@@ -150,7 +150,7 @@ impl Core {
     /// the proxy.
     pub(crate) async fn order_proxy(
         &self,
-        context: &RunContext,
+        context: &PlannedRun,
         proxy: RemoteProxy,
     ) -> Result<GateHolder, RunError> {
         let failed = |source| RunError::Setup {
@@ -168,7 +168,7 @@ impl Core {
         started.map_err(failed)
     }
 
-    fn log(&self, context: &RunContext) -> EgressLog {
+    fn log(&self, context: &PlannedRun) -> EgressLog {
         let (_, egress) = allowed_network(context);
         EgressLog::for_sandbox(
             &self.settings.host,
@@ -180,7 +180,7 @@ impl Core {
 }
 
 /// Returns the network of a plan, and its egress rules.
-fn allowed_network(context: &RunContext) -> (&Network, &Egress) {
+fn allowed_network(context: &PlannedRun) -> (&Network, &Egress) {
     let network = context.plan.policy.network.as_ref();
     let both = network.and_then(|network| Some((network, network.egress()?)));
     both.expect("only a policy that lets something out has a gate or a proxy")

@@ -13,17 +13,18 @@ use tokio::io::Interest;
 
 use crate::caller::attached::{AttachedStreams, exec_attached};
 use crate::engine::Core;
-use crate::run::prepare::RunContext;
+use crate::run::Attached;
+use crate::run::plan::PlannedRun;
 use crate::run::readiness;
+use crate::run::result::status;
 use crate::run::supervise::Listener;
-use crate::run::{Attached, status};
 use crate::session::Exec;
 use crate::{Command, Engine, RunError, Sandbox, StartRequest, Stopped};
 
 /// Runs a command with the caller's own streams and terminal.
 pub(crate) fn run_attached(
     core: &Arc<Core>,
-    context: RunContext,
+    context: PlannedRun,
     command: &Command,
     passed: &[(i32, OwnedFd)],
 ) -> Result<Attached, RunError> {
@@ -43,7 +44,7 @@ pub(crate) fn run_attached(
 /// readable, or closes.
 pub(crate) fn run_captured(
     core: &Arc<Core>,
-    context: RunContext,
+    context: PlannedRun,
     command: &Command,
     passed: &[(i32, OwnedFd)],
     cancel: Option<BorrowedFd<'_>>,
@@ -89,7 +90,7 @@ pub(crate) fn run_captured(
 /// too.
 async fn scoped(
     core: &Arc<Core>,
-    context: RunContext,
+    context: PlannedRun,
     used: impl AsyncFnOnce(&Sandbox) -> Result<ExecutionResult, RunError>,
 ) -> Result<ExecutionResult, RunError> {
     let engine = Engine { core: Arc::clone(core) };

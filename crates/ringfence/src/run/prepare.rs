@@ -1,35 +1,20 @@
-//! Turns a policy and a command into a launch: checks the workspace, chooses a backend, and makes
-//! the plan.
+//! Second stage of a run: turns a planned run and a command into the description of a launch.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use ringfence_core::plan::demands;
-use ringfence_core::result::RunMetadata;
-use ringfence_core::settings::{
-    BackendSelection, ChooseError, ChosenBackend, NoticeLevel, ValueSource, detect_container,
-    resolve,
-};
-use ringfence_core::{
-    Backend, Capabilities, Clause, Plan, Policy, Refusal, Support, WorkspaceFacts, plan,
-};
+use ringfence_core::{Clause, Policy, Support};
 
-use crate::backends::{self, Freshness, LaunchInputs, Preparation, ProbeRequest, Unavailable};
+use crate::backends::{LaunchInputs, Preparation};
 use crate::caller::streams::{CallerStreams, UnnamedTerminal};
-use crate::egress::LoadedCredentials;
 use crate::engine::Core;
-use crate::host_paths::granted::{Grants, MountTable};
-use crate::host_paths::workspace::{self, ResolvedWorkspace};
-use crate::records::known_directories;
-use crate::view::{self, Guarded};
-use crate::{Command, ContainerSpec, RunError};
+use crate::run::plan::PlannedRun;
+use crate::view;
+use crate::{Command, RunError};
 
 /// A run that has a plan and can be launched.
 #[derive(Debug)]
 pub(crate) struct PreparedRun {
-    pub(crate) context: RunContext,
+    pub(crate) context: PlannedRun,
     pub(crate) preparation: Preparation,
 }
 
@@ -39,33 +24,16 @@ pub(crate) enum RunRoute {
     /// Our launcher starts the run.
     Launch(Box<PreparedRun>),
     /// A sandbox is started for the run.
-    Sandbox(Box<RunContext>),
+    Sandbox(Box<PlannedRun>),
 }
 
 impl RunRoute {
-    pub(crate) fn context(&self) -> &RunContext {
+    pub(crate) fn context(&self) -> &PlannedRun {
         match self {
-            RunRoute::Launch(ready) => &ready.context,
+            RunRoute::Launch(prepared) => &prepared.context,
             RunRoute::Sandbox(context) => context,
         }
     }
-}
-
-/// The facts about a run that its result contains, besides how the run ended.
-#[derive(Debug)]
-pub(crate) struct RunContext {
-    pub(crate) plan: Plan,
-    pub(crate) because: String,
-    pub(crate) workspace: ResolvedWorkspace,
-    /// The paths that no sandbox may be given, as they were when the policy was checked.
-    pub(crate) grants: Grants,
-    pub(crate) guarded: Guarded,
-    /// Name of the sandbox, if the sandbox is one that stays.
-    pub(crate) sandbox: Option<String>,
-    /// The credentials that the proxy of the sandbox shows to hosts outside.
-    pub(crate) credentials: Option<LoadedCredentials>,
-    /// The standard streams of this process that the command does not get unchanged.
-    pub(crate) streams: CallerStreams,
 }
 
 /// Purpose of preparing a launch.
@@ -79,110 +47,16 @@ pub(crate) enum Purpose {
     Describe,
 }
 
-impl RunContext {
-    /// Returns the longest time that one command may take.
-    pub(crate) fn time(&self) -> Option<Duration> {
-        self.plan.policy.limits.time.map(|time| time.duration())
-    }
-
-    /// Returns the part of a result that is known before the run has ended.
-    pub(crate) fn meta(&self) -> RunMetadata {
-        let plan = &self.plan;
-        let held =
-            plan.held.iter().map(|(clause, support)| (*clause, support.to_string())).collect();
-        let (sha256, limits) = (plan.policy_sha256.clone(), plan.policy.limits.clone());
-        RunMetadata::new(plan.backend, self.because.clone(), held, sha256, limits)
-    }
-}
-
-/// A plan, and the reason why its backend was chosen.
-#[derive(Debug, Clone)]
-pub(crate) struct ChosenPlan {
-    pub(crate) plan: Plan,
-    pub(crate) because: String,
-}
-
-/// Reason why a backend cannot be used.
-#[derive(Debug, Clone)]
-enum Declined {
-    Unavailable(Unavailable),
-    Refused(Refusal),
-}
-
-impl Declined {
-    fn why(&self) -> String {
-        match self {
-            Declined::Unavailable(unavailable) => unavailable.why.clone(),
-            Declined::Refused(refusal) => refusal.to_string().replace('\n', ";"),
-        }
-    }
-
-    fn into_error(self, backend: Backend) -> RunError {
-        match self {
-            Declined::Refused(refusal) => RunError::Refused(refusal),
-            Declined::Unavailable(Unavailable { why, fix }) => {
-                RunError::Unavailable { backend, why, fix }
-            }
-        }
-    }
-}
-
 impl Core {
-    /// Resolves the workspace of `policy`, and makes a plan for the policy there.
-    pub(crate) fn settle(
-        &self,
-        policy: &Policy,
-        container: &ContainerSpec,
-    ) -> Result<RunContext, RunError> {
-        let host = &self.settings.host;
-        let grants = Grants::on(host);
-        let mut workspace =
-            workspace::resolve(policy, host, &self.settings.workspace_rules(), &grants)?;
-        workspace.granted = grants.grant_paths(policy, host, &workspace)?;
-        let guarded = self.guarded(policy, &workspace, grants.locations())?;
-        let ground = WorkspaceFacts { protected_paths_exist: guarded.protects_something() };
-        let ChosenPlan { plan, because } = self.agree(policy, ground, container)?;
-        tracing::info!(backend = %plan.backend, because, "a backend was chosen");
-        Ok(RunContext {
-            plan,
-            because,
-            workspace,
-            grants,
-            guarded,
-            sandbox: None,
-            credentials: None,
-            streams: CallerStreams::default(),
-        })
-    }
-
-    /// Finds the guarded paths of a workspace, as they are now.
-    ///
-    /// The records of runs are guarded, too, because they are evidence. Neither the code that a
-    /// record is about nor any other code in a sandbox may edit a record.
-    pub(crate) fn guarded(
-        &self,
-        policy: &Policy,
-        workspace: &ResolvedWorkspace,
-        locations: &MountTable,
-    ) -> Result<Guarded, RunError> {
-        let host = &self.settings.host;
-        let granted = workspace.granted.iter().map(|granted| granted.source.as_path());
-        let trees: Vec<&Path> = granted.chain([workspace.source.as_path()]).collect();
-        let mut records = known_directories(host, &trees);
-        records.push(host.absolute(&self.settings.audit.dir));
-        let policy = policy.with_defaults();
-        Ok(Guarded::find(&policy, workspace, host, locations, &records)?)
-    }
-
     /// Makes a plan for `policy` and prepares `command` under it.
-    pub(crate) fn ready(
+    pub(crate) fn prepare_run(
         &self,
         policy: &Policy,
         command: &Command,
         purpose: Purpose,
     ) -> Result<RunRoute, RunError> {
         let container = &self.settings.container;
-        let mut context = self.settle(policy, container)?;
+        let mut context = self.plan_run(policy, container)?;
         let Some(backend) = Core::backend(&context.plan)?.process_launch() else {
             return Ok(RunRoute::Sandbox(context.into()));
         };
@@ -202,19 +76,13 @@ impl Core {
         Ok(RunRoute::Launch(Box::new(PreparedRun { context, preparation })))
     }
 
-    /// Returns the backend of a plan.
-    pub(crate) fn backend(plan: &Plan) -> Result<&'static dyn backends::Backend, RunError> {
-        backends::get(plan.backend)
-            .map_err(|declined| Declined::Unavailable(declined).into_error(plan.backend))
-    }
-
     /// Collects what a backend needs to know to make a sandbox of `context`.
     pub(crate) fn launch_inputs<'a>(
         &'a self,
-        context: &'a RunContext,
+        context: &'a PlannedRun,
         shown: &'a [PathBuf],
     ) -> LaunchInputs<'a> {
-        let RunContext { plan, workspace, grants, guarded, streams, .. } = context;
+        let PlannedRun { plan, workspace, grants, guarded, streams, .. } = context;
         let (host, launcher, credentials) =
             (&self.settings.host, &self.launcher, context.credentials.as_ref());
         LaunchInputs {
@@ -229,123 +97,4 @@ impl Core {
             streams,
         }
     }
-
-    /// Chooses a backend that can enforce the whole policy.
-    pub(crate) fn agree(
-        &self,
-        policy: &Policy,
-        ground: WorkspaceFacts,
-        container: &ContainerSpec,
-    ) -> Result<ChosenPlan, RunError> {
-        let (selection, asked_by) = match policy.backend {
-            Some(choice) if Some(choice) != self.settings.policy.backend => {
-                (choice.into(), "the policy".to_owned())
-            }
-            _ => (self.settings.selection, self.settings.selected_by().to_string()),
-        };
-        if let BackendSelection::Only(backend) = selection {
-            let because = format!("asked for by {asked_by}");
-            let plan =
-                self.plan_on(backend, policy, ground, container).map_err(
-                    |declined| match declined {
-                        Declined::Unavailable(Unavailable { why, fix })
-                            if *self.settings.selected_by()
-                                == ValueSource::Variable("SANDBOX_MODE".to_owned()) =>
-                        {
-                            ChooseError::BwrapRequired { why: format!("{why}; {fix}") }.into()
-                        }
-                        declined => declined.into_error(backend),
-                    },
-                )?;
-            return Ok(ChosenPlan { plan, because });
-        }
-        let tried: RefCell<BTreeMap<Backend, Result<Plan, Declined>>> = RefCell::default();
-        let available = |backend: Backend| {
-            let outcome = self.plan_on(backend, policy, ground, container);
-            let answer = outcome.as_ref().map(|_| ()).map_err(Declined::why);
-            tried.borrow_mut().insert(backend, outcome);
-            answer
-        };
-        let around = detect_container(&self.settings.host);
-        let chosen = resolve(selection, self.settings.selected_by(), available, around.as_ref());
-        let mut tried = tried.into_inner();
-        let ChosenBackend { backend, because, notices } = match chosen {
-            Ok(chosen) => chosen,
-            Err(error) => {
-                return Err(native_refusal(tried).map_or_else(|| error.into(), RunError::Refused));
-            }
-        };
-        for notice in notices {
-            match notice.level {
-                NoticeLevel::Info => tracing::info!("{}", notice.message),
-                NoticeLevel::Warning => tracing::warn!("{}", notice.message),
-            }
-        }
-        match tried
-            .remove(&backend)
-            .unwrap_or_else(|| self.plan_on(backend, policy, ground, container))
-        {
-            Ok(plan) => Ok(ChosenPlan { plan, because }),
-            Err(declined) => Err(native_refusal(tried)
-                .map_or_else(|| declined.into_error(backend), RunError::Refused)),
-        }
-    }
-
-    fn plan_on(
-        &self,
-        backend: Backend,
-        policy: &Policy,
-        ground: WorkspaceFacts,
-        container: &ContainerSpec,
-    ) -> Result<Plan, Declined> {
-        let mut completed =
-            backends::get(backend).map_err(Declined::Unavailable)?.complete(policy, container);
-        let added = added_limits(policy, &completed);
-        let policy = &completed;
-        let clauses = demands(policy, ground).into_keys().collect();
-        let question = ProbeRequest {
-            host: &self.settings.host,
-            launcher: &self.launcher,
-            policy,
-            clauses,
-            container,
-            freshness: Freshness::Remembered,
-        };
-        let capabilities = ask(backend, &question).map_err(Declined::Unavailable)?;
-        tracing::debug!(%backend, summary = capabilities.summary, "probed");
-        // Nobody asked for a limit that the backend adds, so nobody has to accept that the limit
-        // holds only in part.
-        let is_in_part =
-            |clause: &Clause| matches!(capabilities.support(*clause), Support::Weaker { .. });
-        completed.allow_weaker.extend(added.into_iter().filter(is_in_part));
-        plan(&completed, ground, &capabilities).map_err(Declined::Refused)
-    }
-}
-
-/// Returns the limits that a backend added to a policy.
-fn added_limits(policy: &Policy, completed: &Policy) -> Vec<Clause> {
-    let (asked, all) = (&policy.limits, &completed.limits);
-    let added = [
-        (Clause::Memory, asked.memory.is_none() && all.memory.is_some()),
-        (Clause::Cpus, asked.cpus.is_none() && all.cpus.is_some()),
-        (Clause::ProcessCount, asked.processes.is_none() && all.processes.is_some()),
-    ];
-    added.into_iter().filter(|(_, is_added)| *is_added).map(|(clause, _)| clause).collect()
-}
-
-/// Returns the refusal of `native`, if that backend works and refuses. The refusal tells more than
-/// an error that no other backend can be used, either.
-fn native_refusal(mut tried: BTreeMap<Backend, Result<Plan, Declined>>) -> Option<Refusal> {
-    match tried.remove(&Backend::Native) {
-        Some(Err(Declined::Refused(refusal))) => Some(refusal),
-        _ => None,
-    }
-}
-
-/// Asks one backend for its capabilities.
-pub(crate) fn ask(
-    backend: Backend,
-    question: &ProbeRequest<'_>,
-) -> Result<Capabilities, Unavailable> {
-    backends::get(backend)?.probe(question)
 }

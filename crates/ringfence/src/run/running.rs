@@ -96,7 +96,7 @@ fn run(
     chunks: &mpsc::Sender<Chunk>,
     span: &tracing::Span,
 ) -> Result<ExecutionResult, RunError> {
-    let prepared = core.ready(policy, command, Purpose::Run)?;
+    let prepared = core.prepare_run(policy, command, Purpose::Run)?;
     let context = prepared.context();
     span.record("sandbox.select", context.plan.backend.name());
     let deadline = context.time().and_then(|time| Instant::now().checked_add(time));
@@ -115,7 +115,9 @@ fn run(
     let listener = (!chunks.is_closed()).then_some(&mut on_output as Listener<'_>);
     let cancel = Some(cancel.as_fd());
     match prepared {
-        RunRoute::Launch(ready) => core.run_captured(*ready, command, Vec::new(), cancel, listener),
+        RunRoute::Launch(prepared) => {
+            core.run_captured(*prepared, command, Vec::new(), cancel, listener)
+        }
         RunRoute::Sandbox(context) => {
             contained::run_captured(core, *context, command, &[], cancel, listener)
         }

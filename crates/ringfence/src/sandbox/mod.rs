@@ -34,7 +34,7 @@ use crate::backends::{
 };
 #[cfg(feature = "code")]
 use crate::contexts::KeptContexts;
-use crate::run::prepare::RunContext;
+use crate::run::plan::PlannedRun;
 use crate::sandbox::directory::{Manifest, Name, SandboxDir, SandboxDirError, SandboxDirs};
 use crate::sandbox::host_observer::Observation;
 use crate::session::{CapturedCommand, Exec, PortStream, Session, SessionError};
@@ -126,7 +126,7 @@ impl Engine {
     pub(crate) async fn scoped_for_run<T>(
         &self,
         request: StartRequest,
-        mut context: RunContext,
+        mut context: PlannedRun,
         used: impl AsyncFnOnce(&Sandbox) -> T,
     ) -> Result<(T, Stopped), StartError> {
         let request = self.with_default_image(request);
@@ -189,7 +189,7 @@ impl Engine {
         sandbox_dir: SandboxDir,
         request: &StartRequest,
         request_hash: String,
-        context: RunContext,
+        context: PlannedRun,
     ) -> Result<Sandbox, StartError> {
         let sandbox_dirs = SandboxDirs::for_host(&self.core.settings.host)?;
         let started =

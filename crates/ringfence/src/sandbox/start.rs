@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::backends::{BackendStart, StartedSandbox};
 use crate::egress;
 use crate::engine::Core;
-use crate::run::prepare::RunContext;
+use crate::run::plan::PlannedRun;
 use crate::sandbox::directory::{Manifest, NetworkReach, Owner, SandboxDir, SandboxDirs};
 use crate::sandbox::host_observer::HostObserver;
 use crate::{ContainerSpec, RunError, StartError, StartRequest};
@@ -45,7 +45,7 @@ pub(crate) async fn start(
     request: &StartRequest,
     sandbox_dir: &SandboxDir,
     request_hash: String,
-    mut context: RunContext,
+    mut context: PlannedRun,
 ) -> Result<(StartedSandbox, Manifest), StartError> {
     context.sandbox = Some(sandbox_dir.name.to_string());
     context.workspace.require_text().map_err(RunError::from)?;
@@ -72,7 +72,7 @@ pub(crate) async fn start(
 
 /// Makes a plan, which may take a while. If the caller has a launcher process, this runs on another
 /// thread, because the caller may have other tasks, too.
-pub(crate) async fn plan(core: &Arc<Core>, request: &StartRequest) -> Result<RunContext, RunError> {
+pub(crate) async fn plan(core: &Arc<Core>, request: &StartRequest) -> Result<PlannedRun, RunError> {
     if matches!(core.launcher, ringfence_linux::Launcher::Here) {
         return plan_with_secrets(core, &request.policy, &request.container);
     }
@@ -87,8 +87,8 @@ fn plan_with_secrets(
     core: &Core,
     policy: &Policy,
     container: &ContainerSpec,
-) -> Result<RunContext, RunError> {
-    let mut context = core.settle(policy, container)?;
+) -> Result<PlannedRun, RunError> {
+    let mut context = core.plan_run(policy, container)?;
     context.credentials = core.load_credentials(&context.plan)?;
     Ok(context)
 }
@@ -96,7 +96,7 @@ fn plan_with_secrets(
 fn describe(
     core: &Core,
     request: &StartRequest,
-    context: &RunContext,
+    context: &PlannedRun,
     sandbox_dir: &SandboxDir,
     request_hash: String,
 ) -> Manifest {

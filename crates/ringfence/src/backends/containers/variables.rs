@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use crate::egress::{self, LoadedCredentials, WayOut};
 use crate::engine::Core;
-use crate::run::prepare::RunContext;
+use crate::run::plan::PlannedRun;
 
 /// Returns the variables that a policy names, with their values, and those for the proxy and for
 /// secrets.
 pub(super) fn named_variables(
     core: &Core,
-    context: &RunContext,
+    context: &PlannedRun,
     way_out: Option<&WayOut>,
 ) -> BTreeMap<String, String> {
     let environment = &context.plan.policy.env;

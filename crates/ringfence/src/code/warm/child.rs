@@ -20,8 +20,8 @@ use crate::engine::Core;
 use crate::host_paths::granted::MountTable;
 use crate::host_paths::untrusted;
 use crate::host_paths::workspace::ResolvedWorkspace;
-use crate::run::RunningTree;
 use crate::run::end_report::{CommandTree, LastWord};
+use crate::run::launch::LaunchedRun;
 use crate::run::prepare::{Purpose, RunRoute};
 use crate::run::supervise::{Capture, SupervisionInputs};
 use crate::view::Guarded;
@@ -56,7 +56,7 @@ pub(super) struct InterpreterRecipe {
 #[derive(Debug)]
 pub(super) struct WarmInterpreter {
     /// Run of the interpreter; dropped before its directory in `stage`.
-    underway: RunningTree,
+    underway: LaunchedRun,
     capture: Capture,
     command: Command,
     channel: Arc<OwnedFd>,
@@ -110,7 +110,8 @@ impl WarmInterpreter {
             &recipe.interpreter,
             LintResult::default(),
         )?;
-        let RunRoute::Launch(ready) = core.ready(&stage.policy, &stage.command, Purpose::Run)?
+        let RunRoute::Launch(ready) =
+            core.prepare_run(&stage.policy, &stage.command, Purpose::Run)?
         else {
             return Err(CodeError::NotWaiting {
                 why: "in a container none is started beforehand".to_owned(),

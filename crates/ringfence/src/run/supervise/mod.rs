@@ -96,9 +96,9 @@ impl Capture {
     }
 }
 
-/// Outcome of a run.
+/// SupervisedEnd of a run.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct SupervisedEnd {
     pub(crate) end: End,
     pub(crate) timed_out: bool,
     /// A limit that another process removed, for which the run was ended.
@@ -162,7 +162,7 @@ pub(crate) fn supervise<'a>(
     started: &'a StartedSandbox,
     mut watch: SupervisionInputs<'a>,
     mut on_output: Option<Listener<'_>>,
-) -> Result<Outcome, io::Error> {
+) -> Result<SupervisedEnd, io::Error> {
     let begun = Instant::now();
     let listens = on_output.is_some();
     let (mut pipes, limit, scratch): (Pipes<'_>, u64, &mut [u8]) = match watch.capture.take() {
@@ -238,7 +238,7 @@ pub(crate) fn supervise<'a>(
     let [stdout, stderr] = kept.map(KeptOutput::finish);
     let (stdout, stderr) = (stdout?, stderr?);
     let end = run.end.unwrap_or(End::Vanished);
-    Ok(Outcome {
+    Ok(SupervisedEnd {
         end,
         timed_out: run.timed_out,
         lost_limit: run.lost_limit,
