@@ -90,7 +90,7 @@ fn mcp_code_imports_a_module_written_after_its_interpreter_started() {
     // The directory is new, and an interpreter looks for it only when it starts.
     let answer =
         client.call("write_file", json!({ "path": path, "content": "value = 'first'" }), json!({}));
-    assert!(answer.contains("made `"), "{answer}");
+    assert!(answer.contains("created `"), "{answer}");
     let answer =
         client.call("run_python_code", code("import fresh; print(fresh.value)"), json!({}));
     assert!(answer.contains("first"), "{answer}");
