@@ -8,12 +8,13 @@
 //! Reading order: [`process`] and [`filesystem`] are the messages of the two services. [`frame`]
 //! splits a stream into messages. [`code`] describes the failure of a call. [`query`] parses the
 //! query of a URL. [`signature`] signs a URL so that its holder can read or write one file without
-//! a token.
+//! a token. [`link`] carries many streams to a guest over one connection that may be lost.
 
 pub mod bytes;
 pub mod code;
 pub mod filesystem;
 pub mod frame;
+pub mod link;
 pub mod number;
 pub mod process;
 pub mod query;
