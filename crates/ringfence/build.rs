@@ -64,7 +64,14 @@ fn sources() -> PathBuf {
         return ringfence_guest::DIRECTORY.into();
     }
     // The sources in a workspace change. Those of a published crate do not.
-    for package in ["ringfence-guest", "ringfence-linux", "ringfence-proto", "ringfence-core"] {
+    let packages = [
+        "ringfence-guest",
+        "ringfence-linux",
+        "ringfence-link",
+        "ringfence-proto",
+        "ringfence-core",
+    ];
+    for package in packages {
         for part in ["src", "Cargo.toml"] {
             let part = crates.join(package).join(part);
             println!("cargo::rerun-if-changed={}", part.display());

@@ -30,10 +30,13 @@ impl AccessToken {
     /// Returns true if the request has the token in its `x-access-token` header, or if no token is
     /// needed.
     pub(crate) fn is_presented(&self, headers: &HeaderMap) -> bool {
-        let Some(token) = &self.0 else { return true };
-        let given =
-            headers.get(header::TOKEN).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        signature::is_same_secret(given, token)
+        let given = headers.get(header::TOKEN).and_then(|value| value.to_str().ok());
+        self.is(given.unwrap_or_default())
+    }
+
+    /// Returns true if `given` is the token, or if no token is needed.
+    pub(crate) fn is(&self, given: &str) -> bool {
+        self.0.as_ref().is_none_or(|token| signature::is_same_secret(given, token))
     }
 
     /// Returns the reply 401 if the request does not have the token, and `None` if the request may

@@ -8,13 +8,16 @@
 //! Reading order: `options` parses the command line, `first_process` is the part that runs as
 //! process 1, `server` accepts connections, `authentication` checks the access token,
 //! `connect_protocol` implements the kinds of calls. The services follow: `process`, `filesystem`,
-//! `files`, `tree`, `ports`, `metrics`.
+//! `files`, `tree`, `ports`, `metrics`. `link` serves connections that arrive as streams of a link,
+//! and `carry` joins an executed process to the socket for links.
 
 mod authentication;
+mod carry;
 mod connect_protocol;
 mod files;
 mod filesystem;
 mod first_process;
+mod link;
 mod log;
 mod metrics;
 mod options;
@@ -28,15 +31,16 @@ mod watch;
 
 use std::process::ExitCode;
 
-use options::GuestOptions;
+use options::GuestMode;
 
 /// Exit code for a command line that is not valid.
 const USAGE_EXIT_CODE: u8 = 2;
 
 fn main() -> ExitCode {
     ringfence_linux::launcher::serve_if_asked();
-    let options = match GuestOptions::parse(std::env::args_os().skip(1)) {
-        Ok(options) => options,
+    let options = match GuestMode::parse(std::env::args_os().skip(1)) {
+        Ok(GuestMode::Serve(options)) => options,
+        Ok(GuestMode::Carry(path)) => return carry::carry_streams(&path),
         Err(error) => {
             log::write_line(format_args!("error: {error}\nhint: {}", options::USAGE));
             return ExitCode::from(USAGE_EXIT_CODE);

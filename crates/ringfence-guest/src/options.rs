@@ -3,20 +3,40 @@
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Summary of all options on one line.
 pub(crate) const USAGE: &str = "ringfence-guest [--listener FD | --handover PATH | --socket PATH \
-                                | --listen ADDRESS:PORT] [--directory DIR] [--token-file FILE] \
-     [--leash FILE] [--owner FD] [--gate]";
+                                | --listen ADDRESS:PORT] [--link ADDRESS:PORT | --link-socket \
+                                PATH] [--link-lifetime SECONDS] [--directory DIR] [--token-file \
+                                FILE] [--leash FILE] [--owner FD] [--gate] | ringfence-guest \
+                                --carry PATH";
 
-/// Options that say where to listen, of which exactly one must be given.
+/// Options that say where to listen, of which at most one can be given.
 const LISTEN_OPTIONS: &str = "--listener, --handover, --socket, --listen";
+/// Options that say where to accept carriers of links, of which at most one can be given.
+const LINK_OPTIONS: &str = "--link, --link-socket";
+/// Time for which a link without a carrier is kept if no option says otherwise.
+const DEFAULT_LINK_LIFETIME: Duration = Duration::from_secs(600);
+
+/// Task of the guest.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum GuestMode {
+    /// Serve the sandbox.
+    Serve(GuestOptions),
+    /// Join the standard streams to the Unix socket at this path.
+    Carry(PathBuf),
+}
 
 /// Parsed command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct GuestOptions {
     /// Socket on which the guest accepts connections.
-    pub(crate) listen: ListenOption,
+    pub(crate) listen: Option<ListenOption>,
+    /// Socket on which the guest accepts carriers of links.
+    pub(crate) link: Option<ListenOption>,
+    /// Time for which a link without a carrier is kept.
+    pub(crate) link_lifetime: Duration,
     /// Directory in which commands start by default; the user's home directory if absent.
     pub(crate) directory: Option<PathBuf>,
     /// File that contains the access token. If absent, callers need no token.
@@ -55,8 +75,25 @@ pub(crate) enum OptionsError {
     Twice { option: &'static str },
     #[error("`{value}` is not {expected}, which `{option}` needs")]
     Value { option: &'static str, value: String, expected: &'static str },
+    #[error("`--carry PATH` takes no `{0}`")]
+    BesideCarry(String),
     #[error("nothing says where to listen")]
     NowhereToListen,
+}
+
+impl GuestMode {
+    /// Parses the words that follow the program's name.
+    pub(crate) fn parse(words: impl Iterator<Item = OsString>) -> Result<GuestMode, OptionsError> {
+        let mut words = words.peekable();
+        if words.next_if(|word| word == "--carry").is_none() {
+            return GuestOptions::parse(words).map(GuestMode::Serve);
+        }
+        let path = words.next().ok_or(OptionsError::NoValue("--carry"))?;
+        match words.next() {
+            None => Ok(GuestMode::Carry(path.into())),
+            Some(word) => Err(OptionsError::BesideCarry(word.to_string_lossy().into_owned())),
+        }
+    }
 }
 
 impl GuestOptions {
@@ -66,6 +103,7 @@ impl GuestOptions {
     ) -> Result<GuestOptions, OptionsError> {
         let (mut listen, mut directory, mut token_file) = (None, None, None);
         let (mut leash, mut owner, mut gate) = (None, None, false);
+        let (mut link, mut link_lifetime) = (None, None);
         let mut words = words;
         while let Some(word) = words.next() {
             let mut value = |option| words.next().ok_or(OptionsError::NoValue(option));
@@ -94,6 +132,24 @@ impl GuestOptions {
                         parse_value("--listen", &value("--listen")?, "an address and a port")?;
                     set_once(LISTEN_OPTIONS, &mut listen, ListenOption::Address(address))?;
                 }
+                Some("--link") => {
+                    let address =
+                        parse_value("--link", &value("--link")?, "an address and a port")?;
+                    set_once(LINK_OPTIONS, &mut link, ListenOption::Address(address))?;
+                }
+                Some("--link-socket") => set_once(
+                    LINK_OPTIONS,
+                    &mut link,
+                    ListenOption::Path(value("--link-socket")?.into()),
+                )?,
+                Some("--link-lifetime") => {
+                    let seconds: u64 = parse_value(
+                        "--link-lifetime",
+                        &value("--link-lifetime")?,
+                        "a number of seconds",
+                    )?;
+                    set_once("--link-lifetime", &mut link_lifetime, Duration::from_secs(seconds))?;
+                }
                 Some("--directory") => {
                     set_once("--directory", &mut directory, value("--directory")?.into())?
                 }
@@ -105,8 +161,11 @@ impl GuestOptions {
                 _ => return Err(OptionsError::Unknown(word.to_string_lossy().into_owned())),
             }
         }
-        let listen = listen.ok_or(OptionsError::NowhereToListen)?;
-        Ok(GuestOptions { listen, directory, token_file, leash, owner, gate })
+        if listen.is_none() && link.is_none() {
+            return Err(OptionsError::NowhereToListen);
+        }
+        let link_lifetime = link_lifetime.unwrap_or(DEFAULT_LINK_LIFETIME);
+        Ok(GuestOptions { listen, link, link_lifetime, directory, token_file, leash, owner, gate })
     }
 }
 
@@ -155,19 +214,43 @@ mod tests {
 
     #[test]
     fn each_listen_option_is_parsed() {
-        assert_eq!(parse("--listener 3").unwrap().listen, ListenOption::Inherited(3));
+        let listen = |line| parse(line).unwrap().listen.unwrap();
+        assert_eq!(listen("--listener 3"), ListenOption::Inherited(3));
         assert_eq!(
-            parse("--handover /run/handover").unwrap().listen,
+            listen("--handover /run/handover"),
             ListenOption::Handed("/run/handover".into())
         );
         assert_eq!(
-            parse("--socket /run/guest.sock").unwrap().listen,
+            listen("--socket /run/guest.sock"),
             ListenOption::Path("/run/guest.sock".into())
         );
         assert_eq!(
-            parse("--listen 127.0.0.1:49983").unwrap().listen,
+            listen("--listen 127.0.0.1:49983"),
             ListenOption::Address(SocketAddr::from(([127, 0, 0, 1], 49983)))
         );
+    }
+
+    #[test]
+    fn links_are_accepted_beside_connections_or_alone() {
+        let alone = parse("--link 127.0.0.1:49984").unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], 49984));
+        assert_eq!(alone.link, Some(ListenOption::Address(address)));
+        assert_eq!(alone.listen, None);
+        assert_eq!(alone.link_lifetime, Duration::from_secs(600));
+        let beside = parse("--listener 3 --link-socket /run/link.sock --link-lifetime 5").unwrap();
+        assert_eq!(beside.listen, Some(ListenOption::Inherited(3)));
+        assert_eq!(beside.link, Some(ListenOption::Path("/run/link.sock".into())));
+        assert_eq!(beside.link_lifetime, Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_carrier_takes_a_path_and_no_other_option() {
+        let mode = |line: &str| GuestMode::parse(line.split_whitespace().map(OsString::from));
+        assert_eq!(mode("--carry /run/link.sock"), Ok(GuestMode::Carry("/run/link.sock".into())));
+        assert_eq!(mode("--carry"), Err(OptionsError::NoValue("--carry")));
+        let beside = mode("--carry /run/link.sock --gate").unwrap_err();
+        assert_eq!(beside.to_string(), "`--carry PATH` takes no `--gate`");
+        assert!(matches!(mode("--link-socket /a"), Ok(GuestMode::Serve(_))));
     }
 
     #[test]
@@ -175,6 +258,9 @@ mod tests {
         refused("", "nothing says where to listen");
         refused("--lisen x", "`--lisen` is not an option");
         refused("--socket", "`--socket` needs a value");
+        refused("--link-lifetime 5", "nothing says where to listen");
+        refused("--link a:b", "`a:b` is not an address and a port, which `--link` needs");
+        refused("--link-socket a --link 127.0.0.1:1", "`--link, --link-socket` is given twice");
         refused("--listener 2", "`2` is not a number above 2, which `--listener` needs");
         refused(
             "--listener x",

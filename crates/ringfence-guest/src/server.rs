@@ -26,7 +26,9 @@ use tokio::task::LocalSet;
 use crate::authentication::AccessToken;
 use crate::connect_protocol::{self, Reply, status_reply};
 use crate::options::{GuestOptions, ListenOption};
-use crate::{files, filesystem, first_process, log, metrics, ports, process, slices, tree, user};
+use crate::{
+    files, filesystem, first_process, link, log, metrics, ports, process, slices, tree, user,
+};
 
 /// Maximum number of open connections. Further clients wait in the backlog of the socket.
 const MAX_CONNECTIONS: usize = 2048;
@@ -38,7 +40,7 @@ const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Maximum number of bytes that a connection reads or buffers at once.
 const MAX_BUFFER_BYTES: usize = 256 * 1024;
 /// Pause after a failed accept(2), so that the guest does not spin while no descriptor is free.
-const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
+pub(crate) const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Reason why the guest cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +65,7 @@ pub(crate) enum ServeError {
 
 /// Listening socket of either kind.
 #[derive(Debug)]
-enum GuestListener {
+pub(crate) enum GuestListener {
     Unix(UnixListener),
     Tcp(TcpListener),
 }
@@ -79,7 +81,7 @@ pub(crate) struct GuestServer {
 /// Serves until the process is ended.
 pub(crate) fn run_server(options: &GuestOptions) -> Result<(), ServeError> {
     let inherited = match &options.listen {
-        ListenOption::Inherited(number) => {
+        Some(ListenOption::Inherited(number)) => {
             // The parent, which passed the socket to the guest, ends the guest. If the parent dies
             // and there is no pid namespace, no other process would end the guest. The call cannot
             // fail with a valid signal (prctl(2)).
@@ -87,8 +89,8 @@ pub(crate) fn run_server(options: &GuestOptions) -> Result<(), ServeError> {
             let refuse = |source| ServeError::Inherited { number: *number, source };
             Some(take_inherited(*number).and_then(check_listening).map_err(refuse)?)
         }
-        ListenOption::Handed(path) => Some(receive_listener(path, options.gate)?),
-        ListenOption::Path(_) | ListenOption::Address(_) => None,
+        Some(ListenOption::Handed(path)) => Some(receive_listener(path, options.gate)?),
+        Some(ListenOption::Path(_) | ListenOption::Address(_)) | None => None,
     };
     let owner = options.owner.map(|number| match take_inherited(number) {
         Ok(owner) => Ok((number, owner)),
@@ -110,19 +112,34 @@ pub(crate) fn run_server(options: &GuestOptions) -> Result<(), ServeError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(|source| ServeError::Runtime { source })?;
     LocalSet::new().block_on(&runtime, async {
-        let listener = open_listener(&options.listen, inherited)?;
+        let listener = match &options.listen {
+            Some(listen) => Some(open_listener(listen, inherited)?),
+            None => None,
+        };
+        let carriers = match &options.link {
+            Some(listen) => Some(open_listener(listen, None)?),
+            None => None,
+        };
         let directory = options.directory.clone().unwrap_or_else(home_directory);
         let server = Rc::new(GuestServer {
             token,
             processes: process::ProcessService::new(launcher, directory),
             watchers: filesystem::WatcherTable::default(),
         });
+        let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         if let Some((number, owner)) = owner {
             let owner = pipe::Receiver::from_owned_fd(owner)
                 .map_err(|source| ServeError::Owner { number, source })?;
             tokio::task::spawn_local(end_with_owner(owner));
         }
-        accept_connections(listener, server).await
+        if let Some(carriers) = carriers {
+            let service = link::LinkService::new(&server, &connections, options.link_lifetime);
+            tokio::task::spawn_local(service.accept_carriers(carriers));
+        }
+        match listener {
+            Some(listener) => accept_connections(listener, server, connections).await,
+            None => std::future::pending().await,
+        }
     })
 }
 
@@ -222,10 +239,10 @@ fn home_directory() -> PathBuf {
 async fn accept_connections(
     listener: GuestListener,
     server: Rc<GuestServer>,
+    connections: Arc<Semaphore>,
 ) -> Result<(), ServeError> {
-    let semaphore = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
-        let permit = semaphore.clone().acquire_owned().await.expect("it is never closed");
+        let permit = connections.clone().acquire_owned().await.expect("it is never closed");
         let accepted = match &listener {
             GuestListener::Unix(listener) => listener
                 .accept()
@@ -243,8 +260,11 @@ async fn accept_connections(
     }
 }
 
-fn serve_connection<Stream>(server: Rc<GuestServer>, stream: Stream, permit: OwnedSemaphorePermit)
-where
+pub(crate) fn serve_connection<Stream>(
+    server: Rc<GuestServer>,
+    stream: Stream,
+    permit: OwnedSemaphorePermit,
+) where
     Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = service_fn(move |request| {
@@ -265,6 +285,15 @@ where
 }
 
 impl GuestServer {
+    /// Returns the server for callers that have presented the token already.
+    pub(crate) fn for_authenticated_callers(&self) -> GuestServer {
+        GuestServer {
+            token: AccessToken::default(),
+            processes: Rc::clone(&self.processes),
+            watchers: self.watchers.clone(),
+        }
+    }
+
     async fn answer_request(self: Rc<Self>, request: Request<Incoming>) -> Reply {
         let path = request.uri().path().to_owned();
         if path == "/health" {

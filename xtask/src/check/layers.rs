@@ -10,7 +10,7 @@ use crate::workspace::Workspace;
 /// crate of its own or a higher layer.
 const LAYERS: &[&[&str]] = &[
     &["ringfence-core", "ringfence-proto"],
-    &["ringfence-linux", "ringfence-egress"],
+    &["ringfence-linux", "ringfence-egress", "ringfence-link"],
     &["ringfence-attempts", "ringfence-guest"],
     &["ringfence"],
     &["ringfence-service"],
