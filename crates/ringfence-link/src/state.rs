@@ -101,6 +101,13 @@ impl Link {
         self.lock().bytes.received()
     }
 
+    /// Returns the number of bytes that arrived and that the peer has acknowledged together. The
+    /// number grows as long as carriers move bytes.
+    pub fn progress(&self) -> u64 {
+        let state = self.lock();
+        state.bytes.received() + state.bytes.acknowledged()
+    }
+
     /// Takes the right to use the carrier away from the present one, so that
     /// [`Link::received`] does not change until [`Link::begin_carrier`].
     pub fn stop_carrier(&self) {

@@ -57,6 +57,11 @@ impl ResumableStream {
         self.received
     }
 
+    /// Returns the number of bytes that the peer has acknowledged.
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
     /// Appends bytes to what is sent. The caller keeps to [`ResumableStream::room`], except for
     /// control frames.
     pub fn append(&mut self, bytes: &[u8]) {

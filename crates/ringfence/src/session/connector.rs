@@ -34,6 +34,12 @@ pub(crate) trait GuestConnector: Send + Sync + Debug {
         HeaderValue::from_static("guest")
     }
 
+    /// Returns the time for which streams may stand still because the way to the guest is lost, and
+    /// still go on afterwards. Time limits for answers are longer by this time.
+    fn outage_limit(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Returns the access token that the guest requires, if it requires one.
     fn token(&self) -> Option<&HeaderValue> {
         None
@@ -45,6 +51,7 @@ pub(crate) trait GuestConnector: Send + Sync + Debug {
 pub(crate) struct UnixConnector {
     directory: OwnedFd,
     socket: &'static str,
+    outage_limit: Duration,
 }
 
 impl UnixConnector {
@@ -58,7 +65,15 @@ impl UnixConnector {
     /// link.
     pub(crate) fn for_socket(path: &Path, socket: &'static str) -> io::Result<UnixConnector> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(UnixConnector { directory: openat(CWD, path, flags, Mode::empty())?, socket })
+        let directory = openat(CWD, path, flags, Mode::empty())?;
+        Ok(UnixConnector { directory, socket, outage_limit: Duration::ZERO })
+    }
+
+    /// Returns the connector for a socket at which the process that keeps the sandbox relays
+    /// connections over a link, whose carrier may be lost for `outage_limit`.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no backend uses a link yet"))]
+    pub(crate) fn with_outage_limit(self, outage_limit: Duration) -> UnixConnector {
+        UnixConnector { outage_limit, ..self }
     }
 
     /// Opens the socket that lies in the directory now. A link in its place is not followed.
@@ -94,6 +109,10 @@ impl UnixConnector {
 impl GuestConnector for UnixConnector {
     fn connect(&self) -> BoxFuture<'_, io::Result<Box<dyn GuestStream>>> {
         Box::pin(async { Ok(Box::new(self.open().await?) as Box<dyn GuestStream>) })
+    }
+
+    fn outage_limit(&self) -> Duration {
+        self.outage_limit
     }
 }
 

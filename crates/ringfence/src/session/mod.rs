@@ -8,7 +8,8 @@
 //! Reading order: [`connector`] opens streams, [`transport`] speaks HTTP over them,
 //! [`idle_connections`] keeps connections for other requests, and [`messages`] reads streams of
 //! messages. [`exec`], [`execution`] and [`input`] are for commands,
-//! [`files`] and [`tree`] for files, and [`ports`] for ports.
+//! [`files`] and [`tree`] for files, and [`ports`] for ports. [`link`] is a connector for guests
+//! that are reached through something unreliable.
 
 mod capture;
 mod connector;
@@ -18,6 +19,8 @@ mod execution;
 mod files;
 mod idle_connections;
 mod input;
+#[cfg_attr(not(test), expect(dead_code, reason = "no backend uses a link yet"))]
+mod link;
 mod messages;
 mod ports;
 mod signal;
@@ -47,6 +50,8 @@ pub use execution::{CommandEnd, Execution};
 pub use files::{DirectoryWatch, SandboxFiles, WatchDepth};
 pub use idle_connections::{IdleConnectionState, IdleConnections};
 pub use input::ExecutionInput;
+#[cfg_attr(not(test), expect(unused_imports, reason = "no backend uses a link yet"))]
+pub(crate) use link::{Carrier, LinkConnector, LinkRelay, LinkState, LinkTimeouts};
 pub use ports::{PortStream, SandboxPorts};
 pub use tree::{OmittedEntry, TransferSummary};
 

@@ -161,6 +161,8 @@ impl HttpExchange {
 #[derive(Debug)]
 pub(super) struct Transport {
     connector: Arc<dyn GuestConnector>,
+    /// Longest time that the opening of a stream may take.
+    open_timeout: Duration,
     /// Longest time that the guest may be silent when an answer is expected.
     pub(super) answer_timeout: Duration,
     /// Time after a command's deadline within which the guest must report its end.
@@ -177,10 +179,12 @@ impl std::fmt::Debug for HttpExchange {
 
 impl Transport {
     pub(super) fn new(connector: Arc<dyn GuestConnector>) -> Transport {
+        let outage_limit = connector.outage_limit();
         Transport {
             connector,
-            answer_timeout: ANSWER_TIMEOUT,
-            grace_period: END_GRACE_PERIOD,
+            open_timeout: OPEN_TIMEOUT + outage_limit,
+            answer_timeout: ANSWER_TIMEOUT + outage_limit,
+            grace_period: END_GRACE_PERIOD + outage_limit,
             idle: IdleConnections::default(),
         }
     }
@@ -215,7 +219,7 @@ impl Transport {
 
     /// Opens a stream to the guest.
     pub(super) async fn open(&self) -> Result<Box<dyn GuestStream>, SessionError> {
-        let opened = timeout(OPEN_TIMEOUT, self.connector.connect())
+        let opened = timeout(self.open_timeout, self.connector.connect())
             .await
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         opened.map_err(|source| SessionError::Unreachable { source })
