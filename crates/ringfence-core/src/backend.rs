@@ -20,7 +20,7 @@ pub enum Backend {
     Docker,
     /// Podman engine, with one container per sandbox.
     Podman,
-    /// Kubernetes, with one Pod per sandbox. This version does not have the backend.
+    /// Kubernetes, with one pod per sandbox, and one Job per single command.
     Kubernetes,
     /// Cloud of E2B, or another service with the API of E2B. This version does not have the
     /// backend.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BlockImports, CodeConfig, CodeSettings, Credential, PythonModule};
+use super::{BlockImports, CodeConfig, CodeSettings, Credential, KubernetesConfig, PythonModule};
 use crate::audit::RecordedRuns;
 use crate::policy::{Environment, Filesystem, Limits, NetworkTable};
 use crate::{BackendChoice, Clause, Policy};
@@ -45,6 +45,8 @@ pub struct Config {
     pub allow_workspace: Vec<PathBuf>,
     /// Settings for containers.
     pub container: ContainerConfig,
+    /// Settings for sandboxes on a Kubernetes cluster.
+    pub kubernetes: KubernetesConfig,
     /// Secrets that requests to outside hosts get, and that no sandbox sees. Only the files of the
     /// user and of the system may contain credentials.
     #[serde(skip_serializing_if = "Vec::is_empty")]

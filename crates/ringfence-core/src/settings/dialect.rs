@@ -84,6 +84,7 @@ const SELECTORS: [BackendSelector; 3] = [
             ("docker", BackendSelection::Only(Backend::Docker)),
             ("podman", BackendSelection::Only(Backend::Podman)),
             ("noop", BackendSelection::Only(Backend::Local)),
+            ("kubernetes", BackendSelection::Only(Backend::Kubernetes)),
         ],
     },
     BackendSelector {
@@ -235,7 +236,8 @@ mod tests {
         );
         refuse(
             &[("SANDBOX_METHOD", "auto")],
-            "SANDBOX_METHOD=`auto` is not valid: it is one of bwrap, docker, podman, noop",
+            "SANDBOX_METHOD=`auto` is not valid: it is one of bwrap, docker, podman, noop, \
+             kubernetes",
         );
         refuse(
             &[("SANDBOX_TYPE", "")],

@@ -42,6 +42,7 @@ impl Settings {
             workspace_root: self.workspace_root.clone(),
             allow_workspace: self.allow_workspace.clone(),
             container: ContainerConfig { image: self.image.clone() },
+            kubernetes: self.kubernetes.clone(),
             credentials: self.credentials.clone(),
             audit: AuditConfig { store: Some(*store), dir: Some(dir.clone()) },
             code: self.code.to_config(),

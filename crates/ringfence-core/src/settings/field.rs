@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::{BlockImports, Config, Credential, Language, PythonModule};
+use super::{BlockImports, Config, Credential, Language, PythonModule, Toleration};
 use crate::Clause;
 use crate::audit::RecordedRuns;
 use crate::policy::{HostRule, NetworkMode, PathGlob, Size, Span, Workspace};
@@ -54,7 +54,7 @@ macro_rules! setting_items {
 }
 
 setting_items!(true: String, Size, Span, Workspace, PathGlob, NetworkMode, HostRule, Clause);
-setting_items!(true: Credential, RecordedRuns, BlockImports, PythonModule, Language);
+setting_items!(true: Credential, RecordedRuns, BlockImports, PythonModule, Language, Toleration);
 setting_items!(false: bool, f64, u32, usize);
 
 impl SettingItem for PathBuf {

@@ -18,7 +18,7 @@ use super::explain::{ExplainedRows, Explanation};
 use super::field::Field;
 use super::merge::LayerMerge;
 use super::narrow::{NarrowingCheck, NarrowingResult};
-use super::{BlockImports, Config, Credential, Language, PythonModule, SecretOrigin};
+use super::{BlockImports, Config, Credential, Language, PythonModule, SecretOrigin, Toleration};
 use crate::audit::RecordedRuns;
 use crate::policy::{Environment, HostRule, Limits, NetworkMode, PathGlob, Size, Span, Workspace};
 use crate::{BackendChoice, Clause};
@@ -260,6 +260,43 @@ settings! {
         merge: replace, project: may_not_set, explain: value,
         flag: "--image",
         variable: "RINGFENCE_IMAGE", "an image, for podman and docker", one,
+    }
+    // A project decides neither which cluster runs its code nor which images it runs there.
+    kubernetes.context: Option<String> {
+        merge: replace, project: may_not_set, explain: value,
+        variable: "RINGFENCE_KUBERNETES_CONTEXT", "a context of the kubeconfig", one,
+    }
+    kubernetes.namespace: Option<String> {
+        merge: replace, project: may_not_set, explain: value,
+        variable: "RINGFENCE_KUBERNETES_NAMESPACE", "a namespace", one,
+    }
+    kubernetes.image: Option<String> {
+        merge: replace, project: may_not_set, explain: value,
+        variable: "RINGFENCE_KUBERNETES_IMAGE", "an image", one,
+    }
+    kubernetes.guest_image: Option<String> {
+        merge: replace, project: may_not_set, explain: value,
+        variable: "RINGFENCE_KUBERNETES_GUEST_IMAGE", "an image that contains the guest", one,
+    }
+    kubernetes.image_pull_secrets: Vec<String> {
+        merge: extend, project: may_not_add, explain: list,
+    }
+    kubernetes.runtime_class: Option<String> {
+        merge: replace, project: may_not_set, explain: value,
+        variable: "RINGFENCE_KUBERNETES_RUNTIME_CLASS", "a RuntimeClass", one,
+    }
+    kubernetes.service_account: Option<String> {
+        merge: replace, project: may_not_set, explain: value,
+        variable: "RINGFENCE_KUBERNETES_SERVICE_ACCOUNT", "a ServiceAccount", one,
+    }
+    kubernetes.node_selector: BTreeMap<String, String> {
+        merge: insert, project: may_repeat_named, explain: table,
+    }
+    kubernetes.tolerations: Vec<Toleration> {
+        merge: extend, project: may_not_add, explain: list,
+    }
+    kubernetes.labels: BTreeMap<String, String> {
+        merge: insert, project: may_repeat_named, explain: table,
     }
     credentials: Vec<Credential> {
         merge: extend, project: may_not_add, explain: list,

@@ -56,6 +56,7 @@ impl MergedLayers {
             workspace_root: config.workspace_root.clone(),
             allow_workspace: config.allow_workspace.clone(),
             image: config.container.image.clone(),
+            kubernetes: config.kubernetes.clone(),
             credentials: config.credentials.clone(),
             audit: AuditSettings {
                 store: config.audit.store.unwrap_or_default(),

@@ -23,6 +23,7 @@ mod error;
 mod explain;
 mod field;
 mod keys;
+mod kubernetes;
 mod layer;
 mod merge;
 mod narrow;
@@ -43,6 +44,7 @@ pub use credential::{Credential, CredentialError, HeaderTemplate, SecretOrigin};
 pub use error::SettingsError;
 pub use explain::ExplainedValue;
 pub use keys::{KEYS, SettingKey, SettingVariable};
+pub use kubernetes::{InvalidToleration, KubernetesConfig, Toleration};
 pub use layer::{FileOrigin, LayerText};
 pub use narrow::Widening;
 
@@ -153,6 +155,9 @@ pub struct Settings {
     pub allow_workspace: Vec<PathBuf>,
     /// Image of the containers; ringfence's own image when absent.
     pub image: Option<String>,
+    /// Settings for sandboxes on a Kubernetes cluster.
+    #[serde(default)]
+    pub kubernetes: KubernetesConfig,
     /// Secrets that the egress proxy shows to outside hosts and that no sandbox sees.
     pub credentials: Vec<Credential>,
     /// Settings for execution records.

@@ -35,6 +35,14 @@ fn every_value_is_explained_even_if_all_are_defaults() {
         "workspace_root = unset",
         "allow_workspace = []",
         "container.image = unset",
+        "kubernetes.context = unset",
+        "kubernetes.namespace = unset",
+        "kubernetes.image = unset",
+        "kubernetes.guest_image = unset",
+        "kubernetes.image_pull_secrets = []",
+        "kubernetes.runtime_class = unset",
+        "kubernetes.service_account = unset",
+        "kubernetes.tolerations = []",
         "credentials = []",
         "audit.store = on_error",
         "audit.dir = artifacts/executions",
@@ -52,7 +60,8 @@ fn every_value_is_explained_even_if_all_are_defaults() {
 
 #[test]
 fn every_key_of_the_table_is_explained() {
-    let explained = given().user("env.set.A = '1'").load().unwrap().explain();
+    let user = "env.set.A = '1'\nkubernetes.labels.a = 'b'\nkubernetes.node_selector.a = 'b'";
+    let explained = given().user(user).load().unwrap().explain();
     for key in KEYS {
         assert!(explained.iter().any(|row| row.key.starts_with(key.name)), "{}", key.name);
     }
