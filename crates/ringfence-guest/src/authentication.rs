@@ -11,20 +11,22 @@ use ringfence_proto::{header, signature};
 use crate::connect_protocol::{Reply, refusal_reply};
 use crate::user::{self, SandboxUser};
 
-/// Access token that every caller must present. `None` if no token is needed, because the socket
-/// itself is private.
+/// Access token that every caller must present.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct AccessToken(Option<String>);
+pub(crate) enum AccessToken {
+    /// No token is needed, because the socket itself is private.
+    #[default]
+    None,
+    /// The token itself.
+    Text(String),
+    /// Hash of the token, of a guest whose command line others can read.
+    Hash(String),
+}
 
 impl AccessToken {
     /// Creates the token from the text of the token file. Line breaks at the end are ignored.
     pub(crate) fn new(text: &str) -> AccessToken {
-        AccessToken(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
-    }
-
-    /// Returns the text of the token, which signatures are made with.
-    pub(crate) fn text(&self) -> Option<&str> {
-        self.0.as_deref()
+        AccessToken::Text(text.trim_end_matches(['\r', '\n']).to_owned())
     }
 
     /// Returns true if the request has the token in its `x-access-token` header, or if no token is
@@ -36,7 +38,13 @@ impl AccessToken {
 
     /// Returns true if `given` is the token, or if no token is needed.
     pub(crate) fn is(&self, given: &str) -> bool {
-        self.0.as_ref().is_none_or(|token| signature::is_same_secret(given, token))
+        match self {
+            AccessToken::None => true,
+            AccessToken::Text(token) => signature::is_same_secret(given, token),
+            AccessToken::Hash(hash) => {
+                signature::is_same_secret(&signature::token_hash(given), hash)
+            }
+        }
     }
 
     /// Returns the reply 401 if the request does not have the token, and `None` if the request may
@@ -106,5 +114,8 @@ mod tests {
         assert!(!token.is_presented(&headers("")));
         assert!(!token.is_presented(&HeaderMap::new()));
         assert!(AccessToken::default().is_presented(&HeaderMap::new()));
+        let hashed = AccessToken::Hash(signature::token_hash("secret"));
+        assert!(hashed.is("secret"));
+        assert!(!hashed.is("secre") && !hashed.is(&signature::token_hash("secret")));
     }
 }

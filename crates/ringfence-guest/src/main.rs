@@ -10,6 +10,8 @@
 //! `connect_protocol` implements the kinds of calls. The services follow: `process`, `filesystem`,
 //! `files`, `tree`, `ports`, `metrics`. `link` serves connections that arrive as streams of a link,
 //! and `carry` joins an executed process to the socket for links.
+//! In a pod, `install` copies the program, and `network_trial` tries the network before any code
+//! runs.
 
 mod authentication;
 mod carry;
@@ -17,9 +19,11 @@ mod connect_protocol;
 mod files;
 mod filesystem;
 mod first_process;
+mod install;
 mod link;
 mod log;
 mod metrics;
+mod network_trial;
 mod options;
 mod ports;
 mod process;
@@ -41,6 +45,8 @@ fn main() -> ExitCode {
     let options = match GuestMode::parse(std::env::args_os().skip(1)) {
         Ok(GuestMode::Serve(options)) => options,
         Ok(GuestMode::Carry(path)) => return carry::carry_streams(&path),
+        Ok(GuestMode::Install(path)) => return install::install_guest(&path),
+        Ok(GuestMode::TryNetwork(limit)) => return network_trial::try_network(limit),
         Err(error) => {
             log::write_line(format_args!("error: {error}\nhint: {}", options::USAGE));
             return ExitCode::from(USAGE_EXIT_CODE);
@@ -52,6 +58,12 @@ fn main() -> ExitCode {
     // The parent may have blocked the signals that ask the guest to stop, as process 1 does, and a
     // child inherits the signal mask (signal(7)). Setting a valid mask cannot fail.
     let _ = ringfence_linux::sys::signal::SignalMask::empty().set();
+    if let Some(limit) = options.hold_until_denied
+        && let Err(why) = network_trial::hold_until_denied(limit)
+    {
+        log::write_line(format_args!("error: {why}"));
+        return ExitCode::FAILURE;
+    }
     match server::run_server(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

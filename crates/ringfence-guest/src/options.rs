@@ -9,13 +9,19 @@ use std::time::Duration;
 pub(crate) const USAGE: &str = "ringfence-guest [--listener FD | --handover PATH | --socket PATH \
                                 | --listen ADDRESS:PORT] [--link ADDRESS:PORT | --link-socket \
                                 PATH] [--link-lifetime SECONDS] [--directory DIR] [--token-file \
-                                FILE] [--leash FILE] [--owner FD] [--gate] | ringfence-guest \
-                                --carry PATH";
+                                FILE | --token-hash SHA256] [--leash FILE] [--owner FD] [--gate] \
+                                [--hold-until-denied SECONDS] | ringfence-guest --carry PATH | \
+                                ringfence-guest --install PATH | ringfence-guest --try-network \
+                                SECONDS";
 
 /// Options that say where to listen, of which at most one can be given.
 const LISTEN_OPTIONS: &str = "--listener, --handover, --socket, --listen";
 /// Options that say where to accept carriers of links, of which at most one can be given.
 const LINK_OPTIONS: &str = "--link, --link-socket";
+/// Options that give the guest another task than to serve. Each takes one value.
+const MODE_OPTIONS: [&str; 3] = ["--carry", "--install", "--try-network"];
+/// Options that say which token callers must present, of which at most one can be given.
+const TOKEN_OPTIONS: &str = "--token-file, --token-hash";
 /// Time for which a link without a carrier is kept if no option says otherwise.
 const DEFAULT_LINK_LIFETIME: Duration = Duration::from_secs(600);
 
@@ -26,6 +32,10 @@ pub(crate) enum GuestMode {
     Serve(GuestOptions),
     /// Join the standard streams to the Unix socket at this path.
     Carry(PathBuf),
+    /// Copy the program to this path.
+    Install(PathBuf),
+    /// Report what the network reaches. If the time is not zero, wait that long for a denial.
+    TryNetwork(Duration),
 }
 
 /// Parsed command line.
@@ -39,8 +49,10 @@ pub(crate) struct GuestOptions {
     pub(crate) link_lifetime: Duration,
     /// Directory in which commands start by default; the user's home directory if absent.
     pub(crate) directory: Option<PathBuf>,
-    /// File that contains the access token. If absent, callers need no token.
-    pub(crate) token_file: Option<PathBuf>,
+    /// Access token that callers must present. If absent, callers need no token.
+    pub(crate) token: Option<TokenOption>,
+    /// Time in which the network must deny all connections before the guest serves anybody.
+    pub(crate) hold_until_denied: Option<Duration>,
     /// Leash: a file that is locked for as long as the process that keeps the sandbox lives.
     pub(crate) leash: Option<PathBuf>,
     /// Descriptor of a pipe whose other end is open for as long as the process that keeps the
@@ -64,6 +76,15 @@ pub(crate) enum ListenOption {
     Address(SocketAddr),
 }
 
+/// Origin of the access token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum TokenOption {
+    /// File that contains the token.
+    File(PathBuf),
+    /// SHA-256 hash of the token, in hexadecimal.
+    Hash(String),
+}
+
 /// Error in the command line.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum OptionsError {
@@ -75,8 +96,8 @@ pub(crate) enum OptionsError {
     Twice { option: &'static str },
     #[error("`{value}` is not {expected}, which `{option}` needs")]
     Value { option: &'static str, value: String, expected: &'static str },
-    #[error("`--carry PATH` takes no `{0}`")]
-    BesideCarry(String),
+    #[error("`{option}` takes a value and no `{word}`")]
+    BesideMode { option: &'static str, word: String },
     #[error("nothing says where to listen")]
     NowhereToListen,
 }
@@ -85,14 +106,22 @@ impl GuestMode {
     /// Parses the words that follow the program's name.
     pub(crate) fn parse(words: impl Iterator<Item = OsString>) -> Result<GuestMode, OptionsError> {
         let mut words = words.peekable();
-        if words.next_if(|word| word == "--carry").is_none() {
+        let is_mode = |word: &OsString| MODE_OPTIONS.iter().any(|option| word == option);
+        let Some(word) = words.next_if(is_mode) else {
             return GuestOptions::parse(words).map(GuestMode::Serve);
+        };
+        let option = MODE_OPTIONS.into_iter().find(|option| word == *option);
+        let option = option.expect("the word is one of the options");
+        let value = words.next().ok_or(OptionsError::NoValue(option))?;
+        if let Some(word) = words.next() {
+            let word = word.to_string_lossy().into_owned();
+            return Err(OptionsError::BesideMode { option, word });
         }
-        let path = words.next().ok_or(OptionsError::NoValue("--carry"))?;
-        match words.next() {
-            None => Ok(GuestMode::Carry(path.into())),
-            Some(word) => Err(OptionsError::BesideCarry(word.to_string_lossy().into_owned())),
-        }
+        Ok(match option {
+            "--carry" => GuestMode::Carry(value.into()),
+            "--install" => GuestMode::Install(value.into()),
+            _ => GuestMode::TryNetwork(parse_seconds(option, &value)?),
+        })
     }
 }
 
@@ -101,9 +130,9 @@ impl GuestOptions {
     pub(crate) fn parse(
         words: impl Iterator<Item = OsString>,
     ) -> Result<GuestOptions, OptionsError> {
-        let (mut listen, mut directory, mut token_file) = (None, None, None);
+        let (mut listen, mut directory, mut token) = (None, None, None);
         let (mut leash, mut owner, mut gate) = (None, None, false);
-        let (mut link, mut link_lifetime) = (None, None);
+        let (mut link, mut link_lifetime, mut hold_until_denied) = (None, None, None);
         let mut words = words;
         while let Some(word) = words.next() {
             let mut value = |option| words.next().ok_or(OptionsError::NoValue(option));
@@ -143,18 +172,24 @@ impl GuestOptions {
                     ListenOption::Path(value("--link-socket")?.into()),
                 )?,
                 Some("--link-lifetime") => {
-                    let seconds: u64 = parse_value(
-                        "--link-lifetime",
-                        &value("--link-lifetime")?,
-                        "a number of seconds",
-                    )?;
-                    set_once("--link-lifetime", &mut link_lifetime, Duration::from_secs(seconds))?;
+                    let lifetime = parse_seconds("--link-lifetime", &value("--link-lifetime")?)?;
+                    set_once("--link-lifetime", &mut link_lifetime, lifetime)?;
+                }
+                Some("--hold-until-denied") => {
+                    let option = "--hold-until-denied";
+                    let limit = parse_seconds(option, &value(option)?)?;
+                    set_once(option, &mut hold_until_denied, limit)?;
                 }
                 Some("--directory") => {
                     set_once("--directory", &mut directory, value("--directory")?.into())?
                 }
                 Some("--token-file") => {
-                    set_once("--token-file", &mut token_file, value("--token-file")?.into())?
+                    let file = TokenOption::File(value("--token-file")?.into());
+                    set_once(TOKEN_OPTIONS, &mut token, file)?
+                }
+                Some("--token-hash") => {
+                    let hash = value("--token-hash")?.to_string_lossy().into_owned();
+                    set_once(TOKEN_OPTIONS, &mut token, TokenOption::Hash(hash))?
                 }
                 Some("--leash") => set_once("--leash", &mut leash, value("--leash")?.into())?,
                 Some("--gate") => gate = true,
@@ -165,7 +200,17 @@ impl GuestOptions {
             return Err(OptionsError::NowhereToListen);
         }
         let link_lifetime = link_lifetime.unwrap_or(DEFAULT_LINK_LIFETIME);
-        Ok(GuestOptions { listen, link, link_lifetime, directory, token_file, leash, owner, gate })
+        Ok(GuestOptions {
+            listen,
+            link,
+            link_lifetime,
+            directory,
+            token,
+            hold_until_denied,
+            leash,
+            owner,
+            gate,
+        })
     }
 }
 
@@ -186,6 +231,10 @@ fn parse_descriptor(option: &'static str, value: &OsString) -> Result<i32, Optio
             expected: "a number above 2",
         }),
     }
+}
+
+fn parse_seconds(option: &'static str, value: &OsString) -> Result<Duration, OptionsError> {
+    parse_value(option, value, "a number of seconds").map(Duration::from_secs)
 }
 
 fn parse_value<T: std::str::FromStr>(
@@ -247,9 +296,11 @@ mod tests {
     fn a_carrier_takes_a_path_and_no_other_option() {
         let mode = |line: &str| GuestMode::parse(line.split_whitespace().map(OsString::from));
         assert_eq!(mode("--carry /run/link.sock"), Ok(GuestMode::Carry("/run/link.sock".into())));
+        assert_eq!(mode("--install /run/guest"), Ok(GuestMode::Install("/run/guest".into())));
+        assert_eq!(mode("--try-network 0"), Ok(GuestMode::TryNetwork(Duration::ZERO)));
         assert_eq!(mode("--carry"), Err(OptionsError::NoValue("--carry")));
         let beside = mode("--carry /run/link.sock --gate").unwrap_err();
-        assert_eq!(beside.to_string(), "`--carry PATH` takes no `--gate`");
+        assert_eq!(beside.to_string(), "`--carry` takes a value and no `--gate`");
         assert!(matches!(mode("--link-socket /a"), Ok(GuestMode::Serve(_))));
     }
 

@@ -25,7 +25,7 @@ use tokio::task::LocalSet;
 
 use crate::authentication::AccessToken;
 use crate::connect_protocol::{self, Reply, status_reply};
-use crate::options::{GuestOptions, ListenOption};
+use crate::options::{GuestOptions, ListenOption, TokenOption};
 use crate::{
     files, filesystem, first_process, link, log, metrics, ports, process, slices, tree, user,
 };
@@ -97,10 +97,11 @@ pub(crate) fn run_server(options: &GuestOptions) -> Result<(), ServeError> {
         Err(source) => Err(ServeError::Inherited { number, source }),
     });
     let owner = owner.transpose()?;
-    let token = match &options.token_file {
-        Some(path) => AccessToken::new(
+    let token = match &options.token {
+        Some(TokenOption::File(path)) => AccessToken::new(
             &fs_err::read_to_string(path).map_err(|source| ServeError::Token { source })?,
         ),
+        Some(TokenOption::Hash(hash)) => AccessToken::Hash(hash.clone()),
         None => AccessToken::default(),
     };
     // Start the launcher before this process has a second thread, and before it raises limits that

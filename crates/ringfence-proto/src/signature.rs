@@ -47,6 +47,11 @@ fn finish_signature(begun: Sha256, token: &str, expiration: Option<i64>) -> Stri
     format!("v1_{}", STANDARD_NO_PAD.encode(digest.finalize()))
 }
 
+/// Returns the hash by which a guest recognizes its access token without knowing the token.
+pub fn token_hash(token: &str) -> String {
+    STANDARD_NO_PAD.encode(Sha256::digest(token))
+}
+
 /// Length of a signature in characters: the version prefix, and a SHA-256 digest as unpadded
 /// base64.
 pub const SIGNATURE_LENGTH: usize = "v1_".len() + 43;

@@ -1,7 +1,7 @@
 //! Translation of a `Start` request into the launch description that the launcher takes.
 
 use std::collections::BTreeMap;
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::ProcessService;
 use super::streams::{self, CommandStdio, CommandStreams};
-use crate::user;
+use crate::{network_trial, user};
 
 /// Returns the variables that every command gets: the guest's own, and defaults for `PATH`, `HOME`,
 /// `USER` and `LOGNAME`.
@@ -28,12 +28,20 @@ pub(super) fn base_environment() -> BTreeMap<Vec<u8>, CString> {
     ];
     let given =
         given.into_iter().map(|(name, value): (&str, Vec<u8>)| (name.as_bytes().to_vec(), value));
-    let own = std::env::vars_os().map(|(name, value)| (name.into_vec(), value.into_vec()));
+    let own = std::env::vars_os().filter(|(name, _)| !describes_pod(name));
+    let own = own.map(|(name, value)| (name.into_vec(), value.into_vec()));
     // Later entries replace earlier ones, so the guest's own variables win over the defaults. No
     // variable contains a NUL, because the system passed them to the guest.
     let all = given.chain(own);
     all.filter_map(|(name, value)| format_variable(&name, &value).map(|variable| (name, variable)))
         .collect()
+}
+
+/// Tells whether a variable describes the pod of the guest and its cluster, which are no business
+/// of commands.
+fn describes_pod(name: &OsStr) -> bool {
+    name == network_trial::NODE_ADDRESS_VARIABLE
+        || name.as_encoded_bytes().starts_with(network_trial::SERVICE_VARIABLE_PREFIX.as_bytes())
 }
 
 /// Describes the launch that a request asks for, and creates the command's streams.
