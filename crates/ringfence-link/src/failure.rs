@@ -24,6 +24,12 @@ pub enum LinkFailure {
         /// Reason that the guest gave.
         reason: RefusalReason,
     },
+    /// No carrier can reach the guest any more.
+    #[error("the guest cannot be reached: {why}")]
+    Unreachable {
+        /// Reason, such as the end of the guest's sandbox.
+        why: String,
+    },
     /// The peer violated the protocol.
     #[error("the other end of the link violated the protocol")]
     Violation(#[source] LinkError),
@@ -41,12 +47,15 @@ impl LinkFailure {
         error.get_ref()?.downcast_ref()
     }
 
-    pub(crate) fn io_error(&self) -> io::Error {
+    /// Returns the error of a stream that fails for this reason.
+    pub fn io_error(&self) -> io::Error {
         let kind = match self {
             LinkFailure::Refused { .. } => io::ErrorKind::PermissionDenied,
             LinkFailure::Violation(_) => io::ErrorKind::InvalidData,
             LinkFailure::Lost { .. } => io::ErrorKind::TimedOut,
-            LinkFailure::Closed | LinkFailure::ClosedByPeer => io::ErrorKind::ConnectionAborted,
+            LinkFailure::Closed | LinkFailure::ClosedByPeer | LinkFailure::Unreachable { .. } => {
+                io::ErrorKind::ConnectionAborted
+            }
         };
         io::Error::new(kind, self.clone())
     }

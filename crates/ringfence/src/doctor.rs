@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use ringfence_core::settings::detect_container;
+use ringfence_core::settings::{BackendSelection, detect_container};
 use ringfence_core::{Backend, Clause, Support};
 use ringfence_linux::landlock;
 use serde::Serialize;
@@ -81,10 +81,14 @@ pub fn survey_host(engine: &Engine) -> Surroundings {
     }
 }
 
-/// Tries every backend, or only one, and reports how well it can hold each clause of the engine's
+/// Tries the backends, or only one of them, and reports how well it can hold each clause of the engine's
 /// policy on this host.
 pub fn examine(engine: &Engine, only: Option<Backend>) -> Vec<Examination> {
-    let all = backends::BACKENDS.iter().map(|(backend, _)| *backend);
+    let asked = engine.settings().selection;
+    let all = backends::BACKENDS.iter().filter(|(name, backend)| {
+        backend.may_be_probed_unasked() || asked == BackendSelection::Only(*name)
+    });
+    let all = all.map(|(name, _)| *name);
     let backends = only.map_or_else(|| all.collect(), |backend| vec![backend]);
     let look = |backend| Examination {
         backend,
@@ -110,6 +114,7 @@ fn try_backend(engine: &Engine, backend: Backend) -> Finding {
         policy: &settings.policy,
         clauses: Clause::ALL.into(),
         container: &settings.container,
+        kubernetes: &settings.kubernetes,
         freshness: Freshness::Now,
     };
     match probe_backend(backend, &question) {

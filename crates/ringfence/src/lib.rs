@@ -27,6 +27,7 @@
 //! - `egress`: policies that name the hosts a sandbox may reach, and credentials that stay outside.
 //!   Without it, results for a sandbox that another program keeps do not list denied connections.
 //! - `code`: code by language, the lint of its imports, and interpreters that keep their state.
+//! - `kubernetes`: the backend `kubernetes`. It includes `egress`.
 //! - `ssh`: sandboxes that an SSH client reaches.
 //!
 //! Start with [`Engine`]. The crate `ringfence-core` defines policies, and `ringfence-linux` makes
@@ -34,7 +35,13 @@
 
 // A part that only one feature uses is dead code in a build without it.
 #![cfg_attr(
-    not(all(feature = "code", feature = "containers", feature = "egress", feature = "ssh")),
+    not(all(
+        feature = "code",
+        feature = "containers",
+        feature = "egress",
+        feature = "kubernetes",
+        feature = "ssh"
+    )),
     expect(dead_code, reason = "features use the rest; a build with all of them has no dead code")
 )]
 

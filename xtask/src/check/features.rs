@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use crate::workspace::{Workspace, output_of, run as run_command};
 
 /// Features that are built alone. The rest of the checks builds the library with all of them.
-const FEATURES: [&str; 5] = ["", "code", "containers", "egress", "ssh"];
+const FEATURES: [&str; 6] = ["", "code", "containers", "egress", "kubernetes", "ssh"];
 /// Limit on the crates that the library without features consists of, with itself.
 const MAX_CRATES: usize = 119;
 

@@ -47,7 +47,10 @@ pub(crate) enum WorkspaceSource {
     HostDir(PathBuf),
     /// The files were copied to a place that does not see the host, and the host's directory
     /// does not change.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no backend of this version copies"))]
+    #[cfg_attr(
+        not(any(test, feature = "kubernetes")),
+        expect(dead_code, reason = "few backends copy")
+    )]
     Copy,
 }
 

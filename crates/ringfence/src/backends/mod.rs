@@ -6,7 +6,11 @@ mod bwrap;
 #[cfg(feature = "containers")]
 mod containers;
 mod facets;
+#[cfg(any(feature = "containers", feature = "kubernetes"))]
+mod guest_variables;
 mod instance;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 pub(crate) mod limits;
 mod mounted;
 mod native;
@@ -24,6 +28,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use futures_util::future::BoxFuture;
+use ringfence_core::settings::KubernetesConfig;
 use ringfence_core::{Backend as Name, Capabilities, Clause, Fault, Plan, Policy};
 use ringfence_linux::{Confinement, Exec, Launcher};
 
@@ -41,6 +46,8 @@ use crate::{Command, ContainerSpec, Host};
 pub(crate) use facets::{
     ImageStore, KeptSandbox, PauseControl, PortRoute, SandboxFacets, WorkspaceSource,
 };
+#[cfg(any(feature = "containers", feature = "kubernetes"))]
+use guest_variables::named_variables;
 pub use instance::StopError;
 pub(crate) use instance::{HostView, SandboxInstance};
 pub(crate) use private::PrivateDirectory;
@@ -66,6 +73,12 @@ pub(crate) trait Backend: Sync {
     /// Returns known problems of the programs that the backend relies on.
     fn warnings(&self, _host: &Host, _policy: &Policy) -> Vec<String> {
         Vec::new()
+    }
+
+    /// Tells whether the backend may be probed although nobody named it. A probe that makes
+    /// something on another machine needs to be asked for.
+    fn may_be_probed_unasked(&self) -> bool {
+        true
     }
 
     /// Starts a sandbox with a guest for a plan that the backend agreed to. On failure, everything
@@ -140,6 +153,8 @@ pub(crate) struct ProbeRequest<'a> {
     pub(crate) policy: &'a Policy,
     pub(crate) clauses: BTreeSet<Clause>,
     pub(crate) container: &'a ContainerSpec,
+    /// Settings that only the backend for clusters uses.
+    pub(crate) kubernetes: &'a KubernetesConfig,
     pub(crate) freshness: Freshness,
 }
 
@@ -278,6 +293,8 @@ pub(crate) const BACKENDS: &[(Name, &dyn Backend)] = &[
     (Name::Podman, &containers::PODMAN),
     #[cfg(feature = "containers")]
     (Name::Docker, &containers::DOCKER),
+    #[cfg(feature = "kubernetes")]
+    (Name::Kubernetes, &kubernetes::KubernetesBackend),
     (Name::Outer, &bare::OUTER),
     (Name::Local, &bare::LOCAL),
     #[cfg(test)]
@@ -290,6 +307,21 @@ pub(crate) fn get(name: Name) -> Result<&'static dyn Backend, Unavailable> {
     found.map(|(_, backend)| *backend).ok_or_else(|| absent_backend(name))
 }
 
+/// Runs a future to completion on a separate thread, because the caller may be in a runtime, which
+/// must not be blocked.
+#[cfg(any(feature = "containers", feature = "kubernetes"))]
+pub(crate) fn block_on<F: Future<Output: Send> + Send>(future: F) -> F::Output {
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime
+                .expect("a host that lacks descriptors for this can start nothing at all")
+                .block_on(future)
+        });
+        waiting.join().expect("it panics only where its caller would")
+    })
+}
+
 /// Returns the reason why this program has no backend of that name.
 fn absent_backend(name: Name) -> Unavailable {
     match name {
@@ -297,9 +329,13 @@ fn absent_backend(name: Name) -> Unavailable {
             why: format!("this program was built without the `{name}` backend"),
             fix: "build the library `ringfence` with its cargo feature `containers`".to_owned(),
         },
+        Name::Kubernetes => Unavailable {
+            why: "this program was built without the `kubernetes` backend".to_owned(),
+            fix: "build the library `ringfence` with its cargo feature `kubernetes`".to_owned(),
+        },
         _ => Unavailable {
             why: format!("this version of ringfence has no `{name}` backend"),
-            fix: "choose one of native, bwrap, docker, podman, outer, local".to_owned(),
+            fix: "choose one of native, bwrap, docker, podman, kubernetes, outer, local".to_owned(),
         },
     }
 }

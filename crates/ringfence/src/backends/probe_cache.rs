@@ -45,6 +45,15 @@ pub(crate) enum ProbeSubject<'a> {
         /// Description of itself that the engine sends with every answer.
         greeting: &'a str,
     },
+    /// The network of a namespace of a Kubernetes cluster.
+    Cluster {
+        /// Address of the API server.
+        server: &'a str,
+        /// Namespace in which the pods run.
+        namespace: &'a str,
+        /// RuntimeClass of the pods.
+        runtime_class: &'a str,
+    },
 }
 
 /// The mark of one subject, which may not exist.

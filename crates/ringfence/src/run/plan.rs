@@ -36,10 +36,20 @@ pub(crate) struct PlannedRun {
     pub(crate) guarded: Guarded,
     /// Name of the sandbox, if the sandbox is one that stays.
     pub(crate) sandbox: Option<String>,
+    pub(crate) lifetime: SandboxLifetime,
     /// The credentials that the proxy of the sandbox shows to hosts outside.
     pub(crate) credentials: Option<LoadedCredentials>,
     /// The standard streams of this process that the command does not get unchanged.
     pub(crate) streams: CallerStreams,
+}
+
+/// Lifetime of a sandbox with a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SandboxLifetime {
+    /// The sandbox is made for one command, and ends with it.
+    OneCommand,
+    /// The sandbox stays until it is stopped or its lease ends.
+    Stays,
 }
 
 impl PlannedRun {
@@ -113,6 +123,7 @@ impl Core {
             grants,
             guarded,
             sandbox: None,
+            lifetime: SandboxLifetime::Stays,
             credentials: None,
             streams: CallerStreams::default(),
         })
@@ -222,6 +233,7 @@ impl Core {
             policy,
             clauses,
             container,
+            kubernetes: &self.settings.kubernetes,
             freshness: Freshness::Remembered,
         };
         let capabilities = probe_backend(backend, &question).map_err(Declined::Unavailable)?;

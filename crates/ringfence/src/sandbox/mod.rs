@@ -34,7 +34,7 @@ use crate::backends::{
 };
 #[cfg(feature = "code")]
 use crate::contexts::KeptContexts;
-use crate::run::plan::PlannedRun;
+use crate::run::plan::{PlannedRun, SandboxLifetime};
 use crate::sandbox::directory::{Manifest, Name, SandboxDir, SandboxDirError, SandboxDirs};
 use crate::sandbox::host_observer::Observation;
 use crate::session::{CapturedCommand, Exec, PortStream, Session, SessionError};
@@ -131,6 +131,7 @@ impl Engine {
     ) -> Result<(T, Stopped), StartError> {
         let request = self.with_default_image(request);
         context.credentials = self.core.load_credentials(&context.plan)?;
+        context.lifetime = SandboxLifetime::OneCommand;
         let request_hash = crate::sandbox::start::hash(&self.core, &request);
         let sandbox_dir = SandboxDirs::for_host(&self.core.settings.host)?.claim(Name::unique())?;
         let sandbox = self.start_in(sandbox_dir, &request, request_hash, context).await?;

@@ -71,7 +71,7 @@ impl UnixConnector {
 
     /// Returns the connector for a socket at which the process that keeps the sandbox relays
     /// connections over a link, whose carrier may be lost for `outage_limit`.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no backend uses a link yet"))]
+    #[cfg_attr(not(any(test, feature = "kubernetes")), expect(dead_code, reason = "few link"))]
     pub(crate) fn with_outage_limit(self, outage_limit: Duration) -> UnixConnector {
         UnixConnector { outage_limit, ..self }
     }

@@ -19,7 +19,7 @@ mod execution;
 mod files;
 mod idle_connections;
 mod input;
-#[cfg_attr(not(test), expect(dead_code, reason = "no backend uses a link yet"))]
+#[cfg_attr(not(feature = "kubernetes"), expect(dead_code, reason = "few backends need links"))]
 mod link;
 mod messages;
 mod ports;
@@ -41,7 +41,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
 pub use capture::CapturedCommand;
-#[cfg(test)]
+#[cfg(any(test, feature = "kubernetes"))]
 pub(crate) use connector::GuestStream;
 pub(crate) use connector::{GUEST_SOCKET, GuestConnector, UnixConnector, listen_in};
 pub use error::SessionError;
@@ -50,8 +50,8 @@ pub use execution::{CommandEnd, Execution};
 pub use files::{DirectoryWatch, SandboxFiles, WatchDepth};
 pub use idle_connections::{IdleConnectionState, IdleConnections};
 pub use input::ExecutionInput;
-#[cfg_attr(not(test), expect(unused_imports, reason = "no backend uses a link yet"))]
-pub(crate) use link::{Carrier, LinkConnector, LinkRelay, LinkState, LinkTimeouts};
+#[cfg(feature = "kubernetes")]
+pub(crate) use link::{Carrier, LinkConnector, LinkRelay, LinkTimeouts};
 pub use ports::{PortStream, SandboxPorts};
 pub use tree::{OmittedEntry, TransferSummary};
 

@@ -23,10 +23,8 @@ mod raw;
 mod removal;
 mod runtime;
 mod sweep;
-mod variables;
 mod version;
 
-use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,6 +39,7 @@ use super::facets::{
 };
 use super::{
     Backend, BackendStart, ContainerError, Freshness, ProbeRequest, StartedSandbox, Unavailable,
+    block_on, named_variables,
 };
 use crate::egress::{GateSource, WayOut};
 use crate::sandbox::directory::{NetworkReach, SandboxDir, channel_in};
@@ -50,7 +49,6 @@ use crate::{ContainerSpec, Host, Preset, StartError};
 
 use client::EngineKind;
 use removal::Registration;
-use variables::named_variables;
 
 /// Directory of ringfence's own files in a container.
 const OWN_INSIDE: &str = "/run/ringfence";
@@ -338,20 +336,6 @@ async fn set_state(
         _ => {} // the state is already right, for example after an interrupted call
     }
     Ok(())
-}
-
-/// Runs a future to completion on a separate thread, because the caller may be in a runtime, which
-/// must not be blocked.
-fn block_on<F: Future<Output: Send> + Send>(future: F) -> F::Output {
-    std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime
-                .expect("a host that lacks descriptors for this can start nothing at all")
-                .block_on(future)
-        });
-        waiting.join().expect("it panics only where its caller would")
-    })
 }
 
 #[cfg(test)]

@@ -109,7 +109,12 @@ impl LinkKeeper {
     async fn dial(&self, stage: LinkStage) -> Result<GreetedCarrier, DialError> {
         let temporary = |error| DialError::Temporary(std::io::Error::other(error));
         let greeting = async {
-            let mut stream = self.carrier.dial().await.map_err(DialError::Temporary)?;
+            let mut stream = self.carrier.dial().await.map_err(|error| {
+                match LinkFailure::from_io_error(&error) {
+                    Some(failure) => DialError::Permanent(failure.clone()),
+                    None => DialError::Temporary(error),
+                }
+            })?;
             let greeting = LinkGreeting::new(self.id, self.link.received(), &self.token);
             match greet(&mut *stream, stage, greeting).await {
                 Ok((received, decoder)) => Ok((stream, received, decoder)),

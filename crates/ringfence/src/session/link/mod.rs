@@ -36,7 +36,8 @@ pub(crate) const DEFAULT_OUTAGE_LIMIT: Duration = Duration::from_secs(300);
 /// A way to reach the socket for links of a guest, such as an executed process whose standard
 /// streams `ringfence-guest --carry` joins to that socket.
 pub(crate) trait Carrier: Send + Sync + Debug {
-    /// Opens one stream to the socket for links of the guest. The caller sets the deadline.
+    /// Opens one stream to the socket for links of the guest. The caller sets the deadline. An
+    /// error that contains a [`LinkFailure`] ends the link.
     fn dial(&self) -> BoxFuture<'_, io::Result<Box<dyn GuestStream>>>;
 }
 

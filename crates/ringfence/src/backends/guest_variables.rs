@@ -1,4 +1,4 @@
-//! Environment variables that the commands in a container get.
+//! Environment variables that the guest of a container or pod receives for its commands.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::run::plan::PlannedRun;
 
 /// Returns the variables that a policy names, with their values, and those for the proxy and for
 /// secrets.
-pub(super) fn named_variables(
+pub(crate) fn named_variables(
     core: &Core,
     context: &PlannedRun,
     way_out: Option<&WayOut>,

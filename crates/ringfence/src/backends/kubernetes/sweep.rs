@@ -1,0 +1,68 @@
+//! Removal of pods and Jobs that a killed ringfence left.
+
+use std::path::Path;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::ListParams;
+
+use super::cluster::Cluster;
+use super::error::ClusterFailure;
+use super::instance::{order_removal, remove};
+use super::pod::{MANAGED_BY, own_key};
+use super::registration::{ClusterRegistration, ObjectKind};
+use crate::Host;
+use crate::sandbox::directory::{Name, SandboxDirs};
+
+/// Removes the objects that unused sandbox directories have registered.
+pub(super) async fn sweep_directories(host: &Host, directories: &Path) {
+    let Ok(sandbox_dirs) = SandboxDirs::for_host(host) else { return };
+    for entry in fs_err::read_dir(directories).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let name = path.file_name().and_then(|name| Name::new(name.to_str()?).ok());
+        if name.is_some_and(|name| !sandbox_dirs.is_kept(&name)) {
+            sweep_directory(host, &path).await;
+        }
+    }
+}
+
+/// Removes the object that an unused sandbox directory has registered.
+pub(super) async fn sweep_directory(host: &Host, sandbox_dir: &Path) {
+    let Some(registration) = ClusterRegistration::read(sandbox_dir) else { return };
+    let Ok(cluster) = Cluster::connect(host, &registration.settings()).await else { return };
+    if cluster.server != registration.server {
+        return; // the context names another cluster now
+    }
+    tracing::info!(name = registration.name, "removing a pod that a crash left");
+    if let Err(failure) = remove(&cluster, &registration).await {
+        let error = crate::chain(&failure);
+        tracing::warn!(name = registration.name, error, "a pod was not removed");
+    }
+}
+
+/// Orders the removal of the objects in a namespace whose lease has ended, whoever made them.
+/// Returns the number of these objects.
+pub(super) async fn sweep_leases(cluster: &Cluster) -> Result<usize, ClusterFailure> {
+    let ours = ListParams::default().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1));
+    let (pods, now) = (cluster.pods(), Timestamp::now());
+    let listed = cluster.ask("list pods", pods.list_metadata(&ours)).await?;
+    let mut removed = 0;
+    for pod in listed.items {
+        let until = pod.annotations().get(&own_key("lease-until"));
+        let has_ended = until
+            .and_then(|until| until.parse::<Timestamp>().ok())
+            .is_some_and(|until| until < now);
+        if !has_ended {
+            continue;
+        }
+        let job = pod.labels().get("batch.kubernetes.io/job-name").cloned();
+        let (kind, name) = match job {
+            Some(job) => (ObjectKind::Job, job),
+            None => (ObjectKind::Pod, pod.name_any()),
+        };
+        tracing::info!(name, "removing a pod whose lease has ended");
+        order_removal(cluster, &ClusterRegistration::new(cluster, kind, name)).await?;
+        removed += 1;
+    }
+    Ok(removed)
+}
