@@ -7,12 +7,12 @@
 //! link is made here, by descriptor. The finished tree no longer changes, so it is checked here:
 //! the command is run only if every mount is the requested one.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use ringfence_core::terminal::clean_message;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, statx};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -221,15 +221,31 @@ impl NamespaceRoot {
     }
 }
 
+/// Function that makes an error message safe for a terminal.
+pub type MessageCleaner = fn(&str) -> Cow<'_, str>;
+
+/// Runs the last steps inside a sandbox if this process was started for them. Does not return in
+/// that case.
+///
+/// A program calls this function first in `main`, before it starts a thread. If the steps fail,
+/// `clean` cleans the error, because code in a sandbox may have chosen the paths that the error
+/// names.
+pub fn run_if_asked(clean: MessageCleaner) {
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|word| word == NAME) {
+        run(words.next(), clean);
+    }
+}
+
 /// Executes the command that the descriptor `number` describes, or prints the error and exits.
-pub(crate) fn run(number: Option<OsString>) -> ! {
+fn run(number: Option<OsString>, clean: MessageCleaner) -> ! {
     let entered = InsideSteps::read(number)
         .step("read what is to be run")
         .map_err(InsideError::from)
         .and_then(InsideSteps::enter);
     let code = match entered {
         Ok(()) => 0, // never reached: the command has replaced this program
-        Err(error) => error.print(),
+        Err(error) => error.print(clean),
     };
     process::exit_now(code)
 }
@@ -308,12 +324,12 @@ impl From<SetupError> for InsideError {
 
 impl InsideError {
     /// Prints the error on the command's standard error, and returns the exit code.
-    fn print(&self) -> i32 {
+    fn print(&self, clean: MessageCleaner) -> i32 {
         let cause =
             std::error::Error::source(self).map(|source| format!(": {source}")).unwrap_or_default();
         let error = format!("{self}{cause}");
-        let (error, hint) = (clean_message(&error), self.hint());
-        let message = format!("ringfence: error: {error}\nhint: {}\n", clean_message(&hint));
+        let message =
+            format!("ringfence: error: {}\nhint: {}\n", clean(&error), clean(&self.hint()));
         // No other reader could receive the message.
         let _ = rustix::io::write(rustix::stdio::stderr(), message.as_bytes());
         match self {

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup::Cgroup;
 use crate::launch::{Launch, LaunchError, LaunchFiles, LaunchedProcess, StartCgroups, launch};
 use crate::sys::signal::ignore_children;
-use crate::{control, fd_passing, inside, kill_tree};
+use crate::{control, fd_passing, kill_tree};
 
 /// Value of `argv[0]` with which a program is started to become a launcher process.
 pub const NAME: &str = "ringfence-launcher";
@@ -268,17 +268,12 @@ impl LauncherProcess {
     }
 }
 
-/// Runs a launcher process, or the last steps inside a sandbox, if this process was started for
-/// either purpose. Does not return in these two cases.
+/// Runs a launcher process if this process was started as one. Does not return in that case.
 ///
-/// A program that uses the library calls this function first in `main`, before it starts a thread.
+/// A program calls this function first in `main`, before it starts a thread.
 pub fn serve_if_asked() {
-    let mut words = std::env::args_os();
-    if words.next().is_some_and(|name| name == NAME) {
+    if std::env::args_os().next().is_some_and(|name| name == NAME) {
         serve();
-    }
-    if words.next().is_some_and(|word| word == inside::NAME) {
-        inside::run(words.next());
     }
 }
 

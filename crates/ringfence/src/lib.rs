@@ -72,7 +72,17 @@ pub mod ssh;
 
 /// The launcher: the process that forks on behalf of a program that uses the library.
 pub mod launcher {
-    pub use ringfence_linux::launcher::serve_if_asked;
+    use ringfence_core::terminal::clean_message;
+
+    /// Runs a launcher process, or the last steps inside a sandbox, if this process was started for
+    /// either purpose. Does not return in these two cases.
+    ///
+    /// A program that uses the library calls this function first in `main`, before it starts a
+    /// thread.
+    pub fn serve_if_asked() {
+        ringfence_linux::launcher::serve_if_asked();
+        ringfence_linux::inside::run_if_asked(clean_message);
+    }
 }
 
 pub use backends::{ContainerError, PrepareError, StopError, Unavailable, remove_untrusted};
