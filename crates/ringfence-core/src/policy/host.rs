@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use super::name::suffix_section;
 use crate::policy::{HostName, HostNameError};
 
 /// One entry of a list of hosts: `example.org`, `*.example.org:443`, `192.0.2.1`,
@@ -386,8 +387,7 @@ fn parse_name(text: &str, part: &str) -> Result<Host, HostRuleError> {
 fn is_open_to_all(name: &HostName) -> bool {
     let is_open = |name: &str| {
         // By the rules of the public suffix list, an unknown top-level domain is a suffix too.
-        psl::suffix(name.as_bytes())
-            .is_some_and(|suffix| suffix == name && suffix.typ() != Some(psl::Type::Private))
+        suffix_section(name).is_some_and(|section| section != Some(psl::Type::Private))
     };
     // The list has entries such as `*.kawasaki.jp` without `kawasaki.jp`. An invented name beneath
     // `name` shows whether every name there is a suffix.

@@ -36,12 +36,20 @@ impl HostName {
     /// An owner registers such a name, or gets it from a company, as under `github.io`. Both
     /// sections of the public suffix list count.
     pub fn is_public_suffix(&self) -> bool {
-        let is_suffix =
-            |name: &str| psl::suffix(name.as_bytes()).is_some_and(|suffix| suffix == name);
+        let is_suffix = |name: &str| suffix_section(name).is_some();
         // The list has entries such as `*.kawasaki.jp`. An invented name beneath this name shows
         // whether every name there is a suffix.
         is_suffix(&self.0) || is_suffix(&format!("any-name-at-all.{}", self.0))
     }
+}
+
+/// Returns the section of the public suffix list that has the suffix `name`. The section is `None`
+/// for a suffix that only the list's default rule makes one. Returns `None` for other names.
+///
+/// The list is code, which each caller would compile again if this function were inlined.
+#[inline(never)]
+pub(super) fn suffix_section(name: &str) -> Option<Option<psl::Type>> {
+    psl::suffix(name.as_bytes()).filter(|suffix| *suffix == name).map(|suffix| suffix.typ())
 }
 
 // Lets a map with `HostName` keys be searched with a part of another name.
