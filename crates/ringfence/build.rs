@@ -33,24 +33,53 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"))
 }
 
-/// Settings of the guest's build. The guest is copied into every sandbox, so it is small except for
-/// the crates that are hot. The settings are here, and not in a profile of a manifest, because the
-/// manifest of a published crate has no profiles.
-const SETTINGS: [&str; 13] = [
-    "profile.release.opt-level='s'",
-    "profile.release.lto='fat'",
-    "profile.release.codegen-units=1",
-    "profile.release.panic='abort'",
-    "profile.release.strip='symbols'",
-    "profile.release.package.base64.opt-level=3",
-    "profile.release.package.bytes.opt-level=3",
-    "profile.release.package.httparse.opt-level=3",
-    "profile.release.package.hyper.opt-level=3",
-    "profile.release.package.memchr.opt-level=3",
-    "profile.release.package.mio.opt-level=3",
-    "profile.release.package.ringfence-linux.opt-level=3",
-    "profile.release.package.tokio.opt-level=3",
-];
+/// Settings of the guest's build, as arguments of cargo. They are here, and not in a profile of a
+/// manifest, because the manifest of a published crate has no profiles.
+///
+/// The guest is copied into every sandbox. If this crate is built for size, as in the profile
+/// `dist`, the guest is built slowly and is small, except for the crates that are hot. Otherwise
+/// the guest is built quickly.
+struct GuestSettings {
+    arguments: &'static [&'static str],
+    /// Name of the target directory. Guests of different settings do not replace each other.
+    directory: &'static str,
+}
+
+const QUICK: GuestSettings = GuestSettings {
+    arguments: &[
+        "profile.release.opt-level=1",
+        "profile.release.lto='off'",
+        "profile.release.panic='abort'",
+        "profile.release.strip='symbols'",
+        "profile.release.package.base64.opt-level=3",
+        "profile.release.package.bytes.opt-level=3",
+        "profile.release.package.httparse.opt-level=3",
+        "profile.release.package.memchr.opt-level=3",
+    ],
+    directory: "guest",
+};
+
+const SMALL: GuestSettings = GuestSettings {
+    arguments: &[
+        "profile.release.opt-level='s'",
+        "profile.release.lto='fat'",
+        "profile.release.codegen-units=1",
+        "profile.release.panic='abort'",
+        "profile.release.strip='symbols'",
+        "profile.release.package.base64.opt-level=3",
+        "profile.release.package.bytes.opt-level=3",
+        "profile.release.package.httparse.opt-level=3",
+        "profile.release.package.hyper.opt-level=3",
+        "profile.release.package.memchr.opt-level=3",
+        "profile.release.package.mio.opt-level=3",
+        "profile.release.package.ringfence-linux.opt-level=3",
+        "profile.release.package.tokio.opt-level=3",
+        // In our workspace, its profile `release` sets other levels for these packages.
+        "profile.release.package.jiff.opt-level='s'",
+        "profile.release.package.sha2.opt-level='s'",
+    ],
+    directory: "guest-small",
+};
 
 /// Finds the sources of the guest: beside this crate in a workspace, and otherwise where cargo
 /// unpacked the published crate.
@@ -64,14 +93,7 @@ fn sources() -> PathBuf {
         return ringfence_guest::DIRECTORY.into();
     }
     // The sources in a workspace change. Those of a published crate do not.
-    let packages = [
-        "ringfence-guest",
-        "ringfence-linux",
-        "ringfence-link",
-        "ringfence-proto",
-        "ringfence-core",
-    ];
-    for package in packages {
+    for package in ["ringfence-guest", "ringfence-linux", "ringfence-link", "ringfence-proto"] {
         for part in ["src", "Cargo.toml"] {
             let part = crates.join(package).join(part);
             println!("cargo::rerun-if-changed={}", part.display());
@@ -85,15 +107,17 @@ fn sources() -> PathBuf {
 fn build() -> PathBuf {
     let guest = sources();
     let target = variable("TARGET");
-    // `OUT_DIR` is `TARGET/PROFILE/build/PACKAGE/out`. All profiles share one directory, so that
-    // lints, documentation and tests carry the same guest, which is built once.
+    let is_small = ["s", "z"].contains(&variable("OPT_LEVEL").as_str());
+    let settings = if is_small { SMALL } else { QUICK };
+    // `OUT_DIR` is `TARGET/PROFILE/build/PACKAGE/out`. Profiles share one directory, so that lints,
+    // documentation and tests carry the same guest, which is built once.
     let own = PathBuf::from(variable("OUT_DIR"));
-    let output = own.ancestors().nth(4).unwrap_or(&own).join("guest");
+    let output = own.ancestors().nth(4).unwrap_or(&own).join(settings.directory);
     let mut cargo = Command::new(variable("CARGO"));
     // With an explicit target the flags apply to the guest alone. Otherwise they would apply to
     // procedural macros, too, which cannot be linked statically.
     cargo.args(["build", "--bin", "ringfence-guest", "--release", "--target", &target]);
-    cargo.args(SETTINGS.iter().flat_map(|setting| ["--config", setting]));
+    cargo.args(settings.arguments.iter().flat_map(|setting| ["--config", setting]));
     cargo.arg("--manifest-path").arg(guest.join("Cargo.toml")).arg("--target-dir").arg(&output);
     cargo.env("RUSTFLAGS", "-C target-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
     // The wrapper of a caller that only checks, such as clippy, would build nothing.
