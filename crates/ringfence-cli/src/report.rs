@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_command_line_is_told_as_every_other_error() {
+    fn a_wrong_command_line_is_reported_like_every_other_error() {
         let help = "ringfence run --help";
         check(
             "ringfence run --raed x true",

@@ -17,8 +17,8 @@ use crate::pass::ConnectionPass;
 use crate::proxy::{Proxy, ProxyMode};
 use crate::upstream::{ConnectionPurpose, UpstreamProxy};
 use crate::{
-    ConnectionRefusal, Denial, DenialReason, EgressEvent, Passage, RequestKind, ResolveError,
-    Target, TargetHost, Verdict,
+    AllowedConnection, ConnectionRefusal, Denial, DenialReason, EgressEvent, RequestKind,
+    ResolveError, Target, TargetHost, Verdict,
 };
 
 /// Most addresses of one name that the proxy tries.
@@ -189,7 +189,7 @@ impl Proxy {
         address: Option<IpAddr>,
         listed: bool,
     ) {
-        self.report_event(EgressEvent::Allowed(Passage {
+        self.report_event(EgressEvent::Allowed(AllowedConnection {
             target: target.to_string(),
             via,
             address,

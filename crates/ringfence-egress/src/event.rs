@@ -14,7 +14,7 @@ pub enum EgressEvent {
     /// A request, connection or packet was denied.
     Denied(Denial),
     /// A connection was made.
-    Allowed(Passage),
+    Allowed(AllowedConnection),
     /// More denials happened than the proxy reports one by one.
     Omitted {
         /// Number of denials without an event of their own.
@@ -39,7 +39,7 @@ pub struct Denial {
 
 /// Connection that was allowed and made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Passage {
+pub struct AllowedConnection {
     /// Destination of the connection, as `host:port`.
     pub target: String,
     /// Kind of request that asked for the connection.

@@ -43,7 +43,7 @@ pub use address::{AddressClass, classify};
 pub use certificate_authority::{CertificateAuthority, CertificateAuthorityError};
 pub use connect::TargetConnection;
 pub use credential::{Credential, CredentialError, Credentials};
-pub use event::{Denial, EgressEvent, Passage, RequestKind};
+pub use event::{AllowedConnection, Denial, EgressEvent, RequestKind};
 pub use http::remove_hop_headers;
 pub use pem::encode_pem;
 pub use proxy::{ClientLimits, Proxy, ProxyListener, ProxyMode, ProxySettings};

@@ -183,8 +183,8 @@ impl Proxy {
     pub async fn serve(&self, listener: impl Into<ProxyListener>) -> io::Result<()> {
         let listener = listener.into();
         let most = self.settings().limits.connections;
-        let (places, told) =
-            (Arc::new(Semaphore::new(most)), Arc::new(Semaphore::new(MAX_REFUSALS_AT_ONCE)));
+        let connection_permits = Arc::new(Semaphore::new(most));
+        let refusal_permits = Arc::new(Semaphore::new(MAX_REFUSALS_AT_ONCE));
         let mut connections = JoinSet::new();
         loop {
             let accepted = tokio::select! {
@@ -203,22 +203,22 @@ impl Proxy {
                 }
                 Err(error) => return Err(error),
             };
-            if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+            if let Ok(permit) = Arc::clone(&connection_permits).try_acquire_owned() {
                 let proxy = self.clone();
                 connections.spawn(async move {
                     match client {
                         AcceptedClient::Tcp(client) => proxy.carry(client).await,
                         AcceptedClient::Unix(client) => proxy.carry(client).await,
                     }
-                    drop(place);
+                    drop(permit);
                 });
-            } else if let Ok(place) = Arc::clone(&told).try_acquire_owned() {
+            } else if let Ok(permit) = Arc::clone(&refusal_permits).try_acquire_owned() {
                 connections.spawn(async move {
                     match client {
                         AcceptedClient::Tcp(client) => refuse_client(client, most).await,
                         AcceptedClient::Unix(client) => refuse_client(client, most).await,
                     }
-                    drop(place);
+                    drop(permit);
                 });
             }
         }

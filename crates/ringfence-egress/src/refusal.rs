@@ -43,7 +43,7 @@ pub enum ConnectionRefusal {
     Slow {
         /// Target that the client asked for.
         target: Target,
-        /// Time that the target had.
+        /// Time within which the target had to answer.
         limit: Duration,
     },
     /// The upstream proxy did not connect to the target.

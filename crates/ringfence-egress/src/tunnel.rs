@@ -52,8 +52,8 @@ use crate::proxy::{Proxy, ProxyMode};
 use crate::stream::{ByteStream, RewoundStream, linger};
 use crate::watch::StreamFinding;
 use crate::{
-    ConnectionRefusal, Denial, DenialReason, EgressEvent, Passage, RequestKind, Target, TargetHost,
-    Verdict, http,
+    AllowedConnection, ConnectionRefusal, Denial, DenialReason, EgressEvent, RequestKind, Target,
+    TargetHost, Verdict, http,
 };
 
 /// Silence after which the proxy assumes that a client waits for an answer.
@@ -72,12 +72,12 @@ pub(crate) async fn carry_tunnel<S: ByteStream>(
 ) {
     let pass = connection.pass(target);
     let mut server = connection.stream;
-    let turn = tokio::select! {
+    let step = tokio::select! {
         biased;
         denial = proxy.wait_until_withdrawn(&pass) => TunnelStep::from(proxy.report_denial(denial)),
-        turn = carry_bytes(proxy, &mut client, &mut server, target) => turn,
+        step = carry_bytes(proxy, &mut client, &mut server, target) => step,
     };
-    match turn {
+    match step {
         TunnelStep::Ended => {}
         TunnelStep::Cut => reset_connection(server),
         TunnelStep::Refused(words) => {
@@ -456,8 +456,12 @@ fn check_hello(proxy: &Proxy, target: &Target, hello: ClientHello) -> Result<(),
         _ if matches!(target.host, TargetHost::Address(_)) => Ok(()),
         verdict if observes => {
             let listed = verdict == Verdict::Allowed;
-            let passage =
-                Passage { target: named.to_string(), via: RequestKind::Tls, address: None, listed };
+            let passage = AllowedConnection {
+                target: named.to_string(),
+                via: RequestKind::Tls,
+                address: None,
+                listed,
+            };
             proxy.report_event(EgressEvent::Allowed(passage));
             Ok(())
         }

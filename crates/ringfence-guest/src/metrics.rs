@@ -47,10 +47,10 @@ pub(crate) fn metrics_reply() -> Reply {
 
 /// Returns the processor usage since the previous call, in percent of all processors.
 fn processor_percent(count: usize) -> f64 {
-    static LAST: Mutex<Option<(Instant, f64)>> = Mutex::new(None);
+    static LAST_READING: Mutex<Option<(Instant, f64)>> = Mutex::new(None);
     let Some(used) = processor_seconds() else { return 0.0 };
     let now = Instant::now();
-    let before = LAST.lock().unwrap_or_else(PoisonError::into_inner).replace((now, used));
+    let before = LAST_READING.lock().unwrap_or_else(PoisonError::into_inner).replace((now, used));
     let Some((then, used_then)) = before else { return 0.0 };
     let passed = now.duration_since(then).as_secs_f64() * count as f64;
     if passed <= 0.0 {

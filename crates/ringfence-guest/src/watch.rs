@@ -217,8 +217,9 @@ impl DirectoryWatch {
         let Some(path) = self.directories.get(&watch).map(|directory| directory.join(name)) else {
             return Ok(());
         };
-        let told = self.announced.remove(&(watch, name.to_owned())) && kind == EventType::Create;
-        if !told {
+        let was_announced =
+            self.announced.remove(&(watch, name.to_owned())) && kind == EventType::Create;
+        if !was_announced {
             events.push(change_event(&path, kind));
         }
         if self.recursive && flags.contains(ReadFlags::ISDIR) {

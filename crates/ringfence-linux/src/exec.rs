@@ -84,7 +84,7 @@ pub(crate) fn exec(exec: &Exec) -> i32 {
         return try_one(&exec.program);
     }
     let path = exec.env.iter().find_map(|variable| variable.as_bytes().strip_prefix(b"PATH="));
-    let mut told = libc::ENOENT;
+    let mut error = libc::ENOENT;
     for directory in path.unwrap_or(b"/usr/local/bin:/usr/bin:/bin").split(|byte| *byte == b':') {
         let directory = if directory.is_empty() { b"." } else { directory };
         let candidate = std::path::Path::new(std::ffi::OsStr::from_bytes(directory))
@@ -92,9 +92,9 @@ pub(crate) fn exec(exec: &Exec) -> i32 {
         let Ok(candidate) = CString::new(candidate.as_os_str().as_bytes()) else { continue };
         match try_one(&candidate) {
             libc::ENOENT | libc::ENOTDIR => {}
-            libc::EACCES => told = libc::EACCES,
+            libc::EACCES => error = libc::EACCES,
             errno => return errno,
         }
     }
-    told
+    error
 }

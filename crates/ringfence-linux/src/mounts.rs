@@ -251,7 +251,8 @@ impl NewRoot {
         openat2(&self.fd, relative(path), flags, Mode::empty(), RESOLVE_FLAGS)
     }
 
-    /// Opens a directory inside. Creates the directory and its parents if they are missing.
+    /// Opens a directory below the new root. Creates the directory and its parents if they are
+    /// missing.
     fn open_directory(&mut self, path: &Path) -> Result<OwnedFd, SetupError> {
         self.open_or_make(path, |parent, name| {
             match mkdirat(parent, name, Mode::from_raw_mode(0o755)) {
@@ -265,7 +266,7 @@ impl NewRoot {
         })
     }
 
-    /// Opens a file inside. Creates the file and its parents if they are missing.
+    /// Opens a file below the new root. Creates the file and its parents if they are missing.
     fn open_file(&mut self, path: &Path) -> Result<OwnedFd, SetupError> {
         self.open_or_make(path, |parent, name| {
             let flags = OFlags::CREATE | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -273,8 +274,8 @@ impl NewRoot {
         })
     }
 
-    /// Opens a path inside. If its parent is on our own file systems, `make` creates and opens the
-    /// path.
+    /// Opens a path below the new root. If its parent is on our own file systems, `make` creates
+    /// and opens the path.
     fn open_or_make(
         &mut self,
         path: &Path,

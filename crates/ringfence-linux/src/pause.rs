@@ -63,13 +63,13 @@ impl ProcessTree {
     /// If a process still runs at the timeout, or the processes cannot be listed, the processes
     /// that were stopped are continued.
     pub fn stop(&self) -> io::Result<()> {
-        let mut told = Vec::new();
-        self.stop_all(&mut told).inspect_err(|_| resume_processes(told.into_iter().rev()))
+        let mut stopped = Vec::new();
+        self.stop_all(&mut stopped).inspect_err(|_| resume_processes(stopped.into_iter().rev()))
     }
 
     /// Stops every process as [`ProcessTree::stop`] does, and adds each process that got SIGSTOP to
     /// `told`.
-    fn stop_all(&self, told: &mut Vec<Pid>) -> io::Result<()> {
+    fn stop_all(&self, stopped: &mut Vec<Pid>) -> io::Result<()> {
         let (deadline, mut looks) = (Instant::now() + STOP_TIMEOUT, 0);
         while looks < STOPPED_PASSES {
             if !self.is_alive()? {
@@ -83,7 +83,7 @@ impl ProcessTree {
                 let _ = kill_process(*pid, Signal::STOP); // the process may have ended meanwhile
             }
             looks = if running.is_empty() { looks + 1 } else { 0 };
-            told.extend(running);
+            stopped.extend(running);
             if Instant::now() > deadline {
                 return Err(io::ErrorKind::TimedOut.into());
             }
@@ -123,7 +123,7 @@ impl ProcessTree {
 
 /// Resources that a process tree uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Footprint {
+pub struct TreeUsage {
     /// Processor time of the tree's processes so far, including ended processes that were waited
     /// for.
     pub processor_time: Duration,
@@ -132,9 +132,9 @@ pub struct Footprint {
     pub memory: u64,
 }
 
-impl Footprint {
+impl TreeUsage {
     /// Measures the current use of each tree. The result has `None` for a tree that is gone.
-    pub fn measure_all(trees: &[Option<ProcessTree>]) -> Vec<Option<Footprint>> {
+    pub fn measure_all(trees: &[Option<ProcessTree>]) -> Vec<Option<TreeUsage>> {
         // If the kernel does not list children, all processes of the host are read, but only once.
         let snapshot = (!lists_children()).then(Snapshot::take);
         let below = |first| {
@@ -142,17 +142,17 @@ impl Footprint {
                 .as_ref()
                 .map_or_else(|| listed_descendants(first), |all| all.descendants(first, &[]))
         };
-        trees.iter().map(|tree| Footprint::measure((*tree)?, below)).collect()
+        trees.iter().map(|tree| TreeUsage::measure((*tree)?, below)).collect()
     }
 
-    fn measure(tree: ProcessTree, below: impl Fn(i32) -> Vec<i32>) -> Option<Footprint> {
+    fn measure(tree: ProcessTree, below: impl Fn(i32) -> Vec<i32>) -> Option<TreeUsage> {
         let first = ProcessStat::read(tree.first).filter(|stat| stat.began == tree.began)?;
         let all = below(tree.first).into_iter().filter_map(ProcessStat::read).chain([first]);
         let (ticks, pages) =
             all.fold((0, 0), |(ticks, pages), stat| (ticks + stat.ticks, pages + stat.pages));
         let processor_time =
             Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64);
-        Some(Footprint { processor_time, memory: pages * rustix::param::page_size() as u64 })
+        Some(TreeUsage { processor_time, memory: pages * rustix::param::page_size() as u64 })
     }
 }
 
@@ -210,7 +210,7 @@ mod tests {
     const CPU_TOLERANCE: Duration = Duration::from_millis(10);
 
     fn processor_time(tree: ProcessTree) -> Duration {
-        let [footprint] = Footprint::measure_all(&[Some(tree)])[..] else {
+        let [footprint] = TreeUsage::measure_all(&[Some(tree)])[..] else {
             panic!("there is one for each")
         };
         footprint.unwrap().processor_time
@@ -316,6 +316,6 @@ mod tests {
         let other = ProcessTree { began: tree.began + 1, ..tree };
         assert!(tree.is_alive().unwrap() && !other.is_alive().unwrap());
         assert_eq!(other.stop().unwrap_err().kind(), io::ErrorKind::NotFound);
-        assert_eq!(Footprint::measure_all(&[Some(other), None]), [None, None]);
+        assert_eq!(TreeUsage::measure_all(&[Some(other), None]), [None, None]);
     }
 }

@@ -26,7 +26,7 @@ use crate::tool_result::Refusal;
 use crate::tools::processes::Processes;
 use crate::tools::progress::Progress;
 use crate::tools::sandbox::Forwards;
-use crate::tools::spares::Spares;
+use crate::tools::spares::SpareHolder;
 use crate::transport::http::VERSION;
 use crate::transport::keepalive::SessionKeepalive;
 
@@ -40,7 +40,7 @@ pub(crate) const LONGEST_CALL: Duration = Duration::from_secs(600);
 const LOSS_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Start of the result that `rmcp` returns when it cannot read the parameters of a call.
-const MISREAD: &str = "failed to deserialize parameters:";
+const PARAMETER_ERROR_START: &str = "failed to deserialize parameters:";
 /// Maximum time for the end of all sandboxes when the server ends.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -82,7 +82,7 @@ pub(crate) struct ClientSandbox {
     pub(crate) sandbox: Sandbox,
     pub(crate) processes: Processes,
     pub(crate) forwards: Forwards,
-    pub(crate) spares: Spares,
+    pub(crate) spares: SpareHolder,
     /// Set if a spare interpreter is to wait for code.
     pub(crate) keeps_spares: bool,
     /// Telemetry span of the sandbox.
@@ -435,7 +435,10 @@ fn foreign_version(
 /// program begin with other words.
 fn misread(result: &CallToolResult) -> Option<&str> {
     let words = &result.content.first()?.as_text()?.text;
-    words.strip_prefix(MISREAD).filter(|_| result.is_error == Some(true)).map(str::trim)
+    words
+        .strip_prefix(PARAMETER_ERROR_START)
+        .filter(|_| result.is_error == Some(true))
+        .map(str::trim)
 }
 
 #[cfg(test)]

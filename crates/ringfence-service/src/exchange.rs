@@ -50,7 +50,7 @@ struct ExchangeCounts {
     begun: AtomicUsize,
     /// Number of request and answer bodies that have not ended. While the number is zero, the bytes
     /// that arrive belong to the head of a request.
-    underway: AtomicUsize,
+    active: AtomicUsize,
     /// Number of requests whose remaining body the server reads only so that the answer arrives.
     unwanted: AtomicUsize,
     /// Value of [`ACTIVITY_CLOCK`] at the last activity.
@@ -101,7 +101,7 @@ impl Exchanges {
     /// connection.
     pub fn idleness(&self) -> Option<Idleness> {
         let counts = &self.0;
-        let is_busy = counts.underway.load(Ordering::Relaxed) > 0
+        let is_busy = counts.active.load(Ordering::Relaxed) > 0
             && counts.unwanted.load(Ordering::Relaxed) == 0;
         let is_known = counts.is_known.load(Ordering::Relaxed);
         (!is_busy).then(|| Idleness { is_known, since: counts.last.load(Ordering::Relaxed) })
@@ -146,14 +146,14 @@ impl Exchanges {
         let is_withheld = request.headers().contains_key(EXPECT);
         let lend = |body| {
             let left = Some(UnreadBody { body, is_withheld });
-            RequestBody { left, back: Some(back), _underway: self.one_more() }
+            RequestBody { left, back: Some(back), _active: self.one_more() }
         };
-        (request.map(lend), Exchange { left, underway: self.one_more() })
+        (request.map(lend), Exchange { left, active: self.one_more() })
     }
 
     /// Counts one more body, until the returned guard is dropped.
     pub fn one_more(&self) -> BodyGuard {
-        self.0.underway.fetch_add(1, Ordering::Relaxed);
+        self.0.active.fetch_add(1, Ordering::Relaxed);
         BodyGuard(self.clone())
     }
 }
@@ -168,13 +168,13 @@ impl Exchanges {
 impl BodyGuard {
     /// Keeps the connection busy for the rest of its life.
     fn stay(&self) {
-        self.0.0.underway.fetch_add(1, Ordering::Relaxed);
+        self.0.0.active.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 impl Drop for BodyGuard {
     fn drop(&mut self) {
-        if self.0.0.underway.fetch_sub(1, Ordering::Relaxed) == 1 {
+        if self.0.0.active.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.0.became_idle();
         }
     }
@@ -184,7 +184,7 @@ impl Drop for BodyGuard {
 #[derive(Debug)]
 pub struct Exchange {
     left: oneshot::Receiver<UnreadBody>,
-    underway: BodyGuard,
+    active: BodyGuard,
 }
 
 impl Exchange {
@@ -199,7 +199,7 @@ impl Exchange {
         // can close the connection when other clients wait for a place.
         let is_open = |left: &UnreadBody| !left.body.is_end_stream();
         let is_unwanted = is_refusal || left.as_ref().is_ok_and(is_open);
-        let _unwanted = is_unwanted.then(|| UnwantedBody::new(self.underway.0.clone()));
+        let _unwanted = is_unwanted.then(|| UnwantedBody::new(self.active.0.clone()));
         let is_read = match left {
             // After an accepted request, both sides may stay in conversation for a long time.
             Err(_) if !is_refusal => true,
@@ -215,9 +215,9 @@ impl Exchange {
             reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
-            self.underway.stay(); // no head of a request follows after the switch of protocols
+            self.active.stay(); // no head of a request follows after the switch of protocols
         }
-        reply.map(|body| ReplyBody { body, _underway: self.underway })
+        reply.map(|body| ReplyBody { body, _active: self.active })
     }
 }
 
@@ -248,7 +248,7 @@ async fn soon(reading: impl Future<Output = bool>) -> bool {
 pub struct RequestBody {
     left: Option<UnreadBody>,
     back: Option<oneshot::Sender<UnreadBody>>,
-    _underway: BodyGuard,
+    _active: BodyGuard,
 }
 
 /// Unread rest of a request body.
@@ -316,7 +316,7 @@ impl Drop for RequestBody {
 #[derive(Debug)]
 pub struct ReplyBody<Body> {
     body: Body,
-    _underway: BodyGuard,
+    _active: BodyGuard,
 }
 
 impl<Body: HttpBody + Unpin> HttpBody for ReplyBody<Body> {
@@ -377,7 +377,7 @@ impl<Stream: AsyncRead + Unpin> AsyncRead for WatchedStream<Stream> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         let begun = self.exchanges.0.begun.load(Ordering::Relaxed);
-        let is_busy = self.exchanges.0.underway.load(Ordering::Relaxed) > 0;
+        let is_busy = self.exchanges.0.active.load(Ordering::Relaxed) > 0;
         if is_busy || begun != self.seen {
             (self.seen, self.deadline) = (begun, None); // the head arrived in time
         }
@@ -613,7 +613,7 @@ mod tests {
             // needs.
             client.write_all(post(5).as_bytes()).await.unwrap();
             sleep(UNWANTED_BODY_TIMEOUT / 2).await;
-            assert!(exchanges.0.underway.load(Ordering::Relaxed) > 0, "it is read");
+            assert!(exchanges.0.active.load(Ordering::Relaxed) > 0, "it is read");
             assert!(exchanges.idleness().is_some());
             let _busy = exchanges.one_more();
             drop(client);

@@ -15,7 +15,7 @@ use crate::run::plan::probe_backend;
 
 /// Properties of a host that matter for every backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Surroundings {
+pub struct HostSummary {
     /// Release of the kernel.
     pub kernel: String,
     /// Version of the Landlock ABI that the kernel offers; 0 for none.
@@ -23,12 +23,12 @@ pub struct Surroundings {
     /// User id of the caller.
     pub user_id: u32,
     /// The container or cloud workspace in which ringfence runs, if one was detected.
-    pub container: Option<Detected>,
+    pub container: Option<ContainerEvidence>,
 }
 
 /// A container that was detected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Detected {
+pub struct ContainerEvidence {
     /// Kind of the container.
     pub name: String,
     /// The evidence by which the container was detected.
@@ -37,12 +37,12 @@ pub struct Detected {
 
 /// Abilities of one backend on this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Examination {
+pub struct BackendExamination {
     /// The backend that was examined.
     pub backend: Backend,
     /// Result of trying the backend.
     #[serde(flatten)]
-    pub finding: Finding,
+    pub finding: BackendFinding,
     /// Known problems of the programs that the backend relies on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
@@ -51,7 +51,7 @@ pub struct Examination {
 /// Result of trying a backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
-pub enum Finding {
+pub enum BackendFinding {
     /// The backend works on this host.
     Works {
         /// Short description of how the backend works.
@@ -69,28 +69,30 @@ pub enum Finding {
 }
 
 /// Collects the properties of the host of an engine.
-pub fn survey_host(engine: &Engine) -> Surroundings {
+pub fn survey_host(engine: &Engine) -> HostSummary {
     let host = &engine.settings().host;
     let container = detect_container(host);
-    Surroundings {
+    HostSummary {
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         landlock_abi: landlock::abi(),
         user_id: host.user_id,
-        container: container
-            .map(|found| Detected { name: found.name.to_owned(), evidence: found.evidence }),
+        container: container.map(|found| ContainerEvidence {
+            name: found.name.to_owned(),
+            evidence: found.evidence,
+        }),
     }
 }
 
-/// Tries the backends, or only one of them, and reports how well it can hold each clause of the engine's
-/// policy on this host.
-pub fn examine(engine: &Engine, only: Option<Backend>) -> Vec<Examination> {
+/// Tries the backends, or only one of them, and reports how well each can hold the clauses of the
+/// engine's policy on this host.
+pub fn examine(engine: &Engine, only: Option<Backend>) -> Vec<BackendExamination> {
     let asked = engine.settings().selection;
     let all = backends::BACKENDS.iter().filter(|(name, backend)| {
         backend.may_be_probed_unasked() || asked == BackendSelection::Only(*name)
     });
     let all = all.map(|(name, _)| *name);
     let backends = only.map_or_else(|| all.collect(), |backend| vec![backend]);
-    let look = |backend| Examination {
+    let look = |backend| BackendExamination {
         backend,
         finding: try_backend(engine, backend),
         warnings: warnings(engine, backend),
@@ -106,9 +108,9 @@ fn warnings(engine: &Engine, backend: Backend) -> Vec<String> {
     found.map(|found| found.warnings(&settings.host, &settings.policy)).unwrap_or_default()
 }
 
-fn try_backend(engine: &Engine, backend: Backend) -> Finding {
+fn try_backend(engine: &Engine, backend: Backend) -> BackendFinding {
     let settings = engine.settings();
-    let question = ProbeRequest {
+    let request = ProbeRequest {
         host: &settings.host,
         launcher: &engine.core.launcher,
         policy: &settings.policy,
@@ -117,12 +119,12 @@ fn try_backend(engine: &Engine, backend: Backend) -> Finding {
         kubernetes: &settings.kubernetes,
         freshness: Freshness::Now,
     };
-    match probe_backend(backend, &question) {
-        Ok(capabilities) => Finding::Works {
+    match probe_backend(backend, &request) {
+        Ok(capabilities) => BackendFinding::Works {
             clauses: Clause::ALL.map(|clause| (clause, capabilities.support(clause))).into(),
             summary: capabilities.summary,
         },
-        Err(Unavailable { why, fix }) => Finding::Unavailable { why, fix },
+        Err(Unavailable { why, fix }) => BackendFinding::Unavailable { why, fix },
     }
 }
 
@@ -140,8 +142,10 @@ mod tests {
     fn a_backend_that_isolates_nothing_says_so_for_each_clause_and_holds_the_deadline() {
         let examined = examine(&engine(), Some(Backend::Local));
         let [
-            Examination {
-                backend: Backend::Local, finding: Finding::Works { clauses, .. }, ..
+            BackendExamination {
+                backend: Backend::Local,
+                finding: BackendFinding::Works { clauses, .. },
+                ..
             },
         ] = examined.as_slice()
         else {

@@ -130,5 +130,5 @@ pub use view::ViewError;
 /// Highest number of a descriptor that a caller can pass to a command.
 pub const HIGHEST_CALLER_DESCRIPTOR: i32 = ringfence_linux::LaunchFiles::HIGHEST_CALLER_DESCRIPTOR;
 
-pub use ringfence_linux::pause::Footprint;
+pub use ringfence_linux::pause::TreeUsage;
 pub use ringfence_linux::sys::process::{close_range, duplicate, release_memory};

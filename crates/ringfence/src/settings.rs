@@ -23,7 +23,7 @@ const CONFIG: &str = "config.toml";
 /// Name of the file of a project's settings, in the working directory.
 const PROJECT: &str = "ringfence.toml";
 /// Longest file of settings that is read, in bytes: more than a person writes by hand.
-const LONGEST: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Merged settings of all layers, and the host to which they apply.
 #[derive(Debug, Clone)]
@@ -290,7 +290,7 @@ fn read(origin: FileOrigin, path: PathBuf) -> Result<Option<LayerText>, LoadErro
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
         Err(error) => return Err(LoadError::Read { path, source: error.into() }),
     };
-    match untrusted::read_text(file, LONGEST) {
+    match untrusted::read_text(file, MAX_FILE_BYTES) {
         Ok(text) => Ok(Some(LayerText { origin, path, text })),
         Err(source) => Err(LoadError::Read { path, source }),
     }
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_planted_in_place_of_a_projects_file_is_not_followed() {
+    fn a_link_or_pipe_in_place_of_a_projects_file_is_refused() {
         refuse(
             |path| std::os::unix::fs::symlink("/etc/passwd", path).unwrap(),
             "Too many levels of symbolic links",

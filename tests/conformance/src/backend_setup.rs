@@ -163,7 +163,7 @@ impl BackendSetup {
 
     /// Returns the command `ringfence SUBCOMMAND --backend …` in a place, with an environment of
     /// the caller's own.
-    pub fn ringfence(self, subcommand: &str, place: &CallerPlace) -> Command {
+    pub fn ringfence(self, subcommand: &str, place: &CallerDirectory) -> Command {
         let mut command = match self.variant {
             BackendVariant::NativeInPlace => {
                 let mut shell = self.command("sh", place);
@@ -183,7 +183,7 @@ impl BackendSetup {
     }
 
     /// Returns a command of the caller, in an environment that names the engine.
-    pub fn command(self, program: impl AsRef<std::ffi::OsStr>, place: &CallerPlace) -> Command {
+    pub fn command(self, program: impl AsRef<std::ffi::OsStr>, place: &CallerDirectory) -> Command {
         let mut command = match (place.world, &place.user) {
             (Some(world), user) => {
                 world.command(user.as_ref(), program.as_ref().as_ref(), place.path())
@@ -212,7 +212,7 @@ impl BackendSetup {
 
 /// A directory of the caller's own, used as a workspace.
 #[derive(Debug)]
-pub struct CallerPlace {
+pub struct CallerDirectory {
     directory: TempDir,
     user: Option<User>,
     /// Relay to an engine of root, created when the caller first needs one.
@@ -221,13 +221,13 @@ pub struct CallerPlace {
     world: Option<&'static SimulatedNetwork>,
 }
 
-impl CallerPlace {
+impl CallerDirectory {
     /// Creates a place for a caller.
     ///
     /// # Panics
     ///
     /// Panics if the directory cannot be created, or if there is no ordinary user to own it.
-    pub fn for_caller(caller: Caller) -> CallerPlace {
+    pub fn for_caller(caller: Caller) -> CallerDirectory {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let user = match caller {
             Caller::Root => None,
@@ -239,16 +239,16 @@ impl CallerPlace {
             std::os::unix::fs::chown(directory.path(), Some(user.uid), Some(user.gid))
                 .expect("it is given to whoever it is, or by root");
         }
-        CallerPlace { directory, user, relay: OnceLock::new(), world: None }
+        CallerDirectory { directory, user, relay: OnceLock::new(), world: None }
     }
 
     /// Creates a place whose commands run on the host of a world.
     ///
     /// # Panics
     ///
-    /// Panics as [`CallerPlace::for_caller`] does.
-    pub fn for_host_of(world: &'static SimulatedNetwork, caller: Caller) -> CallerPlace {
-        CallerPlace { world: Some(world), ..CallerPlace::for_caller(caller) }
+    /// Panics as [`CallerDirectory::for_caller`] does.
+    pub fn for_host_of(world: &'static SimulatedNetwork, caller: Caller) -> CallerDirectory {
+        CallerDirectory { world: Some(world), ..CallerDirectory::for_caller(caller) }
     }
 
     /// Returns the path of the directory.

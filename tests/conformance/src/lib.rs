@@ -13,6 +13,6 @@ mod proofs;
 mod relay;
 mod simulated_network;
 
-pub use backend_setup::{BackendSetup, BackendVariant, Caller, CallerPlace};
+pub use backend_setup::{BackendSetup, BackendVariant, Caller, CallerDirectory};
 pub use proofs::certificate;
 pub use simulated_network::{Arrival, SimulatedNetwork};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use ringfence::prove::Certificate;
 
-use crate::{BackendSetup, CallerPlace};
+use crate::{BackendSetup, CallerDirectory};
 
 /// The certificate of one setup, or the error of the run.
 type ProofResult = Result<Certificate, String>;
@@ -26,7 +26,7 @@ pub fn certificate(setup: BackendSetup) -> Certificate {
 }
 
 fn prove(setup: BackendSetup) -> ProofResult {
-    let place = CallerPlace::for_caller(setup.caller);
+    let place = CallerDirectory::for_caller(setup.caller);
     let mut command = setup.ringfence("doctor", &place);
     let output = command.args(["--prove", "--json"]).output().map_err(|error| error.to_string())?;
     serde_json::from_slice(&output.stdout).map_err(|error| {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 /// Time limit for each read and write on a connection.
-const PATIENCE: Duration = Duration::from_secs(60);
+const IO_TIMEOUT: Duration = Duration::from_secs(60);
 /// Limit in bytes of a body or a chunk of an answer.
 const LONGEST_BODY: u64 = 64 << 20;
 
@@ -50,7 +50,7 @@ impl From<io::Error> for CallError {
 }
 
 /// A request of HTTP.
-struct Question<'a> {
+struct ClientRequest<'a> {
     method: &'a str,
     path: &'a str,
     headers: &'a [(&'a str, &'a str)],
@@ -58,7 +58,7 @@ struct Question<'a> {
 }
 
 /// An answer of HTTP.
-struct Answer {
+struct ClientAnswer {
     status: u16,
     headers: BTreeMap<String, String>,
     body: Vec<u8>,
@@ -66,7 +66,7 @@ struct Answer {
 
 impl Client {
     /// Creates a client of the server at a URL, `http://HOST:PORT`.
-    pub fn of(url: &str) -> Self {
+    pub fn for_url(url: &str) -> Self {
         Self { address: url.trim_start_matches("http://").to_owned(), connection: None }
     }
 
@@ -161,9 +161,14 @@ impl Client {
         figure.ok_or_else(|| odd("there is no such figure"))
     }
 
-    fn control(&mut self, method: &str, path: &str, body: &[u8]) -> Result<Answer, CallError> {
+    fn control(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: &[u8],
+    ) -> Result<ClientAnswer, CallError> {
         let headers = [("X-API-KEY", "e2b_0"), ("Content-Type", "application/json")];
-        self.ask(&Question { method, path, headers: &headers, body })
+        self.ask(&ClientRequest { method, path, headers: &headers, body })
     }
 
     fn guest(
@@ -173,7 +178,7 @@ impl Client {
         path: &str,
         kind: &str,
         body: &[u8],
-    ) -> Result<Answer, CallError> {
+    ) -> Result<ClientAnswer, CallError> {
         let headers = [
             ("E2b-Sandbox-Id", sandbox.id.as_str()),
             ("E2b-Sandbox-Port", "49983"),
@@ -181,18 +186,18 @@ impl Client {
             ("Content-Type", kind),
             ("Connect-Protocol-Version", "1"),
         ];
-        self.ask(&Question { method, path, headers: &headers, body })
+        self.ask(&ClientRequest { method, path, headers: &headers, body })
     }
 
-    fn ask(&mut self, question: &Question<'_>) -> Result<Answer, CallError> {
+    fn ask(&mut self, request: &ClientRequest<'_>) -> Result<ClientAnswer, CallError> {
         let answer = match self.connection.take() {
-            Some(kept) => self.converse(kept, question)?,
+            Some(kept) => self.converse(kept, request)?,
             None => {
                 let stream = TcpStream::connect(&self.address)?;
                 stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(PATIENCE))?;
-                stream.set_write_timeout(Some(PATIENCE))?;
-                self.converse(BufReader::new(stream), question)?
+                stream.set_read_timeout(Some(IO_TIMEOUT))?;
+                stream.set_write_timeout(Some(IO_TIMEOUT))?;
+                self.converse(BufReader::new(stream), request)?
             }
         };
         match answer.status {
@@ -200,8 +205,8 @@ impl Client {
             status => {
                 let words = format!(
                     "{} {}: {}",
-                    question.method,
-                    question.path,
+                    request.method,
+                    request.path,
                     String::from_utf8_lossy(&answer.body)
                 );
                 Err(CallError::Refused { status, words })
@@ -214,9 +219,9 @@ impl Client {
     fn converse(
         &mut self,
         mut connection: BufReader<TcpStream>,
-        question: &Question<'_>,
-    ) -> io::Result<Answer> {
-        let Question { method, path, headers, body } = question;
+        request: &ClientRequest<'_>,
+    ) -> io::Result<ClientAnswer> {
+        let ClientRequest { method, path, headers, body } = request;
         let mut text = format!(
             "{method} {path} HTTP/1.1\r\nHost: {}\r\nContent-Length: {}\r\n",
             self.address,
@@ -235,7 +240,7 @@ impl Client {
     }
 }
 
-impl Answer {
+impl ClientAnswer {
     fn json(&self) -> Result<Value, CallError> {
         serde_json::from_slice(&self.body).map_err(|_| odd("the answer is not JSON"))
     }
@@ -250,7 +255,7 @@ fn broken(words: &str) -> io::Error {
 }
 
 /// Reads an answer to its end, as RFC 9112 defines it.
-fn read_answer(connection: &mut impl BufRead) -> io::Result<Answer> {
+fn read_answer(connection: &mut impl BufRead) -> io::Result<ClientAnswer> {
     let status = line(connection)?;
     let status = status.split(' ').nth(1).and_then(|status| status.parse().ok());
     let status = status.ok_or_else(|| broken("there is no status"))?;
@@ -278,7 +283,7 @@ fn read_answer(connection: &mut impl BufRead) -> io::Result<Answer> {
             .unwrap_or_default();
         take(connection, length, &mut body)?;
     }
-    Ok(Answer { status, headers, body })
+    Ok(ClientAnswer { status, headers, body })
 }
 
 /// Reads a line and removes its line ending. A line without the ending means that the connection

@@ -23,12 +23,12 @@ pub const TINY_IMAGE: &str = "ringfence-test-tiny";
 pub const DEV_IMAGE: &str = "ringfence-test-dev";
 
 /// Time limit for each read and write. An engine unpacks an image before it answers.
-const PATIENCE: Duration = Duration::from_secs(60);
+const IO_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time limit for retries of a list request.
-const LIST_PATIENCE: Duration = Duration::from_secs(20);
+const LIST_TIMEOUT: Duration = Duration::from_secs(20);
 /// Interval between two list requests.
-const MOMENT: Duration = Duration::from_millis(100);
+const LIST_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A container engine that listens on a Unix socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,7 +147,7 @@ impl Engine {
         let begun = Instant::now();
         let answer = loop {
             match self.ask_json("GET", path, Body::Empty) {
-                Err(_) if begun.elapsed() < LIST_PATIENCE => std::thread::sleep(MOMENT),
+                Err(_) if begun.elapsed() < LIST_TIMEOUT => std::thread::sleep(LIST_INTERVAL),
                 answer => break answer?,
             }
         };
@@ -177,8 +177,8 @@ impl Engine {
     /// Sends a request and reads the whole answer, which HTTP/1.0 ends by closing the connection.
     fn exchange(&self, method: &str, path: &str, body: Body<'_>) -> std::io::Result<Vec<u8>> {
         let mut stream = UnixStream::connect(&self.socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(IO_TIMEOUT))?;
+        stream.set_write_timeout(Some(IO_TIMEOUT))?;
         let (kind, length) = body.kind_and_length()?;
         write!(
             stream,

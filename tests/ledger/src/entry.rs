@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_appended_is_read_back_sorted_and_once() {
+    fn appended_entries_are_read_back_sorted_and_once() {
         let directory = tempfile::tempdir().unwrap();
         let ledger = directory.path().join("ledger.jsonl");
         for place in ["b::two", "a::one", "b::two"] {

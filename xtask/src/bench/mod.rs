@@ -28,7 +28,7 @@ use self::server::ServerBench;
 use self::staying_sandboxes::{COMMAND, DOCKER_EXEC, DOCKER_RUN, StayingSandboxes};
 use crate::arguments::ChoreArguments;
 use crate::dist;
-use crate::test::engines::EngineGround;
+use crate::test::engines::EngineEnvironment;
 use crate::test::packages::{self, PackagePurpose};
 use crate::test::python::{self, E2B, PANDAS};
 use crate::workspace::{Workspace, format_words, run as run_command};
@@ -76,8 +76,8 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: ChoreArguments) -> Resul
     let python =
         python::provide(PANDAS, &workspace.target, install).unwrap_or_else(|| "python3".into());
     let sdk = python::provide(E2B, &workspace.target, install);
-    if with_engines && let Some(ground) = EngineGround::prepare()? {
-        return beside_engines(workspace, &ground);
+    if with_engines && let Some(engine_environment) = EngineEnvironment::prepare()? {
+        return beside_engines(workspace, &engine_environment);
     }
     // The view of every contender has the same small, writable working directory.
     let directory = tempfile::tempdir_in("/var/tmp")?;
@@ -176,14 +176,14 @@ fn build_egress(workspace: &Workspace) -> Result<egress::EgressPrograms> {
 
 /// Starts engines, then measures in the place where the engines run. Nothing can be downloaded
 /// there, so everything must be built before.
-fn beside_engines(workspace: &Workspace, ground: &EngineGround) -> Result<()> {
-    let engines = ground.start_engines(None, &workspace.target.join("test-images"))?;
+fn beside_engines(workspace: &Workspace, engine_environment: &EngineEnvironment) -> Result<()> {
+    let engines = engine_environment.start_engines(None, &workspace.target.join("test-images"))?;
     let mut again = Command::new(std::env::current_exe().context("cannot find this program")?);
     again
         .args(std::env::args_os().skip(1))
         .args(["--no-install", "--no-engines"])
         .envs(engines.variables());
-    run_command(&mut ground.beside_the_engines(&again))
+    run_command(&mut engine_environment.beside_the_engines(&again))
 }
 
 /// Compares the ways to run a command from a cold start, with no part of its sandbox prepared.

@@ -27,11 +27,11 @@ const SDK_EXEC: &str = "ringfence, SDK exec";
 /// Settings of the templates. `base` starts a sandbox for each call; `pooled` keeps sandboxes
 /// waiting.
 const TEMPLATES: &str = "[templates.base]\n[templates.pooled]\nwarm = 2\n";
-const WAITING: u64 = 2;
+const POOL_SIZE: u64 = 2;
 /// Program that answers lines as `bench_session` does, with the Python package of E2B.
 const SDK: &str = include_str!("server.py");
 /// Lifetime of a sandbox in seconds, longer than all measurements together.
-const STAY: u64 = 3 * 3600;
+const LIFETIME_SECONDS: u64 = 3 * 3600;
 /// Time limit for the server to fill its pool.
 const POOL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of commands in a running sandbox that are timed per request.
@@ -124,8 +124,8 @@ impl ServerBench {
 
 impl HttpCaller {
     fn new(url: &str) -> Result<Self> {
-        let mut client = Client::of(url);
-        let sandbox = client.create("base", STAY).map_err(call_failure)?;
+        let mut client = Client::for_url(url);
+        let sandbox = client.create("base", LIFETIME_SECONDS).map_err(call_failure)?;
         let mut caller = Self { client, sandbox };
         caller.wait_until_pool_is_full()?;
         Ok(caller)
@@ -134,7 +134,7 @@ impl HttpCaller {
     /// Returns the time from the call that creates a sandbox to the end of its first command.
     fn first_command(&mut self, template: &str) -> Result<Duration> {
         let start = Instant::now();
-        let sandbox = self.client.create(template, STAY).map_err(call_failure)?;
+        let sandbox = self.client.create(template, LIFETIME_SECONDS).map_err(call_failure)?;
         let code = self.client.run(&sandbox, &[COMMAND]).map_err(call_failure)?;
         let time = start.elapsed();
         ensure!(code == 0, "the command exited with {code}");
@@ -155,7 +155,7 @@ impl HttpCaller {
     /// sandboxes.
     fn wait_until_pool_is_full(&mut self) -> Result<()> {
         let begun = Instant::now();
-        while self.client.figure("ringfence_sandboxes_waiting").map_err(call_failure)? < WAITING {
+        while self.client.figure("ringfence_sandboxes_waiting").map_err(call_failure)? < POOL_SIZE {
             ensure!(begun.elapsed() < POOL_TIMEOUT, "no sandbox waits");
             std::thread::sleep(Duration::from_millis(2));
         }

@@ -15,7 +15,7 @@ const LINUX_6_12: KernelSeries = KernelSeries { version: "6.12", suite: "trixie"
 
 /// One virtual host, which is a row of the matrix.
 #[derive(Debug)]
-pub(crate) struct KernelCell {
+pub(crate) struct KernelCase {
     pub(super) name: &'static str,
     pub(super) about: &'static str,
     pub(super) kernel: KernelSeries,
@@ -61,8 +61,8 @@ pub(super) const QUICK_CELL: &str = "6.1";
 /// Checks that `cargo xtask test` runs. They take at most three minutes under emulation.
 pub(super) const QUICK_CHECKS: &[&str] = &["first", "streams", "scope", "subtree", "stay"];
 
-pub(super) const CELLS: &[KernelCell] = &[
-    KernelCell {
+pub(super) const CELLS: &[KernelCase] = &[
+    KernelCase {
         name: "5.10",
         about: "an old kernel, without Landlock, below a current system",
         kernel: LINUX_5_10,
@@ -70,7 +70,7 @@ pub(super) const CELLS: &[KernelCell] = &[
         kernel_words: &[],
         checks: ALL_CHECKS,
     },
-    KernelCell {
+    KernelCase {
         name: "5.10-bullseye",
         about: "Debian 11, whose kernel and bubblewrap are too old to isolate",
         kernel: LINUX_5_10,
@@ -78,7 +78,7 @@ pub(super) const CELLS: &[KernelCell] = &[
         kernel_words: &[],
         checks: REFUSAL_CHECKS,
     },
-    KernelCell {
+    KernelCase {
         name: "6.1",
         about: "Debian 12, with Landlock's ABI 2",
         kernel: LINUX_6_1,
@@ -86,7 +86,7 @@ pub(super) const CELLS: &[KernelCell] = &[
         kernel_words: &[],
         checks: ALL_CHECKS,
     },
-    KernelCell {
+    KernelCase {
         name: "6.1-no-landlock",
         about: "Debian 12 with Landlock left out of the security modules",
         kernel: LINUX_6_1,
@@ -94,7 +94,7 @@ pub(super) const CELLS: &[KernelCell] = &[
         kernel_words: &["lsm=lockdown,yama,apparmor"],
         checks: ISOLATION_CHECKS,
     },
-    KernelCell {
+    KernelCase {
         name: "6.12",
         about: "Debian 13",
         kernel: LINUX_6_12,
@@ -102,7 +102,7 @@ pub(super) const CELLS: &[KernelCell] = &[
         kernel_words: &[],
         checks: ALL_CHECKS,
     },
-    KernelCell {
+    KernelCase {
         name: "6.12-apparmor",
         about: "Debian 13 whose AppArmor restricts user namespaces",
         kernel: LINUX_6_12,
@@ -113,7 +113,7 @@ pub(super) const CELLS: &[KernelCell] = &[
 ];
 
 /// Finds a cell by its name.
-pub(super) fn find_cell(name: &str) -> Option<&'static KernelCell> {
+pub(super) fn find_cell(name: &str) -> Option<&'static KernelCase> {
     CELLS.iter().find(|cell| cell.name == name)
 }
 

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use self::cells::{CELLS, KernelCell, QUICK_CELL, QUICK_CHECKS, find_cell};
+use self::cells::{CELLS, KernelCase, QUICK_CELL, QUICK_CHECKS, find_cell};
 use self::image_cache::ImageCache;
 use self::kernel_image::KernelImage;
 use self::machine::{Machine, MachineParts, pack_payload};
@@ -117,7 +117,7 @@ fn conclude(reports: &[CellReport]) -> Result<()> {
     Ok(())
 }
 
-fn choose_cells(names: &[String]) -> Result<Vec<&'static KernelCell>> {
+fn choose_cells(names: &[String]) -> Result<Vec<&'static KernelCase>> {
     if names.is_empty() {
         return Ok(CELLS.iter().collect());
     }
@@ -142,10 +142,10 @@ fn choose_checks(list: &str) -> Result<Vec<&'static str>> {
     list.split(',').map(find).collect()
 }
 
-fn list_cells(cells: &[&KernelCell]) -> String {
+fn list_cells(cells: &[&KernelCase]) -> String {
     let head =
         ["cell", "kernel", "root", "about", "checks"].map(|name| (name, CellAlignment::Left));
-    let row = |cell: &&KernelCell| {
+    let row = |cell: &&KernelCase| {
         let columns =
             [cell.name, cell.kernel.version, cell.suite, cell.about, &cell.checks.join(" ")];
         columns.map(str::to_owned)
@@ -166,14 +166,14 @@ fn find_obstacle() -> Option<String> {
 
 /// A cell whose images are made.
 pub(crate) struct ReadyCell {
-    cell: &'static KernelCell,
+    cell: &'static KernelCase,
     cache: ImageCache,
     kernel: KernelImage,
     root: PathBuf,
 }
 
 impl ReadyCell {
-    fn prepare(workspace: &Workspace, cell: &'static KernelCell) -> Result<Self> {
+    fn prepare(workspace: &Workspace, cell: &'static KernelCase) -> Result<Self> {
         let cache = ImageCache::open(workspace)?;
         let kernel = KernelImage::provide(&cache, &cell.kernel)?;
         let root = root_image::provide(&cache, cell.suite)?;

@@ -38,13 +38,13 @@ network_backend = "netavark"
 
 /// Environment in which engines can run. The order of the fields is the order of the clean-up,
 /// because processes must end before the resources that they hold.
-pub(crate) struct EngineGround {
+pub(crate) struct EngineEnvironment {
     enclosure: EngineEnclosure,
     cgroups: RunCgroups,
     directory: tempfile::TempDir,
 }
 
-impl EngineGround {
+impl EngineEnvironment {
     /// Prepares the environment, and removes the directories that interrupted runs left behind.
     ///
     /// If that is impossible, prints the reason and returns `None`; tests that need an engine then

@@ -24,7 +24,7 @@ use ringfence_test_ledger::{
     BINARY_VARIABLE, E2B_JAVASCRIPT_VARIABLE, LEDGER_VARIABLE, Skip, USER_VARIABLE, User,
 };
 
-use self::engines::{EngineGround, RunningEngines};
+use self::engines::{EngineEnvironment, RunningEngines};
 use self::packages::PackagePurpose;
 use self::python::{PACKAGES, PythonPackage};
 pub(crate) use self::tally::TestTally;
@@ -90,7 +90,7 @@ pub(crate) struct SetupOptions {
 /// order of the fields is the order of the clean-up.
 pub(crate) struct TestSetup {
     engines: Option<RunningEngines>,
-    ground: Option<EngineGround>,
+    engine_environment: Option<EngineEnvironment>,
     binary: TestBinary,
     user: Option<TestUser>,
     pythons: Vec<(&'static str, PathBuf)>,
@@ -115,8 +115,10 @@ impl TestSetup {
         signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&interrupted))?;
 
         let user = if rustix::process::geteuid().is_root() { TestUser::create()? } else { None };
-        let ground = if options.with_engines { EngineGround::prepare()? } else { None };
-        let prepared = prepare(workspace, options, ground.as_ref(), user.as_ref(), build);
+        let engine_environment =
+            if options.with_engines { EngineEnvironment::prepare()? } else { None };
+        let prepared =
+            prepare(workspace, options, engine_environment.as_ref(), user.as_ref(), build);
         ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
         let PreparedTests { engines, pythons, javascript, machine } = prepared?;
         let binary = TestBinary::reachable(options.binary.clone(), user.as_ref())?;
@@ -127,7 +129,7 @@ impl TestSetup {
         }
         Ok(Self {
             engines,
-            ground,
+            engine_environment,
             binary,
             user,
             pythons,
@@ -148,8 +150,8 @@ impl TestSetup {
         command.envs(self.pythons.iter().cloned());
         command.envs(self.javascript.iter().map(|directory| (E2B_JAVASCRIPT_VARIABLE, directory)));
         command.envs(self.engines.iter().flat_map(RunningEngines::variables));
-        if let Some(ground) = &self.ground {
-            command = ground.beside_the_engines(&command);
+        if let Some(engine_environment) = &self.engine_environment {
+            command = engine_environment.beside_the_engines(&command);
         }
         stream(&mut command)
     }
@@ -180,7 +182,7 @@ struct PreparedTests {
 fn prepare(
     workspace: &Workspace,
     options: &SetupOptions,
-    ground: Option<&EngineGround>,
+    engine_environment: Option<&EngineEnvironment>,
     user: Option<&TestUser>,
     build: impl FnOnce() -> Result<()>,
 ) -> Result<PreparedTests> {
@@ -188,7 +190,9 @@ fn prepare(
     let images = workspace.target.join("test-images");
     std::thread::scope(|scope| {
         let engines = scope.spawn(|| {
-            ground.map(|ground| ground.start_engines(user.as_ref(), &images)).transpose()
+            engine_environment
+                .map(|engine_environment| engine_environment.start_engines(user.as_ref(), &images))
+                .transpose()
         });
         let pythons = scope.spawn(|| {
             let provide = |package: PythonPackage| {

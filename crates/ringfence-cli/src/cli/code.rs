@@ -15,7 +15,7 @@ use crate::report::{Failure, warn};
 
 /// Maximum number of bytes of code that are read: one more than can be run, so that the library
 /// reports code that is too long.
-const LONGEST: u64 = (16 << 20) + 1;
+const MAX_CODE_BYTES: u64 = (16 << 20) + 1;
 /// Name that stands for standard input.
 const STDIN: &str = "-";
 
@@ -123,17 +123,18 @@ impl Code {
     }
 }
 
-/// Reads code, up to [`LONGEST`] bytes.
+/// Reads code, up to [`MAX_CODE_BYTES`] bytes.
 fn read(path: &Path) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     let (place, read) = if path == Path::new(STDIN) {
-        let read = stdin().lock().take(LONGEST).read_to_end(&mut bytes);
+        let read = stdin().lock().take(MAX_CODE_BYTES).read_to_end(&mut bytes);
         (
             "standard input".to_owned(),
             read.map_err(|error| format!("failed to read standard input: {error}")),
         )
     } else {
-        let read = File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes));
+        let read =
+            File::open(path).and_then(|file| file.take(MAX_CODE_BYTES).read_to_end(&mut bytes));
         (format!("`{}`", path.display()), read.map_err(|error| error.to_string()))
     };
     let unreadable = |why: String| {
@@ -144,7 +145,7 @@ fn read(path: &Path) -> Result<String, Failure> {
     match String::from_utf8(bytes) {
         Ok(text) => Ok(text),
         // The limit may have cut the text within a character. The text is too long in any case.
-        Err(error) if length == LONGEST => {
+        Err(error) if length == MAX_CODE_BYTES => {
             Ok(String::from_utf8_lossy(error.as_bytes()).into_owned())
         }
         Err(error) => Err(unreadable(format!("{place} is not UTF-8 text: {error}"))),

@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_before_a_colon_names_a_sandbox_if_it_can() {
+    fn text_before_a_colon_names_a_sandbox_if_it_is_a_valid_name() {
         let inside = |name: &str, path: &str| End::Inside { name: name.into(), path: path.into() };
         assert_eq!(End::from(OsStr::new("demo:a:b")), inside("demo", "a:b"));
         assert_eq!(End::from(OsStr::new("demo:")), inside("demo", ""));

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use ringfence::doctor::{Examination, Finding, Surroundings, examine, survey_host};
+use ringfence::doctor::{BackendExamination, BackendFinding, HostSummary, examine, survey_host};
 use ringfence::{Backend, BackendChoice, Clause, Engine, Host, Plan, RunError, Support, chain};
 
 use super::flags::{ContainerFlags, PolicyFlags};
@@ -66,8 +66,8 @@ impl Doctor {
 }
 
 fn format_report(
-    surroundings: &Surroundings,
-    examined: &[Examination],
+    surroundings: &HostSummary,
+    examined: &[BackendExamination],
     preflight: &Result<Plan, RunError>,
 ) -> String {
     let landlock = match surroundings.landlock_abi {
@@ -99,13 +99,13 @@ fn format_report(
     text
 }
 
-fn format_examination(examination: &Examination) -> String {
+fn format_examination(examination: &BackendExamination) -> String {
     let backend = examination.backend;
     let (summary, clauses) = match &examination.finding {
-        Finding::Unavailable { why, fix } => {
+        BackendFinding::Unavailable { why, fix } => {
             return format!("{backend}: does not work here: {why}\nhint: {fix}\n");
         }
-        Finding::Works { summary, clauses } => (summary, clauses),
+        BackendFinding::Works { summary, clauses } => (summary, clauses),
     };
     let mut text = format!("{backend}: {summary}\n");
     // A reason that several clauses share is printed once.

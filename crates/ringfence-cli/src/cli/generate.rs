@@ -81,7 +81,9 @@ impl KnownShell {
                         format!("{start}:_ringfence_names' \\\n")
                     }
                     Some((start, "_files' \\"))
-                        if ENDS.iter().any(|end| start.starts_with(&format!("':{end} --"))) =>
+                        if COPY_ARGUMENTS
+                            .iter()
+                            .any(|end| start.starts_with(&format!("':{end} --"))) =>
                     {
                         format!("{start}:_ringfence_ends' \\\n")
                     }
@@ -116,7 +118,7 @@ impl KnownShell {
 const NAMES: &str = "ringfence ps --names 2>/dev/null";
 
 /// Arguments of `cp`: each is a file or `NAME:PATH`.
-const ENDS: [&str; 2] = ["from", "to"];
+const COPY_ARGUMENTS: [&str; 2] = ["from", "to"];
 
 /// Returns zsh functions that complete names, alone and as the start of an argument of `cp`. They
 /// stand before the main function.
@@ -282,7 +284,7 @@ mod tests {
                 (shell.completions(), |shell: &KnownShell| !matches!(shell, KnownShell::Zsh));
             assert_eq!(
                 completions.matches(ends).count(),
-                if is_one(shell) { 1 } else { ENDS.len() },
+                if is_one(shell) { 1 } else { COPY_ARGUMENTS.len() },
                 "{shell:?}"
             );
             let names = completions.matches(expected).count() - if is_one(shell) { 1 } else { 0 };

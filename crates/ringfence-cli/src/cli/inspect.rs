@@ -22,7 +22,7 @@ pub(crate) struct Inspect {
 
 /// Description of a sandbox, for output.
 #[derive(Debug, Serialize)]
-struct Inspected<'a> {
+struct InspectedSandbox<'a> {
     #[serde(flatten)]
     manifest: &'a Manifest,
     processes: Vec<Process>,
@@ -51,7 +51,7 @@ impl Inspect {
             let sandbox = self.sandbox.attach(&host).await?;
             let listed = sandbox.processes().await.map_err(|error| self.sandbox.failed(error))?;
             let processes = listed.into_iter().map(Process::from).collect();
-            let inspected = Inspected { manifest: sandbox.manifest(), processes };
+            let inspected = InspectedSandbox { manifest: sandbox.manifest(), processes };
             if self.json {
                 print_json(&inspected)?
             } else {
@@ -62,8 +62,8 @@ impl Inspect {
     }
 }
 
-fn described(inspected: &Inspected<'_>) -> String {
-    let Inspected { manifest, processes } = inspected;
+fn described(inspected: &InspectedSandbox<'_>) -> String {
+    let InspectedSandbox { manifest, processes } = inspected;
     let mut text = String::new();
     let mut line = |key: &str, value: &str| {
         text.push_str(&format!("{:<11} {}\n", format!("{key}:"), plain(value)))

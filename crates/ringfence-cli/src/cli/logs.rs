@@ -16,7 +16,7 @@ use crate::answer::print;
 use crate::report::Failure;
 
 /// Number of bytes that are read at once.
-const PIECE: usize = 64 << 10;
+const READ_BYTES: usize = 64 << 10;
 
 /// Prints the log of a sandbox, which its guest and its monitor write.
 #[derive(Debug, Args)]
@@ -35,7 +35,7 @@ impl Logs {
             let mut log = File::open(sandbox.log()).map_err(|error| self.unreadable(&error))?;
             // Watch the log before the first read, so that nothing written after that read is
             // missed.
-            let mut changes = self.follow.then(|| Changes::for_sandbox(&sandbox)).transpose();
+            let mut changes = self.follow.then(|| LogWatch::for_sandbox(&sandbox)).transpose();
             self.copy(&mut log)?;
             if let Some(changes) = changes.as_mut().map_err(|error| self.unreadable(error))? {
                 while changes.next(&sandbox).await {
@@ -56,7 +56,7 @@ impl Logs {
 
     /// Prints the part of the log that has not been printed yet.
     fn copy(&self, log: &mut File) -> Result<(), Failure> {
-        let mut buffer = vec![0; PIECE];
+        let mut buffer = vec![0; READ_BYTES];
         loop {
             match log.read(&mut buffer).map_err(|error| self.unreadable(&error))? {
                 0 => return Ok(()),
@@ -69,20 +69,20 @@ impl Logs {
 }
 
 /// Notifier of growth of a log, by way of inotify(7).
-struct Changes {
+struct LogWatch {
     watched: AsyncFd<OwnedFd>,
 }
 
-impl Changes {
+impl LogWatch {
     #[expect(
         deprecated,
         reason = "its successor is unsafe, for types that lie about their descriptor"
     )]
-    fn for_sandbox(sandbox: &Sandbox) -> std::io::Result<Changes> {
+    fn for_sandbox(sandbox: &Sandbox) -> std::io::Result<LogWatch> {
         let inotify =
             inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
         inotify::add_watch(&inotify, sandbox.log(), inotify::WatchFlags::MODIFY)?;
-        Ok(Changes { watched: AsyncFd::new(inotify)? })
+        Ok(LogWatch { watched: AsyncFd::new(inotify)? })
     }
 
     /// Waits until there may be more to read. Returns `false` when the sandbox has ended.

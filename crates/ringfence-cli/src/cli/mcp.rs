@@ -25,7 +25,7 @@ use snippet::Program;
 /// Variable that holds the token if no token file is given.
 const TOKEN_VARIABLE: &str = "RINGFENCE_MCP_TOKEN";
 /// Default time after which a silent HTTP client is dropped.
-const IDLE: Duration = Duration::from_secs(15 * 60);
+const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// Maximum number of bytes that are read of a token file.
 const LONGEST_TOKEN: u64 = 4096;
 
@@ -159,7 +159,7 @@ impl Mcp {
         };
         let listener = TcpListener::bind(address).await.map_err(listen_failed)?;
         print(&format!("http://{}{PATH}\n", listener.local_addr().map_err(listen_failed)?))?;
-        let idle = self.idle.map_or(IDLE, |idle| idle.duration());
+        let idle = self.idle.map_or(DEFAULT_IDLE_TIMEOUT, |idle| idle.duration());
         let options =
             HttpOptions { listener, token, hosts: self.host, idle, most: self.clients.into() };
         serve_http(source, telemetry, options, ends.signalled()).await.map_err(listen_failed)

@@ -29,7 +29,7 @@ pub(crate) struct Port {
     sandbox: Named,
     /// Port in the sandbox, after the local port if the ports differ; LOCAL 0 is any free port.
     #[arg(value_name = "[LOCAL:]PORT")]
-    ports: Pair,
+    ports: PortPair,
     /// Local address and port; the address must be on loopback.
     #[arg(long, value_name = "ADDRESS:PORT")]
     to: Option<SocketAddr>,
@@ -37,15 +37,15 @@ pub(crate) struct Port {
 
 /// Port on the host and port in the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Pair {
+struct PortPair {
     local: Option<u16>,
     inside: u16,
 }
 
-impl FromStr for Pair {
+impl FromStr for PortPair {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Pair, String> {
+    fn from_str(text: &str) -> Result<PortPair, String> {
         let (local, inside) = match text.rsplit_once(':') {
             Some((local, inside)) => (Some(local), inside),
             None => (None, text),
@@ -55,7 +55,7 @@ impl FromStr for Pair {
         };
         match (local.map(port).transpose()?, port(inside)?) {
             (_, 0) => Err("the port in the sandbox cannot be 0".to_owned()),
-            (local, inside) => Ok(Pair { local, inside }),
+            (local, inside) => Ok(PortPair { local, inside }),
         }
     }
 }
@@ -113,10 +113,10 @@ mod tests {
 
     #[test]
     fn a_port_is_one_or_two_numbers() {
-        assert_eq!("8080".parse(), Ok(Pair { local: None, inside: 8080 }));
-        assert_eq!("0:8080".parse(), Ok(Pair { local: Some(0), inside: 8080 }));
+        assert_eq!("8080".parse(), Ok(PortPair { local: None, inside: 8080 }));
+        assert_eq!("0:8080".parse(), Ok(PortPair { local: Some(0), inside: 8080 }));
         for wrong in ["", "0", "x", "1:0", "65536", "1:2:3", "-1"] {
-            assert!(wrong.parse::<Pair>().is_err(), "{wrong}");
+            assert!(wrong.parse::<PortPair>().is_err(), "{wrong}");
         }
     }
 }

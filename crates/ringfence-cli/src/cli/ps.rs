@@ -30,7 +30,7 @@ pub(crate) struct Ps {
 
 /// Sandbox with its status.
 #[derive(Debug, Serialize)]
-struct Listed {
+struct SandboxRow {
     #[serde(flatten)]
     manifest: Manifest,
     status: Status,
@@ -67,7 +67,7 @@ impl Ps {
 }
 
 /// Checks the health of all sandboxes at once.
-async fn check_health(host: &Host, manifests: Vec<Manifest>) -> Vec<Listed> {
+async fn check_health(host: &Host, manifests: Vec<Manifest>) -> Vec<SandboxRow> {
     let mut checks = JoinSet::new();
     for manifest in manifests {
         let host = host.clone();
@@ -82,18 +82,18 @@ async fn check_health(host: &Host, manifests: Vec<Manifest>) -> Vec<Listed> {
                 Err(AttachError::Directory(SandboxDirError::Absent { .. })) => return None,
                 Err(_) => Status::Silent,
             };
-            Some(Listed { manifest, status })
+            Some(SandboxRow { manifest, status })
         });
     }
-    let mut listed: Vec<Listed> = checks.join_all().await.into_iter().flatten().collect();
+    let mut listed: Vec<SandboxRow> = checks.join_all().await.into_iter().flatten().collect();
     listed.sort_by(|one, other| one.manifest.name.cmp(&other.manifest.name));
     listed
 }
 
-fn table(listed: &[Listed], now: Timestamp) -> String {
+fn table(listed: &[SandboxRow], now: Timestamp) -> String {
     let head = ["NAME", "BACKEND", "STATUS", "STARTED", "LEASE", "NETWORK", "WORKSPACE"]
         .map(str::to_owned);
-    let rows = listed.iter().map(|Listed { manifest, status }| {
+    let rows = listed.iter().map(|SandboxRow { manifest, status }| {
         let status = match status {
             Status::Up => "up",
             Status::Silent => "silent",
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_told_in_its_largest_unit() {
+    fn a_time_is_shown_in_its_largest_unit() {
         let now: Timestamp = "2030-01-02T00:00:00Z".parse().unwrap();
         let check = |time: &str, expected: &str| {
             assert_eq!(span(time, now).as_deref(), Some(expected), "{time}")

@@ -142,8 +142,8 @@ fn lets_nothing_out(network: &Network) -> bool {
 fn default_name(settings: &Settings) -> Name {
     let host = &settings.host;
     match &settings.policy.filesystem.workspace {
-        Some(workspace) => Name::of_directory(&host.absolute(&workspace.source)),
-        None => Name::of_directory(&host.directory),
+        Some(workspace) => Name::for_directory(&host.absolute(&workspace.source)),
+        None => Name::for_directory(&host.directory),
     }
 }
 

@@ -10,7 +10,7 @@ const MAX_BRACE_DEPTH: usize = 16;
 /// Maximum number of alternatives in one expansion of braces, because each group multiplies the
 /// number of alternatives.
 const MAX_ALTERNATIVES: usize = 1024;
-/// Maximum number of tokens in one expansion of braces, for the same reason.
+/// Maximum number of tokens in one expansion of braces, because each group multiplies the tokens.
 const MAX_EXPANDED_TOKENS: usize = 1 << 16;
 
 const SLASH_IN_CLASS: &str = "a class in `[]` cannot contain `/`, also not within a range such as \

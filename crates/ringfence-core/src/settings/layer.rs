@@ -62,11 +62,11 @@ pub(super) struct Layer {
     pub(super) rank: LayerRank,
     pub(super) config: Config,
     pub(super) selection: Option<BackendSelection>,
-    place: LayerPlace,
+    place: LayerOrigin,
 }
 
 #[derive(Debug)]
-enum LayerPlace {
+enum LayerOrigin {
     File {
         path: PathBuf,
         lines: KeyLines,
@@ -77,7 +77,7 @@ enum LayerPlace {
 }
 
 impl Layer {
-    fn new(rank: LayerRank, config: Config, place: LayerPlace) -> Self {
+    fn new(rank: LayerRank, config: Config, place: LayerOrigin) -> Self {
         let selection = config.backend.map(BackendSelection::from);
         Layer { rank, config, selection, place }
     }
@@ -86,12 +86,12 @@ impl Layer {
         let config = parse_toml(&file.text)
             .map_err(|source| SettingsError::File { path: file.path.clone(), source })?;
         let place =
-            LayerPlace::File { path: file.path.clone(), lines: KeyLines::from_toml(&file.text) };
+            LayerOrigin::File { path: file.path.clone(), lines: KeyLines::from_toml(&file.text) };
         Ok(Layer::new(file.origin.rank(), config, place))
     }
 
     pub(super) fn from_flags(config: Config) -> Layer {
-        Layer::new(LayerRank::Flags, config, LayerPlace::Flags)
+        Layer::new(LayerRank::Flags, config, LayerOrigin::Flags)
     }
 
     /// Reads the layers of the environment: the `SANDBOX_*` and the `RINGFENCE_*` variables.
@@ -131,7 +131,7 @@ impl Layer {
             layers.push(Layer::from_dialect(Dialect::read(foreign)?));
         }
         if !said.is_empty() {
-            layers.push(Layer::new(LayerRank::Variables, config, LayerPlace::Variables(said)));
+            layers.push(Layer::new(LayerRank::Variables, config, LayerOrigin::Variables(said)));
         }
         Ok(layers)
     }
@@ -153,21 +153,21 @@ impl Layer {
         let said = selected.into_iter().chain(rest).collect();
         Layer {
             selection: dialect.selection,
-            ..Layer::new(LayerRank::Dialect, config, LayerPlace::Variables(said))
+            ..Layer::new(LayerRank::Dialect, config, LayerOrigin::Variables(said))
         }
     }
 
     /// Returns the source of `key` in this layer. The layer must set `key`.
     pub(super) fn source(&self, key: &str) -> ValueSource {
         match &self.place {
-            LayerPlace::File { path, lines } => {
+            LayerOrigin::File { path, lines } => {
                 ValueSource::File { path: path.clone(), line: lines.line(key).unwrap_or(1) }
             }
-            LayerPlace::Variables(said) => {
+            LayerOrigin::Variables(said) => {
                 let name = said.get(self.key_that_sets(key));
                 ValueSource::Variable(name.copied().unwrap_or_default().to_owned())
             }
-            LayerPlace::Flags => {
+            LayerOrigin::Flags => {
                 let setting = SettingKey::containing(self.key_that_sets(key));
                 let flag = setting.and_then(|setting| setting.flag);
                 ValueSource::Flag(flag.unwrap_or("a flag").into())

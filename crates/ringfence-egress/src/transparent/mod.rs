@@ -69,7 +69,7 @@ impl Proxy {
             shared: Arc::clone(&shared),
             resolver,
             names: Mutex::default(),
-            told: Mutex::default(),
+            reported: Mutex::default(),
         });
         let mut connections = JoinSet::new();
         let mut space = vec![0; longest.into()];
@@ -133,7 +133,7 @@ struct PacketRelay {
     shared: Arc<SharedStack>,
     resolver: Ipv4Addr,
     names: Mutex<NameTable>,
-    told: Mutex<ReportedDenials>,
+    reported: Mutex<ReportedDenials>,
 }
 
 /// Denials that were reported a short time ago. Names and packets are counted separately, so that a
@@ -223,9 +223,12 @@ impl PacketRelay {
     /// Reports a denial to the owner, unless the same denial was reported a moment ago.
     fn report_denial_once(&self, denial: Denial) {
         let telling = {
-            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            let recent =
-                if denial.via == RequestKind::Dns { &mut told.names } else { &mut told.packets };
+            let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+            let recent = if denial.via == RequestKind::Dns {
+                &mut reported.names
+            } else {
+                &mut reported.packets
+            };
             recent.add(&denial.target)
         };
         match telling {
@@ -240,8 +243,8 @@ impl PacketRelay {
 
 impl Drop for PacketRelay {
     fn drop(&mut self) {
-        let told = self.told.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let denials = told.names.take_omitted() + told.packets.take_omitted();
+        let reported = self.reported.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let denials = reported.names.take_omitted() + reported.packets.take_omitted();
         if denials > 0 {
             self.proxy.report_event(EgressEvent::Omitted { denials });
         }

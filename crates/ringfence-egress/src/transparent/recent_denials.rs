@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// Time during which the same denial is reported only once.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
-/// Most denials that are reported individually in that time.
+/// Maximum number of denials that are reported individually per `REPEAT_INTERVAL`.
 const MAX_REPORTED_DENIALS: usize = 256;
 
 /// Denials of one kind that were reported a short time ago.
@@ -15,7 +15,7 @@ pub(super) struct RecentDenials {
     targets: HashSet<String>,
     /// Number of denials that were neither reported nor counted in a report.
     omitted: u64,
-    /// Value of `omitted` at which the owner gets a report of that number.
+    /// Value of `omitted` at which the owner gets the next report of omitted denials.
     told_at: u64,
 }
 

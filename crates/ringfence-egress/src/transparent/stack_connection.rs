@@ -52,7 +52,7 @@ impl StackConnection {
         Some(StackConnection { shared: Arc::clone(shared), flow, handle, ended: false })
     }
 
-    /// Waits until the program inside has completed the handshake.
+    /// Waits until the program in the sandbox has completed the handshake.
     pub(super) async fn wait_until_established(&mut self) -> io::Result<()> {
         poll_fn(|cx| {
             let mut stack = self.shared.stack();

@@ -23,18 +23,18 @@ use crate::fixture::{
 const SECRET: &str = "s3cret-that-stays-outside";
 
 /// Certificate authorities of a test.
-struct CredentialWorld {
+struct CredentialFixture {
     issuer: CertifiedIssuer<'static, KeyPair>,
     /// Authority of the proxy, which the sandbox trusts in addition to `issuer`.
     authority: Arc<CertificateAuthority>,
 }
 
-impl CredentialWorld {
-    fn new() -> CredentialWorld {
+impl CredentialFixture {
+    fn new() -> CredentialFixture {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        CredentialWorld { issuer, authority: Arc::new(CertificateAuthority::new().unwrap()) }
+        CredentialFixture { issuer, authority: Arc::new(CertificateAuthority::new().unwrap()) }
     }
 
     fn pem(&self) -> String {
@@ -158,7 +158,7 @@ async fn answer(
 
 async fn connect(
     proxy: &RunningProxy,
-    world: &CredentialWorld,
+    world: &CredentialFixture,
     name: &str,
     port: u16,
 ) -> io::Result<TlsStream<TcpStream>> {
@@ -170,7 +170,7 @@ async fn connect(
 /// Sends a request in TLS whose headers end with `rest`, and returns the answer.
 async fn ask(
     proxy: &RunningProxy,
-    world: &CredentialWorld,
+    world: &CredentialFixture,
     name: &str,
     port: u16,
     line: &str,
@@ -188,7 +188,7 @@ async fn ask(
 
 async fn get(
     proxy: &RunningProxy,
-    world: &CredentialWorld,
+    world: &CredentialFixture,
     name: &str,
     port: u16,
     path: &str,
@@ -197,7 +197,7 @@ async fn get(
 }
 
 /// Starts a host, and a proxy that has the secret for it.
-async fn staged(world: &CredentialWorld) -> (DnsServer, TestServer, RunningProxy) {
+async fn staged(world: &CredentialFixture) -> (DnsServer, TestServer, RunningProxy) {
     let (dns, host) = (DnsServer::loopback().await, world.host("api.test", |_| {}).await);
     let credentials = world.credentials(&host.rules("api.test")[..1]);
     let proxy = ProxyBuilder { credentials, ..ProxyBuilder::allowing(host.rules("api.test")) }
@@ -209,7 +209,7 @@ async fn staged(world: &CredentialWorld) -> (DnsServer, TestServer, RunningProxy
 #[tokio::test]
 async fn the_secret_replaces_the_header_that_the_client_sent() {
     in_time(async {
-        let world = CredentialWorld::new();
+        let world = CredentialFixture::new();
         let (_dns, host, proxy) = staged(&world).await;
         for rest in ["", "Authorization: Bearer placeholder\r\nauthorization: placeholder\r\n"] {
             let answer = ask(&proxy, &world, "api.test", host.port(), "GET /", rest).await;
@@ -231,7 +231,7 @@ async fn the_secret_replaces_the_header_that_the_client_sent() {
 #[tokio::test]
 async fn other_hosts_never_get_the_secret_even_after_a_redirect() {
     in_time(async {
-        let world = CredentialWorld::new();
+        let world = CredentialFixture::new();
         let (dns, api, other) = (
             DnsServer::loopback().await,
             world.host("api.test", |_| {}).await,
@@ -263,7 +263,7 @@ async fn other_hosts_never_get_the_secret_even_after_a_redirect() {
 #[tokio::test]
 async fn the_secret_is_never_sent_without_tls() {
     in_time(async {
-        let world = CredentialWorld::new();
+        let world = CredentialFixture::new();
         let (dns, host) = (DnsServer::loopback().await, TestServer::web().await);
         let (rules, authority) = (host.rules("api.test"), format!("api.test:{}", host.port()));
         let without = ProxyBuilder::allowing(&rules).start(&dns).await;
@@ -287,7 +287,7 @@ async fn the_secret_is_never_sent_without_tls() {
 #[tokio::test]
 async fn a_host_without_a_valid_certificate_never_gets_the_secret() {
     in_time(async {
-        let world = CredentialWorld::new();
+        let world = CredentialFixture::new();
         let key = KeyPair::generate().unwrap();
         let own =
             CertificateParams::new(["api.test".to_owned()]).unwrap().self_signed(&key).unwrap();
@@ -317,7 +317,7 @@ async fn a_host_without_a_valid_certificate_never_gets_the_secret() {
 #[tokio::test]
 async fn bodies_and_upgraded_protocols_pass_unchanged() {
     in_time(async {
-        let world = CredentialWorld::new();
+        let world = CredentialFixture::new();
         let (_dns, host, proxy) = staged(&world).await;
         let mut stream = connect(&proxy, &world, "api.test", host.port()).await.unwrap();
         let body: Vec<u8> = (0..300_000u32).map(|number| (number * 7 % 251) as u8).collect();
@@ -374,7 +374,7 @@ async fn bodies_and_upgraded_protocols_pass_unchanged() {
 #[tokio::test]
 async fn a_request_that_would_echo_the_secret_is_refused() {
     in_time(async {
-        let world = CredentialWorld::new();
+        let world = CredentialFixture::new();
         let (_dns, host, proxy) = staged(&world).await;
         for (line, rest) in [
             ("TRACE /", ""),
@@ -436,7 +436,7 @@ async fn ask_with_trace<S: AsyncRead + AsyncWrite + Unpin>(
 #[tokio::test]
 async fn an_unread_body_cannot_make_the_host_echo_the_secret() {
     in_time(async {
-        let world = CredentialWorld::new();
+        let world = CredentialFixture::new();
         let (_dns, host, proxy) = staged(&world).await;
         let name = format!("api.test:{}", host.port());
         // Without the proxy, the host takes the body for a request that the next request completes.
@@ -464,7 +464,7 @@ async fn an_unread_body_cannot_make_the_host_echo_the_secret() {
 #[tokio::test]
 async fn a_host_that_only_observe_mode_allows_never_gets_the_secret() {
     in_time(async {
-        let world = CredentialWorld::new();
+        let world = CredentialFixture::new();
         let (dns, host) = (DnsServer::loopback().await, world.host("api.test", |_| {}).await);
         let [by_name, by_address] = host.rules("api.test");
         let observing = |allow: Vec<String>| ProxyBuilder {
@@ -489,7 +489,7 @@ async fn a_host_that_only_observe_mode_allows_never_gets_the_secret() {
 #[tokio::test]
 async fn an_upstream_proxy_carries_the_secret_only_inside_tls() {
     in_time(async {
-        let world = CredentialWorld::new();
+        let world = CredentialFixture::new();
         let (dns, host) = (DnsServer::loopback().await, world.host("api.test", |_| {}).await);
         let port = host.port();
         let upstream = TestServer::new(move |mut stream: TcpStream, heard| async move {
@@ -528,7 +528,7 @@ async fn an_upstream_proxy_carries_the_secret_only_inside_tls() {
 #[tokio::test]
 async fn debug_output_and_events_never_contain_the_secret() {
     in_time(async {
-        let world = CredentialWorld::new();
+        let world = CredentialFixture::new();
         let credentials = world.credentials(&["api.test".to_owned()]).unwrap();
         assert!(!format!("{credentials:?}").contains(SECRET));
         let template = "X-Key: {secret}".parse().unwrap();
@@ -542,7 +542,7 @@ async fn debug_output_and_events_never_contain_the_secret() {
             assert!(!answer.contains(SECRET), "{answer}");
         }
         assert!(host.heard().contains(SECRET));
-        let told = format!("{:?} {:?}", proxy.denials(), proxy.passages());
+        let told = format!("{:?} {:?}", proxy.denials(), proxy.allowed_connections());
         assert!(told.contains("api.test") && !told.contains(SECRET), "{told}");
     })
     .await;
@@ -551,7 +551,7 @@ async fn debug_output_and_events_never_contain_the_secret() {
 #[tokio::test]
 async fn new_rules_do_not_move_a_secret_to_another_host() {
     in_time(async {
-        let (world, dns) = (CredentialWorld::new(), DnsServer::loopback().await);
+        let (world, dns) = (CredentialFixture::new(), DnsServer::loopback().await);
         let (host, other) =
             (world.host("origin.test", |_| ()).await, world.host("other.test", |_| ()).await);
         let secret_of = [format!("origin.test:{}", host.port())];
@@ -584,7 +584,7 @@ async fn new_rules_do_not_move_a_secret_to_another_host() {
 #[tokio::test]
 async fn a_tls_handshake_ends_when_its_host_becomes_denied() {
     in_time(async {
-        let (world, dns) = (CredentialWorld::new(), DnsServer::loopback().await);
+        let (world, dns) = (CredentialFixture::new(), DnsServer::loopback().await);
         let host = TestServer::new(|mut stream, heard| async move {
             let mut said = [0; 4096];
             while let Ok(read) = stream.read(&mut said).await {

@@ -68,7 +68,7 @@ async fn only_the_allowed_addresses_of_a_name_are_used() {
         answered(&proxy.get(&format!("origin.test:{}", host.port())).await);
         assert_eq!((host.connections(), inside.connections()), (1, 0));
         assert_eq!(proxy.denials(), []);
-        assert_eq!(proxy.passages()[0].address, Some(LOOPBACK));
+        assert_eq!(proxy.allowed_connections()[0].address, Some(LOOPBACK));
     })
     .await;
 }

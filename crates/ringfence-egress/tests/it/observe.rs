@@ -22,10 +22,13 @@ async fn observe_mode_reports_unlisted_targets_and_still_judges_addresses() {
             .await;
         answered(&proxy.get(&authority).await);
         answered(&proxy.get(&host.address.to_string()).await);
-        let passages = proxy.passages();
-        assert_eq!((passages[0].target.as_str(), passages[0].listed), (authority.as_str(), false));
-        assert_eq!(passages[0].address, Some(LOOPBACK));
-        assert!(passages[1].listed);
+        let allowed_connections = proxy.allowed_connections();
+        assert_eq!(
+            (allowed_connections[0].target.as_str(), allowed_connections[0].listed),
+            (authority.as_str(), false)
+        );
+        assert_eq!(allowed_connections[0].address, Some(LOOPBACK));
+        assert!(allowed_connections[1].listed);
         refused(&proxy.get("10.0.0.1").await, 403, "internal");
 
         let proxy =
@@ -52,11 +55,11 @@ async fn events_survive_serialisation() {
         let proxy = stage.start(&dns).await;
         proxy.get(&format!("origin.test:{}", host.port())).await;
         proxy.get("10.0.0.1").await;
-        let (denials, passages) = (proxy.denials(), proxy.passages());
+        let (denials, allowed_connections) = (proxy.denials(), proxy.allowed_connections());
         let again = |text: String| serde_json::from_str(&text).unwrap();
         assert_eq!(denials[0], again(serde_json::to_string(&denials[0]).unwrap()));
-        let text = serde_json::to_string(&passages[0]).unwrap();
-        assert_eq!(passages[0], serde_json::from_str(&text).unwrap());
+        let text = serde_json::to_string(&allowed_connections[0]).unwrap();
+        assert_eq!(allowed_connections[0], serde_json::from_str(&text).unwrap());
     })
     .await;
 }

@@ -141,7 +141,7 @@ async fn observe_mode_passes_and_reports_another_tls_name() {
         let authority = format!("origin.test:{}", host.port());
         assert_eq!(hello(&proxy, &client, &authority, "front.test").await.unwrap(), "hello");
         let told: Vec<String> =
-            proxy.passages().into_iter().map(|passage| passage.target).collect();
+            proxy.allowed_connections().into_iter().map(|passage| passage.target).collect();
         assert_eq!(told, [authority, format!("front.test:{}", host.port())]);
     })
     .await;

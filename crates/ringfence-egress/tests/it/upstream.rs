@@ -76,8 +76,8 @@ async fn tunnels_and_requests_go_through_the_upstream_with_its_password_and_as_n
             "{}",
             upstream.heard()
         );
-        assert_eq!(proxy.passages().len(), 2);
-        assert!(proxy.passages().iter().all(|passage| passage.address.is_none()));
+        assert_eq!(proxy.allowed_connections().len(), 2);
+        assert!(proxy.allowed_connections().iter().all(|passage| passage.address.is_none()));
 
         refused(&proxy.get("other.invalid").await, 403, "unlisted");
         refused(&proxy.get("10.0.0.1").await, 403, "internal");

@@ -88,7 +88,7 @@ impl GuestProcess {
             "POST /process.Process/{method} HTTP/1.1\r\ncontent-type: \
              application/connect+json{headers}"
         );
-        CommandEvents::of(self.request(&head, &frame::encode_message(message)))
+        CommandEvents::from_answer(self.request(&head, &frame::encode_message(message)))
     }
 
     pub(crate) fn start_request(&self, request: &StartRequest) -> CommandEvents {
@@ -237,7 +237,7 @@ pub(crate) struct FinishedCommand {
 }
 
 impl CommandEvents {
-    pub(crate) fn of(answer: HttpAnswer) -> CommandEvents {
+    pub(crate) fn from_answer(answer: HttpAnswer) -> CommandEvents {
         assert_eq!(answer.status, 200);
         CommandEvents { answer, decoder: FrameDecoder::default(), ready: VecDeque::new() }
     }

@@ -26,7 +26,7 @@ fn malformed_streams_are_answered_with_an_error() {
         b"\0\0\0\0\x10{\"process\":\"cmd\"}",
     ];
     for body in cases {
-        let error = CommandEvents::of(guest.request(head, body)).finish().error.unwrap();
+        let error = CommandEvents::from_answer(guest.request(head, body)).finish().error.unwrap();
         assert!(
             [Code::InvalidArgument, Code::ResourceExhausted].contains(&error.code),
             "{body:?}: {error:?}"

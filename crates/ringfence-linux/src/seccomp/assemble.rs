@@ -42,12 +42,12 @@ pub(super) struct Assembler {
 impl Assembler {
     /// One less than the reach of a conditional jump, because the other branch may still need a
     /// jump in between.
-    const REACH: usize = 254;
+    const MAX_JUMP: usize = 254;
 
     /// Emits the end of the program with a verdict, or reuses an equal end within reach.
     pub(super) fn verdict(&mut self, verdict: Verdict) -> Label {
         if let Some(&label) = self.verdicts.get(&verdict)
-            && self.distance(label) <= Self::REACH
+            && self.distance(label) <= Self::MAX_JUMP
         {
             return label;
         }
@@ -103,7 +103,7 @@ impl Assembler {
     }
 
     fn within_reach(&mut self, target: Label) -> Label {
-        if self.distance(target) <= Self::REACH { target } else { self.jump(target) }
+        if self.distance(target) <= Self::MAX_JUMP { target } else { self.jump(target) }
     }
 
     fn fall_through(&mut self, next: Label) {

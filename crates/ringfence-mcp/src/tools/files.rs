@@ -25,7 +25,7 @@ const MOST_LINES: u32 = 2000;
 /// Maximum number of directory entries that one call shows.
 const MOST_ENTRIES: usize = 1000;
 /// Maximum depth of a listing.
-const DEEPEST: u32 = 10;
+const MAX_DEPTH: u32 = 10;
 
 /// Parameters of the tool `read_file`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -102,7 +102,7 @@ pub(crate) struct FileText {
 
 /// File that was written or edited.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Written {
+pub(crate) struct FileChange {
     /// Path of the file in the sandbox.
     path: String,
     /// Size of the file after the change, in bytes.
@@ -130,14 +130,14 @@ struct Entry {
     /// Path of the entry, relative to the listed directory.
     path: String,
     /// Type of the entry.
-    kind: Kind,
+    kind: EntryKind,
     /// Size of the entry in bytes, as the file system reports the size.
     size: i64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum EntryKind {
     File,
     Directory,
     Link,
@@ -169,7 +169,7 @@ impl Client {
     /// Writes a text file of at most 2 MiB in the sandbox, and returns its path and size. An
     /// existing file is overwritten, and missing parent directories are created.
     #[tool(
-        output_schema = schema_for_output::<Written>(),
+        output_schema = schema_for_output::<FileChange>(),
         annotations(
             title = "Write a file",
             destructive_hint = true,
@@ -180,7 +180,7 @@ impl Client {
     async fn write_file(
         &self,
         Parameters(parameters): Parameters<WriteFile>,
-    ) -> Result<ToolResult<Written>, Refusal> {
+    ) -> Result<ToolResult<FileChange>, Refusal> {
         let client_sandbox = self.client_sandbox().await?;
         let path = client_sandbox.resolve_path(&parameters.path);
         let _turn = client_sandbox.write_lock.lock().await;
@@ -190,7 +190,7 @@ impl Client {
             Err(error) => return Err(client_sandbox.refusal(&error)),
         };
         let bytes = write(&client_sandbox, &path, parameters.content).await?;
-        Ok(ToolResult(Written { path, bytes, created, replaced: 0 }))
+        Ok(ToolResult(FileChange { path, bytes, created, replaced: 0 }))
     }
 
     /// Replaces a piece of text in a file in the sandbox, and returns the number of replacements.
@@ -198,13 +198,13 @@ impl Client {
     /// refused if the file is not UTF-8 text, or if the file would have more than 2 MiB after the
     /// edit.
     #[tool(
-        output_schema = schema_for_output::<Written>(),
+        output_schema = schema_for_output::<FileChange>(),
         annotations(title = "Edit a file", destructive_hint = true, open_world_hint = false)
     )]
     async fn edit_file(
         &self,
         Parameters(parameters): Parameters<EditFile>,
-    ) -> Result<ToolResult<Written>, Refusal> {
+    ) -> Result<ToolResult<FileChange>, Refusal> {
         let client_sandbox = self.client_sandbox().await?;
         let path = client_sandbox.resolve_path(&parameters.path);
         let _turn = client_sandbox.write_lock.lock().await;
@@ -217,7 +217,7 @@ impl Client {
         })?;
         let (text, replaced) = edited(&text, &parameters)?;
         let bytes = write(&client_sandbox, &path, text).await?;
-        Ok(ToolResult(Written { path, bytes, created: false, replaced }))
+        Ok(ToolResult(FileChange { path, bytes, created: false, replaced }))
     }
 
     /// Lists the entries of a directory in the sandbox, with the type and size of each entry.
@@ -233,7 +233,7 @@ impl Client {
     ) -> Result<ToolResult<Listing>, Refusal> {
         let client_sandbox = self.client_sandbox().await?;
         let path = client_sandbox.resolve_path(parameters.path.as_deref().unwrap_or_default());
-        let depth = parameters.depth.unwrap_or(1).clamp(1, DEEPEST);
+        let depth = parameters.depth.unwrap_or(1).clamp(1, MAX_DEPTH);
         let found = client_sandbox.sandbox.files().list(&path, depth).await;
         let found = found.map_err(|error| not_listed(&client_sandbox, &path, &error))?;
         let left_out = found.len().saturating_sub(MOST_ENTRIES);
@@ -393,9 +393,9 @@ impl Display for FileText {
     }
 }
 
-impl Display for Written {
+impl Display for FileChange {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Written { path, bytes, created, replaced } = self;
+        let FileChange { path, bytes, created, replaced } = self;
         match (created, replaced) {
             (true, _) => write!(formatter, "created `{path}`, {bytes} bytes"),
             (false, 0) => write!(formatter, "overwrote `{path}`, {bytes} bytes"),
@@ -410,11 +410,11 @@ impl Display for Written {
 impl Entry {
     fn from_info(found: &EntryInfo, listed: &str) -> Entry {
         let kind = match found.kind {
-            _ if found.is_symlink => Kind::Link,
-            FileType::File => Kind::File,
-            FileType::Directory => Kind::Directory,
-            FileType::Symlink => Kind::Link,
-            FileType::Unspecified => Kind::Other,
+            _ if found.is_symlink => EntryKind::Link,
+            FileType::File => EntryKind::File,
+            FileType::Directory => EntryKind::Directory,
+            FileType::Symlink => EntryKind::Link,
+            FileType::Unspecified => EntryKind::Other,
         };
         let relative = found
             .path
@@ -430,10 +430,10 @@ impl Display for Listing {
         write!(formatter, "{path}:")?;
         for Entry { path, kind, size } in entries {
             match kind {
-                Kind::File => write!(formatter, "\n{path} ({size} bytes)")?,
-                Kind::Directory => write!(formatter, "\n{path}/")?,
-                Kind::Link => write!(formatter, "\n{path} (link)")?,
-                Kind::Other => write!(formatter, "\n{path} (neither file nor directory)")?,
+                EntryKind::File => write!(formatter, "\n{path} ({size} bytes)")?,
+                EntryKind::Directory => write!(formatter, "\n{path}/")?,
+                EntryKind::Link => write!(formatter, "\n{path} (link)")?,
+                EntryKind::Other => write!(formatter, "\n{path} (neither file nor directory)")?,
             }
         }
         match (entries.is_empty(), left_out) {

@@ -14,7 +14,7 @@ pub(crate) const LONGEST_OUTPUT: usize = 32 << 10;
 /// Maximum number of denials that get a note each.
 const MOST_DENIALS: usize = 5;
 /// Messages of programs that cannot reach the network, in lower case.
-const UNREACHED: [&str; 8] = [
+const NETWORK_ERROR_TEXTS: [&str; 8] = [
     "could not resolve host",
     "temporary failure in name resolution",
     "name or service not known",
@@ -162,7 +162,7 @@ pub(crate) fn remarks(result: &ExecutionResult, manifest: &Manifest) -> Vec<Stri
 /// messages is the only evidence.
 fn seems_unreached(stderr: &str) -> bool {
     let said = stderr.to_ascii_lowercase();
-    UNREACHED.iter().any(|words| said.contains(words))
+    NETWORK_ERROR_TEXTS.iter().any(|words| said.contains(words))
 }
 
 /// Shortens a text to its head and tail, and returns the number of bytes that were left out between
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_are_told_apart_in_words() {
+    fn the_text_names_each_stream() {
         let outcome = Outcome {
             ok: false,
             exit_code: Some(2),
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_programs_say_without_a_network_is_understood() {
+    fn error_texts_of_programs_without_a_network_are_understood() {
         assert!(seems_unreached("curl: (6) Could not resolve host: example.org"));
         assert!(!seems_unreached("cc: error: no such file"));
     }

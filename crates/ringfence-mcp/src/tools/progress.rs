@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_line_of_output_is_told_without_what_a_terminal_obeys() {
+    fn the_last_line_of_output_is_reported_without_control_characters() {
         let progress = Progress::default();
         progress.record_output(b"one\ntwo\x1b[31m\n\n");
         assert_eq!(*progress.last.lock().unwrap(), "two[31m");

@@ -83,7 +83,7 @@ pub(crate) struct SearchFiles {
 
 /// Lines that match a pattern.
 #[derive(Debug, Default, Serialize, JsonSchema)]
-pub(crate) struct Found {
+pub(crate) struct SearchResult {
     /// Path of the searched directory or file in the sandbox.
     path: String,
     /// Matching lines, with their files and line numbers.
@@ -116,14 +116,14 @@ impl Client {
     /// than 2 MiB are left out. A search ends after 20 seconds, after 20000 files, or at the
     /// maximum number of lines.
     #[tool(
-        output_schema = schema_for_output::<Found>(),
+        output_schema = schema_for_output::<SearchResult>(),
         annotations(title = "Search files", read_only_hint = true, open_world_hint = false)
     )]
     async fn search_files(
         &self,
         Parameters(parameters): Parameters<SearchFiles>,
         Extension(progress): Extension<Progress>,
-    ) -> Result<ToolResult<Found>, Refusal> {
+    ) -> Result<ToolResult<SearchResult>, Refusal> {
         let query = SearchQuery::from_arguments(&parameters)?;
         let client_sandbox = self.client_sandbox().await?;
         let path = client_sandbox.resolve_path(parameters.path.as_deref().unwrap_or_default());
@@ -247,7 +247,7 @@ struct Search<'a> {
     query: SearchQuery,
     root: String,
     deadline: Instant,
-    found: Found,
+    found: SearchResult,
     too_long: usize,
     unread: usize,
 }
@@ -259,7 +259,15 @@ impl<'a> Search<'a> {
         root: String,
         deadline: Instant,
     ) -> Search<'a> {
-        Search { session, query, root, deadline, found: Found::default(), too_long: 0, unread: 0 }
+        Search {
+            session,
+            query,
+            root,
+            deadline,
+            found: SearchResult::default(),
+            too_long: 0,
+            unread: 0,
+        }
     }
 
     async fn run(&mut self, root: EntryInfo, progress: &Progress) {
@@ -404,8 +412,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn found(self, path: String) -> Found {
-        let mut found = Found { path, ..self.found };
+    fn found(self, path: String) -> SearchResult {
+        let mut found = SearchResult { path, ..self.found };
         if self.too_long > 0 {
             let note =
                 format!("{} files larger than {LONGEST_FILE} bytes were left out", self.too_long);
@@ -453,7 +461,7 @@ fn matching_lines(
     shown.take(most).collect()
 }
 
-impl Display for Found {
+impl Display for SearchResult {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for Match { path, line, text } in &self.matches {
             writeln!(formatter, "{path}:{line}: {text}")?;

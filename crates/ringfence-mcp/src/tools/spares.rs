@@ -15,7 +15,7 @@ use crate::client::ClientSandbox;
 
 /// Holder of the spare interpreter, if one waits.
 #[derive(Debug, Default)]
-pub(crate) struct Spares {
+pub(crate) struct SpareHolder {
     waiting: Mutex<Option<WaitingSpare>>,
     /// Number of disturbances so far: other programs that ran and files that were written.
     disturbances: AtomicU64,
@@ -32,7 +32,7 @@ struct WaitingSpare {
 /// Guard for an activity that may install files that a waiting interpreter would not find. A spare
 /// that was started before the guard is dropped is not used.
 #[derive(Debug)]
-pub(crate) struct Disturbance<'s>(&'s Spares);
+pub(crate) struct Disturbance<'s>(&'s SpareHolder);
 
 impl Drop for Disturbance<'_> {
     fn drop(&mut self) {
@@ -40,7 +40,7 @@ impl Drop for Disturbance<'_> {
     }
 }
 
-impl Spares {
+impl SpareHolder {
     /// Marks the begin of an activity in the sandbox, which lasts until the returned guard is
     /// dropped.
     pub(crate) fn disturbed(&self) -> Disturbance<'_> {
@@ -118,8 +118,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_started_while_something_runs_is_of_no_use() {
-        let spares = Spares::default();
+    fn an_interpreter_started_during_a_disturbance_is_not_used() {
+        let spares = SpareHolder::default();
         let before = spares.disturbances();
         let disturbance = spares.disturbed();
         let meanwhile = spares.disturbances();

@@ -4,7 +4,7 @@ use ringfence_proto::signature::is_same_secret;
 use sha2::{Digest as _, Sha256};
 
 /// Minimum length of a token that cannot be guessed, in characters.
-const SHORTEST: usize = 16;
+const MIN_TOKEN_LENGTH: usize = 16;
 
 /// Secret token, of which only the hash is kept in memory.
 #[derive(Clone)]
@@ -14,9 +14,9 @@ impl Token {
     /// Creates a token from its text. The error says what is wrong with the text.
     pub fn new(text: &str) -> Result<Token, String> {
         let text = text.trim();
-        if text.len() < SHORTEST {
+        if text.len() < MIN_TOKEN_LENGTH {
             return Err(format!(
-                "the token is shorter than {SHORTEST} characters, and could be guessed"
+                "the token is shorter than {MIN_TOKEN_LENGTH} characters, and could be guessed"
             ));
         }
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {

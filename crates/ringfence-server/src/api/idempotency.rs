@@ -12,9 +12,9 @@ use crate::api::control::Owner;
 use crate::api::reply::Refusal;
 
 /// Time for which a request is remembered.
-const REMEMBERED: Duration = Duration::from_secs(10 * 60);
+const REQUEST_LIFETIME: Duration = Duration::from_secs(10 * 60);
 /// Maximum number of remembered requests of all owners; the oldest is forgotten first.
-const MOST: usize = 4096;
+const MAX_REQUESTS: usize = 4096;
 /// Maximum number of remembered requests of one owner, so that an owner does not push out the
 /// requests of others.
 const MOST_OF_ONE: usize = 256;
@@ -53,7 +53,7 @@ impl IdempotencyCache {
         }
         let body: [u8; 32] = Sha256::digest(body).into();
         let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        requests.retain(|request| request.since.elapsed() < REMEMBERED);
+        requests.retain(|request| request.since.elapsed() < REQUEST_LIFETIME);
         if let Some(before) =
             requests.iter().find(|request| request.owner == *owner && request.key == key)
         {
@@ -70,7 +70,7 @@ impl IdempotencyCache {
             let oldest = requests.iter().position(is_own);
             oldest.map(|oldest| requests.remove(oldest));
         }
-        if requests.len() >= MOST {
+        if requests.len() >= MAX_REQUESTS {
             requests.pop_front();
         }
         let outcome = CreateOutcome::default();
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded_and_no_owner_pushes_out_another() {
+    fn remembered_requests_are_bounded_and_no_owner_pushes_out_another() {
         let cache = IdempotencyCache::default();
         let quiet = cache.outcome(&None, "k", b"").unwrap();
         let loud = Some("loud".to_owned());

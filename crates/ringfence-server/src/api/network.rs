@@ -19,7 +19,7 @@ use crate::run_to_completion;
 use crate::storage::store::SandboxRecord;
 
 /// Entries in a client's list that stand for all addresses.
-const EVERYTHING: [&str; 2] = ["0.0.0.0/0", "::/0"];
+const ALL_ADDRESSES: [&str; 2] = ["0.0.0.0/0", "::/0"];
 
 /// Network that a client asks for, relative to the network of its template.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -264,7 +264,7 @@ pub(crate) fn narrowing(network: &Network, template: Option<&Network>) -> Option
 /// Returns the lists of allowed and denied hosts that describe a network.
 fn lists(network: &Network) -> (Vec<String>, Vec<String>) {
     let text = |rules: &[HostRule]| rules.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let everything = EVERYTHING[0].to_owned();
+    let everything = ALL_ADDRESSES[0].to_owned();
     match network {
         Network::Open => (Vec::new(), Vec::new()),
         Network::Closed => (Vec::new(), vec![everything]),
@@ -284,7 +284,7 @@ impl NetworkInfo {
     /// Returns whether the network reaches anything.
     pub(crate) fn reaches_something(&self) -> bool {
         !self.allow_out.is_empty()
-            || !self.deny_out.iter().any(|rule| EVERYTHING.contains(&rule.as_str()))
+            || !self.deny_out.iter().any(|rule| ALL_ADDRESSES.contains(&rule.as_str()))
     }
 }
 
@@ -313,7 +313,7 @@ fn rules(field: &str, listed: Option<&[String]>) -> Result<(bool, Vec<HostRule>)
         .into_iter()
         .flatten()
         .map(String::as_str)
-        .partition(|rule| EVERYTHING.contains(rule));
+        .partition(|rule| ALL_ADDRESSES.contains(rule));
     let parse = |text: &str| {
         let wrong =
             |error| Refusal::wrong(format!("`network.{field}`: {}", ringfence::chain(&error)));
@@ -327,8 +327,8 @@ fn rules(field: &str, listed: Option<&[String]>) -> Result<(bool, Vec<HostRule>)
 mod tests {
     use super::*;
 
-    /// Describes the network of a new sandbox by the flags of `ringfence up` that would add it to
-    /// the template.
+    /// Returns the flags of `ringfence up` that would turn the network of the template into the
+    /// network of the new sandbox.
     fn as_flags(wanted: WantedNetwork, template: &Network) -> String {
         let theirs = template.egress().cloned().unwrap_or_default();
         let list = |flag: &str, rules: Vec<HostRule>| -> Vec<String> {
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_cannot_be_read_is_told_whatever_the_template_lets_be_reached() {
+    fn an_invalid_list_is_refused_under_every_template() {
         let some = Network::only(["*.example.org".parse().unwrap()]);
         for template in [Network::Open, Network::Closed, some] {
             check(&template, r#"{"denyOut": ["1.2.3.4/99"]}"#, Err("`network.denyOut`: "));
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_gate_stays_as_it_is_or_the_change_is_refused() {
+    fn a_sandbox_without_a_gate_keeps_its_network_or_refuses_the_change() {
         let one = r#"{"allowOut": ["example.org"], "denyOut": ["0.0.0.0/0"]}"#;
         for nothing in [r#"{"allow_internet_access": false}"#, r#"{"denyOut": ["0.0.0.0/0"]}"#] {
             change_to(&Network::Closed, &Network::Open, nothing, Ok(None));
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_snapshot_keeps_of_a_network_is_asked_for_again_and_widens_nothing() {
+    fn the_network_of_a_snapshot_is_requested_again_and_widens_nothing() {
         let some = Network::only(["a.example.org".parse().unwrap()]);
         assert_eq!(narrowing(&some, Some(&some)), None);
         let flags = |network: &Network, template: &Network| {

@@ -11,7 +11,7 @@ use crate::lifecycle::expiry::SandboxState;
 use crate::storage::store::SandboxRecord;
 
 /// Maximum and default number of entries on a page.
-const LONGEST: usize = 100;
+const MAX_PAGE_ENTRIES: usize = 100;
 
 /// Filter and page that a client asks for.
 #[derive(Debug)]
@@ -115,14 +115,15 @@ fn readings((name, value): (&str, &str)) -> [(String, String); 2] {
 impl PageRequest {
     /// Parses the page from the query of a request.
     pub(crate) fn from_query(query: &UrlQuery) -> Result<PageRequest, Refusal> {
-        let limit = parsed::<NonZeroUsize>(query, "limit")?.map_or(LONGEST, NonZeroUsize::get);
+        let limit =
+            parsed::<NonZeroUsize>(query, "limit")?.map_or(MAX_PAGE_ENTRIES, NonZeroUsize::get);
         Ok(PageRequest {
             order: match query.get("order") {
                 None | Some("" | "desc") => SortOrder::NewestFirst,
                 Some("asc") => SortOrder::OldestFirst,
                 Some(_) => return Err(Refusal::wrong("the query parameter `order` is not valid")),
             },
-            limit: limit.min(LONGEST),
+            limit: limit.min(MAX_PAGE_ENTRIES),
             after: parsed(query, "nextToken")?,
         })
     }
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reader_wants_is_what_is_shown() {
+    fn a_page_has_the_entries_that_its_query_selects() {
         check("metadata=even%3Dtrue%26a%2520b%3D%2526%253D", &["id4", "id2", "id0"]);
         check("metadata=even%3Dtrue%26a%252520b%3D%252526%25253D", &["id4", "id2", "id0"]);
         check("metadata=even%3Dmaybe", &[]);

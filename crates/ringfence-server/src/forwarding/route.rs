@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_between_a_guest_and_its_host_is_not_for_clients() {
+    fn routes_between_a_guest_and_its_host_are_not_for_clients() {
         for path in [
             "/init",
             "/tree",

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 const LONGEST_REST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Time for which a sandbox that should be paused at its end keeps running while no server is there
 /// to pause it. The sandbox ends after this time.
-const UNATTENDED: Duration = Duration::from_secs(24 * 60 * 60);
+const UNATTENDED_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Action at the end of a sandbox's time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,7 +88,7 @@ impl Expiry {
     pub(crate) fn lease(&self, at_end: ExpiryAction) -> Duration {
         let left = left(self.ends, Timestamp::now());
         match (at_end, self.paused) {
-            (ExpiryAction::Pause, None) => left.saturating_add(UNATTENDED),
+            (ExpiryAction::Pause, None) => left.saturating_add(UNATTENDED_LIFETIME),
             _ => left,
         }
     }
@@ -122,10 +122,10 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_to_be_brought_to_rest_has_a_lease_beyond_its_time() {
+    fn a_sandbox_that_will_be_paused_has_a_lease_beyond_its_expiry() {
         let expiry = Expiry::until(after(Timestamp::now(), Duration::from_secs(60)));
         assert!(expiry.lease(ExpiryAction::Kill) <= Duration::from_secs(60));
-        assert!(expiry.lease(ExpiryAction::Pause) > UNATTENDED);
+        assert!(expiry.lease(ExpiryAction::Pause) > UNATTENDED_LIFETIME);
         assert!(expiry.paused_at(Timestamp::now()).lease(ExpiryAction::Pause) <= LONGEST_REST);
         assert_eq!(Expiry::until(Timestamp::UNIX_EPOCH).lease(ExpiryAction::Kill), Duration::ZERO);
     }

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::error::ServerError;
 use crate::lifecycle::registry::Registry;
 
-/// Path of the sandbox's own directory inside, as E2B's clients expect it.
+/// Path of the sandbox's own directory in the sandbox, as E2B's clients expect it.
 const HOME: &str = "/home/user";
 /// Verbosity of the monitors: warnings alone.
 const MONITOR_VERBOSITY: u8 = 0;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use jiff::Timestamp;
-use ringfence::{Footprint, Sandbox};
+use ringfence::{Sandbox, TreeUsage};
 
 use crate::api::messages::Metric;
 use crate::lifecycle::expiry::{SandboxState, after, left};
@@ -22,7 +22,7 @@ const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
 const LOOKS_PER_NOTE: u32 = 6;
 /// Age up to which a measurement counts as current, so that frequent requests do not shorten the
 /// history.
-const AGE: Duration = Duration::from_secs(1);
+const MAX_AGE: Duration = Duration::from_secs(1);
 /// Maximum number of kept measurements: one hour.
 const MOST_SAMPLES: usize = 720;
 
@@ -62,7 +62,7 @@ impl UsageHistory {
     fn add(
         &mut self,
         now: Instant,
-        footprint: Footprint,
+        footprint: TreeUsage,
         (disk_used, disk_total): (u64, u64),
     ) -> Duration {
         let (then, before) = self.last;
@@ -113,7 +113,7 @@ impl ManagedSandbox {
         history
             .samples
             .back()
-            .is_some_and(|last| left(after(last.at, AGE), Timestamp::now()) > Duration::ZERO)
+            .is_some_and(|last| left(after(last.at, MAX_AGE), Timestamp::now()) > Duration::ZERO)
     }
 
     /// Returns the samples between two times, oldest first.
@@ -229,7 +229,7 @@ mod tests {
         let mut history = UsageHistory::for_new_sandbox();
         let begun = history.last.0;
         let footprint =
-            |seconds| Footprint { processor_time: Duration::from_secs(seconds), memory: 7 };
+            |seconds| TreeUsage { processor_time: Duration::from_secs(seconds), memory: 7 };
         let after = |seconds| begun + Duration::from_secs(seconds);
         assert_eq!(history.add(after(10), footprint(5), (1, 2)), Duration::from_secs(5));
         assert_eq!(history.add(after(20), footprint(25), (1, 2)), Duration::from_secs(20));

@@ -135,9 +135,9 @@ impl Registry {
             match Sandbox::attach_when_made(&registry.host, &record.id).await {
                 Ok(sandbox) => {
                     known.insert(record.id.clone());
-                    let told = record.expiry;
+                    let recorded = record.expiry;
                     let managed = registry.admit(record, sandbox, None);
-                    if managed.expiry() != told
+                    if managed.expiry() != recorded
                         && let Err(failure) = registry.change(&managed, managed.expiry()).await
                     {
                         let (id, error) = (&managed.record.id, failure.message());
@@ -316,7 +316,7 @@ impl Registry {
                 () = wait_for_expiry(&mut expiry) => {}
             }
             // From here on nobody can extend the time, but it may just have been extended.
-            let turn = managed.changing.lock().await;
+            let changing = managed.changing.lock().await;
             if managed.expiry().ends > Timestamp::now() {
                 continue;
             }
@@ -331,7 +331,7 @@ impl Registry {
             } else {
                 self.measure_usage(vec![Arc::clone(&managed)]).await; // charge the last use
                 match managed.sandbox.clone().stop().await {
-                    Ok(_) => break Some(turn),
+                    Ok(_) => break Some(changing),
                     Err(error) => error.into(),
                 }
             };
@@ -342,7 +342,7 @@ impl Registry {
                 error = failure.message(),
                 "cannot end or pause a sandbox at the end of its lifetime"
             );
-            drop(turn);
+            drop(changing);
             if timeout(RETRY_INTERVAL, &mut ended).await.is_ok() {
                 break None;
             }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use tokio::sync::{Semaphore, watch};
 
 /// Maximum number of executions that are kept per sandbox.
-const MOST: usize = 200;
+const MAX_EXECUTIONS: usize = 200;
 /// Maximum length of a command or of code that is kept, in characters.
 const LONGEST_WORDS: usize = 1000;
 /// Maximum number of names of variables that are kept per command.
@@ -169,7 +169,7 @@ impl Activity {
             state: ExecutionState::Running,
             change,
         });
-        if kept.len() > MOST {
+        if kept.len() > MAX_EXECUTIONS {
             kept.pop_front();
         }
         ExecutionHandle { activity: Arc::clone(self), id: change }
@@ -258,12 +258,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_changed_is_told_once_and_the_oldest_are_forgotten() {
+    fn each_change_is_reported_once_and_the_oldest_are_forgotten() {
         let activity = Arc::new(Activity::default());
-        let begun: Vec<ExecutionHandle> =
-            (0..MOST + 1).map(|n| activity.begin(ExecutionInfo::code(n.to_string()))).collect();
+        let begun: Vec<ExecutionHandle> = (0..MAX_EXECUTIONS + 1)
+            .map(|n| activity.begin(ExecutionInfo::code(n.to_string())))
+            .collect();
         let (all, seen) = activity.after(0);
-        assert_eq!((all.len(), &all[0].what), (MOST, &ExecutionInfo::code("1".to_owned())));
+        assert_eq!(
+            (all.len(), &all[0].what),
+            (MAX_EXECUTIONS, &ExecutionInfo::code("1".to_owned()))
+        );
         assert_eq!(activity.after(seen).0, []);
         begun[0].ended(true, "forgotten");
         begun[5].ended(false, "exit status 3");
@@ -276,7 +280,7 @@ mod tests {
         drop(begun);
         assert_eq!(
             activity.after(seen).0.len(),
-            MOST - 1,
+            MAX_EXECUTIONS - 1,
             "one that has ended does not change any more"
         );
     }
@@ -297,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_told_with_its_directory_and_the_names_of_its_variables() {
+    fn a_command_is_reported_with_its_directory_and_the_names_of_its_variables() {
         let envs = (0..30)
             .map(|number| (format!("V{number:02}{}", "x".repeat(200)), "secret".to_owned()))
             .collect();

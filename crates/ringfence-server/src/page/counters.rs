@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_counted_is_told() {
+    fn counters_are_reported() {
         let counters = Counters::default();
         counters.answered(StatusCode::CREATED);
         counters.answered(StatusCode::NOT_FOUND);

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::StatusCode;
 use hyper::body::Frame;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use ringfence::egress::{EgressEvent, Follower, LogEntry};
+use ringfence::egress::{EgressEvent, EgressLogFollower, LogEntry};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
@@ -56,7 +56,7 @@ impl OwnerCalls<'_> {
             Refusal::busy("too many clients watch this sandbox", KEEPALIVE_POLLS.into())
         })?;
         let stream_end = stream_end(&managed, Arc::clone(self.server));
-        let follower = Follower::for_sandbox(self.server.registry.host(), id);
+        let follower = EgressLogFollower::for_sandbox(self.server.registry.host(), id);
         let watch = EventStream::new(managed, follower, Box::pin(stream_end), permit);
         let pieces = stream::unfold(watch, |mut watch| async {
             let text = watch.next().await?;
@@ -103,7 +103,7 @@ struct EventStream {
     sent: u64,
     poll: Interval,
     /// Reader of the egress log; absent while it reads on another thread.
-    follower: Option<Follower>,
+    follower: Option<EgressLogFollower>,
     /// Number of looks in a row without an event.
     quiet: u32,
     _permit: OwnedSemaphorePermit,
@@ -112,7 +112,7 @@ struct EventStream {
 impl EventStream {
     fn new(
         managed: Arc<ManagedSandbox>,
-        follower: Follower,
+        follower: EgressLogFollower,
         stream_end: Pin<Box<dyn Future<Output = ()> + Send>>,
         permit: OwnedSemaphorePermit,
     ) -> EventStream {

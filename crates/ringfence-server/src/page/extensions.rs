@@ -118,9 +118,9 @@ mod tests {
     fn a_promise_that_is_not_held_is_not_said_to_be() {
         let check = |text: &'static str, state, by| {
             let support = Support::from_text(text);
-            let Promise { state: found, by: told, .. } =
+            let Promise { state: found, by: evidence, .. } =
                 Promise::from_clause(Clause::Filesystem, &support);
-            assert_eq!((found, told), (state, by));
+            assert_eq!((found, evidence), (state, by));
         };
         check("mount namespace+landlock", PromiseStrength::Held, "mount namespace+landlock");
         check("bubblewrap: mount namespace", PromiseStrength::Held, "bubblewrap: mount namespace");

@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_there_for_the_next_server_but_for_that_of_keys_that_are_gone() {
+    fn snapshots_outlive_the_server_except_those_of_removed_keys() {
         let server_directory = tempfile::tempdir().unwrap();
         let runtime = runtime();
         let quota: Quota = serde_json::from_str(r#"{"snapshots": 2}"#).unwrap();

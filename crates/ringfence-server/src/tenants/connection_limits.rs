@@ -12,12 +12,12 @@ use crate::api::reply::Refusal;
 
 /// Maximum number of connections of one address, of one key, and of the visitors of one owner's
 /// sandboxes.
-const MOST: usize = 1024;
+const MAX_CONNECTIONS: usize = 1024;
 /// Maximum number of connections of the visitors of all sandboxes, so that connections are left for
 /// clients with a key.
 const MOST_VISITORS: usize = 2048;
 /// Number of seconds after which a client over its limit may try again.
-const WAIT: u64 = 1;
+const RETRY_SECONDS: u64 = 1;
 
 /// Party to which connections are charged.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -48,7 +48,7 @@ impl ConnectionHolder {
             ConnectionHolder::AllVisitors => MOST_VISITORS,
             ConnectionHolder::Address(_)
             | ConnectionHolder::Key(_)
-            | ConnectionHolder::Visitors(_) => MOST,
+            | ConnectionHolder::Visitors(_) => MAX_CONNECTIONS,
         }
     }
 
@@ -142,7 +142,10 @@ impl ConnectionCharge {
             let (subject, most) = (holder.subject(), holder.most());
             let permit = limits.take(holder);
             let full = || {
-                Refusal::busy(format!("{subject} {most} connections, which is the maximum"), WAIT)
+                Refusal::busy(
+                    format!("{subject} {most} connections, which is the maximum"),
+                    RETRY_SECONDS,
+                )
             };
             permits.push(permit.ok_or_else(full)?);
         }
@@ -172,8 +175,8 @@ mod tests {
         let limits = Arc::new(ConnectionLimits::default());
         let address = ConnectionHolder::Address("192.0.2.1".parse().unwrap());
         let mut permits: Vec<ConnectionPermit> =
-            (0..MOST).map_while(|_| limits.take(address.clone())).collect();
-        assert_eq!(permits.len(), MOST);
+            (0..MAX_CONNECTIONS).map_while(|_| limits.take(address.clone())).collect();
+        assert_eq!(permits.len(), MAX_CONNECTIONS);
         assert!(limits.take(address.clone()).is_none());
         assert!(limits.take(ConnectionHolder::Address("192.0.2.2".parse().unwrap())).is_some());
         permits.pop();

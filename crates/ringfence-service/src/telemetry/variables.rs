@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_unless_a_collector_is_named_and_nothing_speaks_against_it() {
+    fn nothing_is_exported_unless_a_collector_is_named_and_export_is_not_disabled() {
         let all = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
         check(&[], false, false);
         check(&[("OTEL_SERVICE_NAME", "x")], false, false);

@@ -779,7 +779,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_where_a_sandbox_can_write_is_mounted_by_our_own_program() {
+    fn paths_that_a_sandbox_can_write_are_mounted_by_our_own_program() {
         let bind = |source: &str, destination: &str, access| Entry::Bind {
             source: source.into(),
             destination: destination.into(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::egress::{self, LoadedCredentials, WayOut};
+use crate::egress::{self, ContainerEgress, LoadedCredentials};
 use crate::engine::Core;
 use crate::run::plan::PlannedRun;
 
@@ -11,15 +11,15 @@ use crate::run::plan::PlannedRun;
 pub(crate) fn named_variables(
     core: &Core,
     context: &PlannedRun,
-    way_out: Option<&WayOut>,
+    way_out: Option<&ContainerEgress>,
 ) -> BTreeMap<String, String> {
     let environment = &context.plan.policy.env;
     let passed = environment.pass.iter().flatten();
     let passed =
         passed.filter_map(|name| Some((name.clone(), core.settings.host.text(name)?.to_owned())));
     let of_proxy = match way_out {
-        Some(WayOut::Gate(_)) => egress::variables(),
-        Some(WayOut::Proxy(proxy)) => egress::remote_variables(proxy),
+        Some(ContainerEgress::Gate(_)) => egress::variables(),
+        Some(ContainerEgress::Proxy(proxy)) => egress::remote_variables(proxy),
         None => Vec::new(),
     };
     let of_proxy = of_proxy.into_iter().map(|(name, value)| (name.to_owned(), value));

@@ -301,6 +301,9 @@ pub(crate) const BACKENDS: &[(Name, &dyn Backend)] = &[
     (Name::E2b, &remote_trial::RemoteTrial),
 ];
 
+/// Backend that is tried first. If no backend can be used, its refusal is the most useful one.
+pub(crate) const PREFERRED: Name = Name::Native;
+
 /// Returns the backend of that name, if this version has it.
 pub(crate) fn get(name: Name) -> Result<&'static dyn Backend, Unavailable> {
     let found = BACKENDS.iter().find(|(available, _)| *available == name);

@@ -89,7 +89,7 @@ fn identity(path: &Path) -> io::Result<FileIdentity> {
     FileIdentity::from_file(&opened.map_err(|error| failed(error.into()))?).map_err(failed)
 }
 
-/// Returns the host path of a path inside, by the deepest mount above it.
+/// Returns the host path of a path in the sandbox, by the deepest mount above it.
 pub(super) fn on_host(view: &View, inside: &Path) -> PathBuf {
     let mounts = view.entries.iter().filter_map(|entry| match entry {
         Entry::Bind { source, destination, .. } => {

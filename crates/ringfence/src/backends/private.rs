@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_a_users_own_closed_directory_holds_none_of_theirs() {
+    fn a_base_that_others_own_or_can_open_is_refused() {
         let around = tempfile::tempdir().unwrap();
         let (base, user_id) = (around.path().join("base"), rustix::process::getuid().as_raw());
         make_base(&base, user_id).unwrap();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_end_do_not_take_the_place_of_those_that_begin() {
+    fn removed_directories_do_not_hide_new_ones() {
         let user_id = rustix::process::getuid().as_raw();
         std::thread::scope(|scope| {
             for _ in 0..4 {

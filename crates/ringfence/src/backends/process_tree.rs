@@ -147,7 +147,7 @@ async fn keep_log(mut output: pipe::Receiver, mut log: fs_err::File) {
 
 impl ProcessInstance {
     pub(super) fn new(running: LaunchedRun, leash: OwnedFd) -> io::Result<ProcessInstance> {
-        let end = ProcessEnd::of(running.started.launched.pidfd.try_clone()?)?;
+        let end = ProcessEnd::for_process(running.started.launched.pidfd.try_clone()?)?;
         Ok(ProcessInstance { running: Some(running), end, _leash: leash })
     }
 

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_wrapped_is_named_and_leaves_nothing() {
+    fn a_program_that_cannot_be_wrapped_is_named_and_leaves_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let settings = settings(directory.path());
         let check = |repository: &str, program: &str, message: &str| {

@@ -117,13 +117,13 @@ impl SpareInterpreter {
     /// ready.
     async fn send_modules(&mut self) -> Result<(), CodeError> {
         let preload = format!("{}\n", self.sandbox.code().preload_line());
-        let told = self.execution.input().write(preload.as_bytes()).await;
+        let written = self.execution.input().write(preload.as_bytes()).await;
         let (mut words, mut errors) = (Vec::new(), Vec::new());
         while words.last() != Some(&0) {
             match self.execution.next().await.transpose()? {
                 Some(chunk) if chunk.stream == Stream::Stderr => errors.extend(chunk.bytes),
                 Some(chunk) => words.extend(chunk.bytes),
-                None => return Err(self.start_error(told, &errors)),
+                None => return Err(self.start_error(written, &errors)),
             }
             if words.len() + errors.len() > MAX_READY_BYTES + 1 {
                 return Err(CodeError::NotWaiting { why: "its output is too long".to_owned() });
@@ -141,13 +141,13 @@ impl SpareInterpreter {
     }
 
     /// Returns the error for an interpreter that ended before it was ready for code.
-    fn start_error(&self, told: Result<(), SessionError>, errors: &[u8]) -> CodeError {
+    fn start_error(&self, written: Result<(), SessionError>, errors: &[u8]) -> CodeError {
         let how = match self.execution.ended() {
             Ok(ended) => match (ended.exit_code, ended.signal) {
                 (Some(code), _) => format!("exited with {code}"),
                 (None, signal) => format!("ended by signal {}", signal.unwrap_or_default()),
             },
-            Err(error) => return told.err().unwrap_or(error).into(),
+            Err(error) => return written.err().unwrap_or(error).into(),
         };
         let said: String = untrusted::printable(String::from_utf8_lossy(errors).trim())
             .chars()

@@ -34,11 +34,11 @@ const MAX_RESULT_BYTES: usize = 64 << 20;
 
 /// The process of a context, from its start to its end.
 #[derive(Debug)]
-pub(super) struct ProcessLife {
+pub(super) struct ContextProcess {
     pub(super) input: ExecutionInput,
     pub(super) phase: watch::Sender<CellPhase>,
     /// State of the process; the cell that runs holds the lock.
-    pub(super) state: Arc<tokio::sync::Mutex<LifeState>>,
+    pub(super) state: Arc<tokio::sync::Mutex<HarnessState>>,
     /// Reason why this side ended the process while a cell ran.
     pub(super) why: OnceLock<String>,
 }
@@ -49,27 +49,27 @@ pub(super) enum CellPhase {
     /// No cell runs.
     Idle,
     /// The cell is sent but has not begun. An interrupt would be lost.
-    Told,
+    Sent,
     Runs,
 }
 
 #[derive(Debug)]
-pub(super) enum LifeState {
+pub(super) enum HarnessState {
     Alive(Box<HarnessProcess>),
     /// The process has ended, in the way that the text describes.
     Gone(String),
 }
 
-impl ProcessLife {
-    pub(super) fn new(process: HarnessProcess) -> ProcessLife {
+impl ContextProcess {
+    pub(super) fn new(process: HarnessProcess) -> ContextProcess {
         let (input, phase) = (process.execution.input(), watch::Sender::new(CellPhase::Idle));
-        let state = Arc::new(tokio::sync::Mutex::new(LifeState::Alive(Box::new(process))));
-        ProcessLife { input, phase, state, why: OnceLock::new() }
+        let state = Arc::new(tokio::sync::Mutex::new(HarnessState::Alive(Box::new(process))));
+        ContextProcess { input, phase, state, why: OnceLock::new() }
     }
 
     /// Returns true if the process is known to have ended.
     pub(super) fn is_over(&self) -> bool {
-        self.state.try_lock().is_ok_and(|state| matches!(*state, LifeState::Gone(_)))
+        self.state.try_lock().is_ok_and(|state| matches!(*state, HarnessState::Gone(_)))
     }
 }
 
@@ -113,7 +113,7 @@ pub(super) struct CellLimits {
 /// is ended.
 #[derive(Debug)]
 pub struct Cell {
-    turn: Option<Box<CellTurn>>,
+    lock: Option<Box<CellLock>>,
     /// Events of a cell that is not run.
     output: VecDeque<CellEvent>,
     runtime: Handle,
@@ -138,24 +138,24 @@ pub struct CellOutcome {
 }
 
 impl Cell {
-    pub(super) fn new(turn: CellTurn) -> Cell {
-        Cell { turn: Some(Box::new(turn)), output: VecDeque::new(), runtime: Handle::current() }
+    pub(super) fn new(lock: CellLock) -> Cell {
+        Cell { lock: Some(Box::new(lock)), output: VecDeque::new(), runtime: Handle::current() }
     }
 
     /// Returns a cell that is not run and reports the error `raised`.
     pub(super) fn refused(raised: RaisedError) -> Cell {
         let output = [CellEvent::Error(raised), CellEvent::Ended(OmittedOutput::default())].into();
-        Cell { turn: None, output, runtime: Handle::current() }
+        Cell { lock: None, output, runtime: Handle::current() }
     }
 
     /// Returns the next event. Returns `None` when the cell is over, or after an error, which means
     /// that the context has ended. Dropping the future loses no event. A cell whose events are not
     /// taken blocks when the buffers between it and the caller are full.
     pub async fn next(&mut self) -> Option<Result<CellEvent, ContextError>> {
-        let Some(turn) = &mut self.turn else { return self.output.pop_front().map(Ok) };
-        let event = turn.next().await;
+        let Some(lock) = &mut self.lock else { return self.output.pop_front().map(Ok) };
+        let event = lock.next().await;
         if matches!(event, Ok(CellEvent::Ended(_)) | Err(_)) {
-            self.turn = None;
+            self.lock = None;
         }
         Some(event)
     }
@@ -179,24 +179,24 @@ impl Cell {
 
 impl Drop for Cell {
     fn drop(&mut self) {
-        if let Some(turn) = self.turn.take() {
+        if let Some(lock) = self.lock.take() {
             // The task ends with the cell, or when `in_time` gives up.
-            self.runtime.spawn(turn.give_up());
+            self.runtime.spawn(lock.give_up());
         }
     }
 }
 
 /// Exclusive use of a context's process by one cell.
-pub(super) struct CellTurn {
+pub(super) struct CellLock {
     pub(super) id: String,
-    life: Arc<ProcessLife>,
-    state: OwnedMutexGuard<LifeState>,
+    context_process: Arc<ContextProcess>,
+    state: OwnedMutexGuard<HarnessState>,
     /// Note in which the cell must still be recorded as sent completely.
-    half_told: Option<Arc<NotedContext>>,
+    long_request_note: Option<Arc<NotedContext>>,
     /// Write of the request that is under way. It must be completed, because half of the code would
     /// leave the process waiting for the rest.
-    telling: Option<BoxFuture<'static, Result<(), SessionError>>>,
-    untold: Option<SessionError>,
+    request_write: Option<BoxFuture<'static, Result<(), SessionError>>>,
+    write_error: Option<SessionError>,
     number: u64,
     stdout: CellOutput,
     stderr: CellOutput,
@@ -233,7 +233,7 @@ impl CellOutput {
     }
 }
 
-impl std::fmt::Debug for CellTurn {
+impl std::fmt::Debug for CellLock {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
             .debug_struct("Turn")
@@ -243,24 +243,24 @@ impl std::fmt::Debug for CellTurn {
     }
 }
 
-impl CellTurn {
-    /// Waits until the process is free, and begins the turn. `request` returns the request for a
+impl CellLock {
+    /// Waits until the process is free, and locks the process. `request` returns the request for a
     /// cell with a given number.
     pub(super) async fn take(
         id: &str,
-        life: Arc<ProcessLife>,
+        context_process: Arc<ContextProcess>,
         bounds: CellLimits,
         noted: Option<&Arc<NotedContext>>,
         request: impl FnOnce(u64) -> String,
-    ) -> Result<CellTurn, ContextError> {
-        let mut state = Arc::clone(&life.state).lock_owned().await;
+    ) -> Result<CellLock, ContextError> {
+        let mut state = Arc::clone(&context_process.state).lock_owned().await;
         let process = match &mut *state {
-            LifeState::Alive(process) => process,
-            LifeState::Gone(how) => {
+            HarnessState::Alive(process) => process,
+            HarnessState::Gone(how) => {
                 return Err(ContextError::Ended { id: id.to_owned(), how: how.clone() });
             }
         };
-        let (number, input) = (process.cells + 1, life.input.clone());
+        let (number, input) = (process.cells + 1, context_process.input.clone());
         let request = request(number);
         // A longer write is not atomic (pipe(7)): it can be cut short if this process ends.
         let is_long = request.len() > PIPE_BUF;
@@ -268,14 +268,14 @@ impl CellTurn {
             noted.record_cells(&process.mark, number, is_long)?;
         }
         process.cells = number;
-        life.phase.send_replace(CellPhase::Told);
-        Ok(CellTurn {
+        context_process.phase.send_replace(CellPhase::Sent);
+        Ok(CellLock {
             id: id.to_owned(),
-            life,
+            context_process,
             state,
-            half_told: noted.filter(|_| is_long).cloned(),
-            telling: Some(Box::pin(async move { input.write(request.as_bytes()).await })),
-            untold: None,
+            long_request_note: noted.filter(|_| is_long).cloned(),
+            request_write: Some(Box::pin(async move { input.write(request.as_bytes()).await })),
+            write_error: None,
             number,
             stdout: CellOutput::new(bounds.output),
             stderr: CellOutput::new(bounds.output),
@@ -293,7 +293,7 @@ impl CellTurn {
             if self.stdout.is_over && self.stderr.is_over {
                 return Ok(self.remaining_event());
             }
-            let LifeState::Alive(process) = &mut *self.state else {
+            let HarnessState::Alive(process) = &mut *self.state else {
                 return Err(ContextError::Ended {
                     id: self.id.clone(),
                     how: "its last cell failed".to_owned(),
@@ -308,12 +308,12 @@ impl CellTurn {
             };
             // Read messages while the request is written, because a process that blocks on its
             // output takes no input.
-            let output = match &mut self.telling {
+            let output = match &mut self.request_write {
                 None => output.await,
-                Some(telling) => tokio::select! {
+                Some(request_write) => tokio::select! {
                     biased;
-                    told = telling => {
-                        self.record_write(told);
+                    written = request_write => {
+                        self.record_write(written);
                         continue;
                     }
                     output = output => output,
@@ -332,12 +332,12 @@ impl CellTurn {
 
     /// Records that the request was written, or that the write failed. If the write failed, either
     /// the process has ended, and its stream says how, or the process must be ended.
-    fn record_write(&mut self, told: Result<(), SessionError>) {
-        self.telling = None;
-        self.untold = told.err();
-        self.last_words_by = self.untold.as_ref().map(|_| Instant::now() + END_TIMEOUT);
-        if let (Some(noted), None, LifeState::Alive(process)) =
-            (&self.half_told, &self.untold, &*self.state)
+    fn record_write(&mut self, written: Result<(), SessionError>) {
+        self.request_write = None;
+        self.write_error = written.err();
+        self.last_words_by = self.write_error.as_ref().map(|_| Instant::now() + END_TIMEOUT);
+        if let (Some(noted), None, HarnessState::Alive(process)) =
+            (&self.long_request_note, &self.write_error, &*self.state)
         {
             // If this fails, the cell counts as half sent, and the context ends too early.
             let _ = noted.record_cells(&process.mark, self.number, false);
@@ -346,14 +346,14 @@ impl CellTurn {
 
     /// Converts a message or output of the process into an event of the cell, if there is one.
     fn handle_output(&mut self, output: HarnessOutput) -> Result<Option<CellEvent>, ContextError> {
-        let told =
+        let make_event =
             |text: String, event: fn(String) -> CellEvent| (!text.is_empty()).then(|| event(text));
         Ok(match output {
             HarnessOutput::Text(Stream::Stderr, bytes) => {
-                told(self.stderr.take(bytes), CellEvent::Stderr)
+                make_event(self.stderr.take(bytes), CellEvent::Stderr)
             }
             HarnessOutput::Text(Stream::Stdout | Stream::Terminal, bytes) => {
-                told(self.stdout.take(bytes), CellEvent::Stdout)
+                make_event(self.stdout.take(bytes), CellEvent::Stdout)
             }
             HarnessOutput::Unreadable => {
                 self.refused_results += 1;
@@ -361,7 +361,7 @@ impl CellTurn {
             }
             HarnessOutput::Message(stream, message, length) => match message {
                 HarnessMessage::Begun { cell } if cell == self.number => {
-                    self.life.phase.send_replace(CellPhase::Runs);
+                    self.context_process.phase.send_replace(CellPhase::Runs);
                     Some(CellEvent::Begun { count: cell })
                 }
                 HarnessMessage::End { cell } if cell == self.number => {
@@ -404,7 +404,7 @@ impl CellTurn {
         if !stderr.is_empty() {
             return CellEvent::Stderr(stderr);
         }
-        self.life.phase.send_replace(CellPhase::Idle);
+        self.context_process.phase.send_replace(CellPhase::Idle);
         CellEvent::Ended(OmittedOutput {
             stdout: self.stdout.omitted,
             stderr: self.stderr.omitted,
@@ -417,7 +417,7 @@ impl CellTurn {
         let id = self.id.clone();
         let (how, error) = match failure {
             HarnessFailure::Ended(how) => {
-                let how = self.life.why.get().cloned().unwrap_or(how);
+                let how = self.context_process.why.get().cloned().unwrap_or(how);
                 (how.clone(), ContextError::Ended { id, how })
             }
             HarnessFailure::Nonsense(why) => (
@@ -433,7 +433,7 @@ impl CellTurn {
     }
 
     fn timeout_error(&mut self) -> ContextError {
-        match (self.untold.take(), self.time) {
+        match (self.write_error.take(), self.time) {
             (Some(error), _) => self.fail(HarnessFailure::Session(error)),
             (None, Some(time))
                 if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) =>
@@ -446,16 +446,17 @@ impl CellTurn {
     }
 
     fn end(&mut self, how: String) {
-        if let LifeState::Alive(process) = std::mem::replace(&mut *self.state, LifeState::Gone(how))
+        if let HarnessState::Alive(process) =
+            std::mem::replace(&mut *self.state, HarnessState::Gone(how))
         {
             process.end();
         }
-        self.life.phase.send_replace(CellPhase::Idle);
+        self.context_process.phase.send_replace(CellPhase::Idle);
     }
 
     /// Interrupts the cell, and ends the process if the cell does not end.
     async fn give_up(mut self: Box<Self>) {
-        let input = self.life.input.clone();
+        let input = self.context_process.input.clone();
         if let Err(how) = in_time(&input, Duration::ZERO, self.interrupt_until_ended()).await {
             self.end(how);
         }
@@ -463,7 +464,8 @@ impl CellTurn {
 
     /// Interrupts the cell until it ends.
     async fn interrupt_until_ended(&mut self) {
-        let (input, phase) = (self.life.input.clone(), self.life.phase.subscribe());
+        let (input, phase) =
+            (self.context_process.input.clone(), self.context_process.phase.subscribe());
         let mut again = interval(INTERRUPT_INTERVAL);
         again.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

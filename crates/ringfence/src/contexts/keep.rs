@@ -7,7 +7,7 @@ use ringfence_proto::code::Code;
 use ringfence_proto::process::ListedProcess;
 use tokio::sync::{OwnedMutexGuard, watch};
 
-use super::cell::{CellPhase, LifeState, ProcessLife, in_time};
+use super::cell::{CellPhase, ContextProcess, HarnessState, in_time};
 use super::harness::Harness;
 use super::notes::{ContextNote, ContextNotes, NotedContext, ProcessTrace};
 use super::process::{HarnessFailure, HarnessProcess, IDLE_TIMEOUT};
@@ -78,9 +78,9 @@ impl Contexts<'_> {
     fn adopt_context(&self, note: ContextNote, runs: bool, notes: &Arc<ContextNotes>) {
         let session = self.sandbox.session();
         let input = session.input(note.process.pid);
-        let (recipe, permit) =
-            match (self.recipe(&note.language, note.directory.as_deref()), self.acquire_permit()) {
-                (Ok(recipe), Ok(permit)) => (recipe, permit),
+        let (spec, permit) =
+            match (self.spec(&note.language, note.directory.as_deref()), self.acquire_permit()) {
+                (Ok(spec), Ok(permit)) => (spec, permit),
                 (Err(error), _) | (_, Err(error)) => {
                     tracing::warn!(
                         id = note.id,
@@ -95,19 +95,25 @@ impl Contexts<'_> {
                     return;
                 }
             };
-        let state = Arc::new(tokio::sync::Mutex::new(LifeState::Gone(ENDED_ALONE.to_owned())));
-        let phase = watch::Sender::new(if runs { CellPhase::Told } else { CellPhase::Idle });
-        let turn = Arc::clone(&state).try_lock_owned().expect("nobody else knows of it yet");
+        let state = Arc::new(tokio::sync::Mutex::new(HarnessState::Gone(ENDED_ALONE.to_owned())));
+        let phase = watch::Sender::new(if runs { CellPhase::Sent } else { CellPhase::Idle });
+        let state_lock = Arc::clone(&state).try_lock_owned().expect("nobody else knows of it yet");
         let used = if note.is_usual { ContextUse::Usual } else { ContextUse::Named };
-        let (id, directory, harness) = (note.id.clone(), note.directory.clone(), recipe.harness);
+        let (id, directory, harness) = (note.id.clone(), note.directory.clone(), spec.harness);
         let trace = note.process.clone();
         let noted = Some(Arc::new(NotedContext::new(Arc::clone(notes), note)));
-        let life = ProcessLife { input, phase, state, why: OnceLock::new() };
-        let slot = self.slot(id, recipe, directory.as_deref(), life, permit);
+        let context_process = ContextProcess { input, phase, state, why: OnceLock::new() };
+        let slot = self.slot(id, spec, directory.as_deref(), context_process, permit);
         let context = self.add(ContextSlot { used, noted, ..slot });
         if runs {
             // The task ends when `in_time` gives up, at the latest.
-            tokio::spawn(find(session.clone(), harness, trace, context.life(), turn));
+            tokio::spawn(find(
+                session.clone(),
+                harness,
+                trace,
+                context.context_process(),
+                state_lock,
+            ));
         }
     }
 }
@@ -118,16 +124,20 @@ async fn find(
     session: Session,
     harness: Harness,
     trace: ProcessTrace,
-    life: Arc<ProcessLife>,
-    mut state: OwnedMutexGuard<LifeState>,
+    context_process: Arc<ContextProcess>,
+    mut state: OwnedMutexGuard<HarnessState>,
 ) {
     let found = match trace.is_partly_sent {
         true => {
             Err("it had received half of a cell when the process that kept it ended".to_owned())
         }
         false => {
-            match in_time(&life.input, IDLE_TIMEOUT, HarnessProcess::find(&session, harness, trace))
-                .await
+            match in_time(
+                &context_process.input,
+                IDLE_TIMEOUT,
+                HarnessProcess::find(&session, harness, trace),
+            )
+            .await
             {
                 Ok(Ok(process)) => Ok(process),
                 Ok(Err(HarnessFailure::Session(SessionError::Refused {
@@ -146,14 +156,14 @@ async fn find(
         }
     };
     *state = match found {
-        Ok(process) => LifeState::Alive(Box::new(process)),
+        Ok(process) => HarnessState::Alive(Box::new(process)),
         Err(how) => {
             // The process may have ended, and it ends with its sandbox.
-            let _ = life.input.kill().await;
-            LifeState::Gone(how)
+            let _ = context_process.input.kill().await;
+            HarnessState::Gone(how)
         }
     };
-    life.phase.send_replace(CellPhase::Idle);
+    context_process.phase.send_replace(CellPhase::Idle);
 }
 
 /// Returns true if a process of a sandbox was started as a context that outlives its starter.

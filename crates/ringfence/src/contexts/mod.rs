@@ -35,10 +35,12 @@ pub use event::{CellEvent, OmittedOutput, RaisedError, ShownValue};
 use crate::code::Script;
 use crate::session::Session;
 use crate::{CodeSettings, Sandbox, SessionError};
-use cell::{CellLimits, CellPhase, CellTurn, INTERRUPT_SIGNAL, LifeState, ProcessLife, in_time};
+use cell::{
+    CellLimits, CellLock, CellPhase, ContextProcess, HarnessState, INTERRUPT_SIGNAL, in_time,
+};
 use harness::Harness;
 use notes::{ContextNote, ContextNotes, NotedContext, ProcessTrace};
-use process::ContextRecipe;
+use process::ContextSpec;
 
 /// Language of a context for which the caller names none.
 pub const DEFAULT_LANGUAGE: &str = "python";
@@ -115,7 +117,7 @@ impl Contexts<'_> {
         preload: &str,
     ) -> Result<CodeContext, ContextError> {
         let sandbox = self.sandbox;
-        let recipe = self.recipe(language, directory)?;
+        let spec = self.spec(language, directory)?;
         let permit = self.acquire_permit()?;
         let id = crate::run::identity();
         let noted = sandbox.kept_contexts().notes.get().map(|notes| {
@@ -132,16 +134,16 @@ impl Contexts<'_> {
             };
             Arc::new(NotedContext::new(Arc::clone(notes), note))
         });
-        let life = start(&recipe, sandbox.session(), preload, noted.as_deref()).await?;
-        Ok(self.add(ContextSlot { used, noted, ..self.slot(id, recipe, directory, life, permit) }))
+        let context_process = start(&spec, sandbox.session(), preload, noted.as_deref()).await?;
+        Ok(self.add(ContextSlot {
+            used,
+            noted,
+            ..self.slot(id, spec, directory, context_process, permit)
+        }))
     }
 
     /// Returns the description from which the process of a context is started.
-    fn recipe(
-        &self,
-        language: &str,
-        directory: Option<&str>,
-    ) -> Result<ContextRecipe, ContextError> {
+    fn spec(&self, language: &str, directory: Option<&str>) -> Result<ContextSpec, ContextError> {
         let sandbox = self.sandbox;
         let script = Script::new(sandbox.code(), "", language)?;
         script.check(sandbox.manifest().backend)?;
@@ -151,7 +153,7 @@ impl Contexts<'_> {
             let known = known.map(|(name, _)| name.clone()).collect();
             return Err(ContextError::Stateless { language: language.to_owned(), known });
         };
-        Ok(ContextRecipe::new(language, &script.language, harness, directory))
+        Ok(ContextSpec::new(language, &script.language, harness, directory))
     }
 
     fn acquire_permit(&self) -> Result<OwnedSemaphorePermit, ContextError> {
@@ -162,9 +164,9 @@ impl Contexts<'_> {
     fn slot(
         &self,
         id: String,
-        recipe: ContextRecipe,
+        spec: ContextSpec,
         directory: Option<&str>,
-        life: ProcessLife,
+        context_process: ContextProcess,
         permit: OwnedSemaphorePermit,
     ) -> ContextSlot {
         let sandbox = self.sandbox;
@@ -173,14 +175,14 @@ impl Contexts<'_> {
             id,
             directory: directory.map_or_else(usual, str::to_owned),
             used: ContextUse::Named,
-            recipe,
+            spec,
             session: sandbox.session().clone(),
             code: sandbox.code().clone(),
             bounds: CellLimits {
                 output: sandbox.max_output_bytes(),
                 time: sandbox.manifest().limits.time.map(|time| time.duration()),
             },
-            life: Mutex::new(Arc::new(life)),
+            context_process: Mutex::new(Arc::new(context_process)),
             is_removed: Default::default(),
             noted: None,
             _permit: permit,
@@ -227,7 +229,7 @@ impl Contexts<'_> {
         preload: &str,
     ) -> Result<CodeContext, ContextError> {
         let kept = self.sandbox.kept_contexts();
-        let _turn = kept.starting.lock().await;
+        let _start_lock = kept.starting.lock().await;
         let is_it = |context: &&CodeContext| {
             context.0.used == ContextUse::Usual && context.language() == language
         };
@@ -262,7 +264,7 @@ impl Contexts<'_> {
             // Another task removed the context first.
             return Err(ContextError::Absent { id: id.to_owned() });
         }
-        context.life().kill("it was removed").await?;
+        context.context_process().kill("it was removed").await?;
         if let Some(noted) = &context.0.noted {
             noted.forget()?;
         }
@@ -282,11 +284,11 @@ struct ContextSlot {
     id: String,
     directory: String,
     used: ContextUse,
-    recipe: ContextRecipe,
+    spec: ContextSpec,
     session: Session,
     code: CodeSettings,
     bounds: CellLimits,
-    life: Mutex<Arc<ProcessLife>>,
+    context_process: Mutex<Arc<ContextProcess>>,
     /// True if the context was removed. The lock is held by the task that starts the process again.
     is_removed: tokio::sync::Mutex<bool>,
     /// Note of the context, if the context is to outlive this process.
@@ -311,7 +313,7 @@ impl CodeContext {
 
     /// Returns the name of the context's language.
     pub fn language(&self) -> &str {
-        &self.0.recipe.name
+        &self.0.spec.name
     }
 
     /// Returns the directory in which the context starts.
@@ -343,19 +345,25 @@ impl CodeContext {
                 traceback: lint.refusal_message(),
             }));
         }
-        let request = |number| slot.recipe.harness.request(number, code, env);
+        let request = |number| slot.spec.harness.request(number, code, env);
         Ok(Cell::new(
-            CellTurn::take(&slot.id, self.life(), slot.bounds, slot.noted.as_ref(), request)
-                .await?,
+            CellLock::take(
+                &slot.id,
+                self.context_process(),
+                slot.bounds,
+                slot.noted.as_ref(),
+                request,
+            )
+            .await?,
         ))
     }
 
     /// Interrupts the cell that runs, as Ctrl-C does. If no cell runs, nothing happens. If the cell
     /// does not end within 20 s, the context is ended.
     pub async fn interrupt(&self) -> Result<(), ContextError> {
-        let life = self.life();
-        let mut phase = life.phase.subscribe();
-        let begun = phase.wait_for(|phase| *phase != CellPhase::Told);
+        let context_process = self.context_process();
+        let mut phase = context_process.phase.subscribe();
+        let begun = phase.wait_for(|phase| *phase != CellPhase::Sent);
         let runs = match tokio::time::timeout(BEGIN_TIMEOUT, begun).await {
             Ok(Ok(phase)) => *phase == CellPhase::Runs,
             _ => false,
@@ -363,10 +371,10 @@ impl CodeContext {
         if !runs {
             return Ok(());
         }
-        accept_ended(life.input.signal(INTERRUPT_SIGNAL).await)?;
+        accept_ended(context_process.input.signal(INTERRUPT_SIGNAL).await)?;
         // A shell that is just starting a program can miss the signal, as on a terminal. Therefore
         // send the signal again while the cell runs.
-        let reminders = if self.0.recipe.harness == Harness::Bash { MAX_REMINDERS } else { 0 };
+        let reminders = if self.0.spec.harness == Harness::Bash { MAX_REMINDERS } else { 0 };
         // The task ends with the cell, or when `in_time` gives up.
         tokio::spawn(async move {
             let end = async {
@@ -375,13 +383,13 @@ impl CodeContext {
                         return;
                     }
                     // The cell may just have ended.
-                    let _ = life.input.signal(INTERRUPT_SIGNAL).await;
+                    let _ = context_process.input.signal(INTERRUPT_SIGNAL).await;
                 }
-                let _ = phase.changed().await; // `life` owns the sender, so this cannot fail
+                let _ = phase.changed().await; // `context_process` owns the sender
             };
-            if let Err(how) = in_time(&life.input, Duration::ZERO, end).await {
+            if let Err(how) = in_time(&context_process.input, Duration::ZERO, end).await {
                 // The process may just have ended, and it ends with its sandbox.
-                let _ = life.kill(&how).await;
+                let _ = context_process.kill(&how).await;
             }
         });
         Ok(())
@@ -397,38 +405,40 @@ impl CodeContext {
     /// Starts another process if the current one has ended.
     async fn restart_if_ended(&self) -> Result<(), ContextError> {
         let is_removed = self.0.is_removed.lock().await;
-        if self.life().is_over() { self.renew(*is_removed).await } else { Ok(()) }
+        if self.context_process().is_over() { self.renew(*is_removed).await } else { Ok(()) }
     }
 
     async fn renew(&self, is_removed: bool) -> Result<(), ContextError> {
         if is_removed {
             return Err(ContextError::Absent { id: self.0.id.clone() });
         }
-        self.life().kill("it was restarted").await?;
-        let life = start(&self.0.recipe, &self.0.session, "", self.0.noted.as_deref()).await?;
-        *self.0.life.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(life);
+        self.context_process().kill("it was restarted").await?;
+        let context_process =
+            start(&self.0.spec, &self.0.session, "", self.0.noted.as_deref()).await?;
+        *self.0.context_process.lock().unwrap_or_else(PoisonError::into_inner) =
+            Arc::new(context_process);
         Ok(())
     }
 
-    fn life(&self) -> Arc<ProcessLife> {
-        Arc::clone(&self.0.life.lock().unwrap_or_else(PoisonError::into_inner))
+    fn context_process(&self) -> Arc<ContextProcess> {
+        Arc::clone(&self.0.context_process.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// Starts the process of a context, and writes its note if the context is to outlive this process.
 async fn start(
-    recipe: &ContextRecipe,
+    spec: &ContextSpec,
     session: &Session,
     preload: &str,
     noted: Option<&NotedContext>,
-) -> Result<ProcessLife, ContextError> {
+) -> Result<ContextProcess, ContextError> {
     let Some(noted) = noted else {
-        return Ok(ProcessLife::new(recipe.start(session, preload, None).await?));
+        return Ok(ContextProcess::new(spec.start(session, preload, None).await?));
     };
     let tag = keep::new_tag();
-    let process = recipe.start(session, preload, Some(&tag)).await?;
+    let process = spec.start(session, preload, Some(&tag)).await?;
     match noted.record_process(&process, tag) {
-        Ok(()) => Ok(ProcessLife::new(process)),
+        Ok(()) => Ok(ContextProcess::new(process)),
         Err(error) => {
             process.end();
             Err(error.into())
@@ -436,7 +446,7 @@ async fn start(
     }
 }
 
-impl ProcessLife {
+impl ContextProcess {
     async fn kill(&self, why: &str) -> Result<(), ContextError> {
         if self.is_over() {
             return Ok(()); // another process may have its id by now
@@ -445,7 +455,7 @@ impl ProcessLife {
         accept_ended(self.input.kill().await)?;
         // A cell that runs holds the lock, and sees the end of the process by itself.
         if let Ok(mut state) = self.state.try_lock() {
-            *state = LifeState::Gone(why.to_owned());
+            *state = HarnessState::Gone(why.to_owned());
         }
         Ok(())
     }

@@ -26,22 +26,22 @@ const MAX_EXCERPT_BYTES: usize = 1024;
 
 /// Description from which the process of a context is started.
 #[derive(Debug, Clone)]
-pub(super) struct ContextRecipe {
+pub(super) struct ContextSpec {
     /// Name of the language.
     pub(super) name: String,
     pub(super) harness: Harness,
     exec: Exec,
 }
 
-impl ContextRecipe {
+impl ContextSpec {
     pub(super) fn new(
         name: &str,
         language: &Language,
         harness: Harness,
         directory: Option<&str>,
-    ) -> ContextRecipe {
+    ) -> ContextSpec {
         let exec = Exec { directory: directory.map(str::to_owned), ..harness.exec(language) };
-        ContextRecipe { name: name.to_owned(), harness, exec }
+        ContextSpec { name: name.to_owned(), harness, exec }
     }
 
     /// Starts the process with some modules imported, and waits until it takes cells. A process
@@ -165,7 +165,7 @@ impl HarnessProcess {
 
     async fn begin_harness(&mut self, preload: &str) -> Result<(), HarnessFailure> {
         let first_input = self.harness.first_input(&self.mark, preload);
-        let told = self.execution.input().write(first_input.as_bytes()).await;
+        let written = self.execution.input().write(first_input.as_bytes()).await;
         let (mut stdout, mut stderr, mut words) = (false, false, Vec::new());
         while !(stdout && stderr) {
             match self.next().await {
@@ -191,7 +191,7 @@ impl HarnessProcess {
                 Err(failure) => return Err(failure),
             }
         }
-        told.map_err(HarnessFailure::Session)
+        written.map_err(HarnessFailure::Session)
     }
 
     /// Returns the next output or message. Dropping the future loses nothing.

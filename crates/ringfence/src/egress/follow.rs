@@ -13,7 +13,7 @@ const MAX_READ_BYTES: u64 = 16 << 20;
 
 /// Reader of the egress log of one sandbox, as it grows.
 #[derive(Debug)]
-pub struct Follower {
+pub struct EgressLogFollower {
     /// Parts of the log, oldest first; empty if there can be no log.
     parts: Vec<PathBuf>,
     sandbox: String,
@@ -22,11 +22,11 @@ pub struct Follower {
     read: HashMap<u64, u64>,
 }
 
-impl Follower {
+impl EgressLogFollower {
     /// Returns a follower at the beginning of the log of a sandbox of `host`'s user.
-    pub fn for_sandbox(host: &Host, sandbox: &str) -> Follower {
+    pub fn for_sandbox(host: &Host, sandbox: &str) -> EgressLogFollower {
         let parts = parts_of_sandbox(host, sandbox).map(Vec::from).unwrap_or_default();
-        Follower { parts, sandbox: sandbox.to_owned(), read: HashMap::new() }
+        EgressLogFollower { parts, sandbox: sandbox.to_owned(), read: HashMap::new() }
     }
 
     /// Returns the entries that were written since the last call, oldest first. A line that cannot
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(follower: &mut Follower, expected: &[&str]) {
+    fn check(follower: &mut EgressLogFollower, expected: &[&str]) {
         let entries = follower.read_on().unwrap();
         let targets = entries.iter().map(|entry| match &entry.event {
             EgressEvent::Denied(denial) => denial.target.as_str(),
@@ -137,7 +137,8 @@ mod tests {
         let log = place.path().join("egress.jsonl");
         let old = log.with_file_name("egress.jsonl.1");
         let parts = vec![old.clone(), log.clone()];
-        let mut follower = Follower { parts, sandbox: "own".to_owned(), read: HashMap::new() };
+        let mut follower =
+            EgressLogFollower { parts, sandbox: "own".to_owned(), read: HashMap::new() };
         check(&mut follower, &[]);
         let append =
             |path: &Path| fs_err::OpenOptions::new().append(true).create(true).open(path).unwrap();

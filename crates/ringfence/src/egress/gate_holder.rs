@@ -46,7 +46,7 @@ pub(crate) enum GateSource {
 
 /// Way out of a container's network, which leads nowhere until it is served.
 #[derive(Debug)]
-pub(crate) enum WayOut {
+pub(crate) enum ContainerEgress {
     Gate(Gate),
     Proxy(RemoteProxy),
 }

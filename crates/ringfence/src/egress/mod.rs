@@ -46,9 +46,9 @@ pub(crate) use absent::{
 pub use change::ChangeError;
 pub(crate) use changed_rules::changed;
 #[cfg(feature = "egress")]
-pub use follow::Follower;
+pub use follow::EgressLogFollower;
 #[cfg(feature = "containers")]
-pub(crate) use gate_holder::WayOut;
+pub(crate) use gate_holder::ContainerEgress;
 #[cfg(feature = "egress")]
 pub(crate) use gate_holder::{GateHolder, GateSource};
 #[cfg(feature = "egress")]
@@ -62,7 +62,7 @@ pub(crate) use remote::RemoteProxy;
 #[cfg(feature = "egress")]
 pub use remote::serve;
 #[cfg(feature = "egress")]
-pub use ringfence_egress::{DenialReason, EgressEvent, Passage, RequestKind};
+pub use ringfence_egress::{AllowedConnection, DenialReason, EgressEvent, RequestKind};
 #[cfg(feature = "egress")]
 pub use secret::{SecretError, SecretFault};
 #[cfg(feature = "egress")]

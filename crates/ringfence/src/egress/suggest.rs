@@ -50,7 +50,7 @@ fn suggested_rule(event: &EgressEvent) -> Option<HostRule> {
 
 #[cfg(test)]
 mod tests {
-    use ringfence_egress::Passage;
+    use ringfence_egress::AllowedConnection;
 
     use super::*;
 
@@ -60,7 +60,7 @@ mod tests {
 
     fn allowed(target: &str) -> LogEntry {
         let target = target.to_owned();
-        entry(EgressEvent::Allowed(Passage {
+        entry(EgressEvent::Allowed(AllowedConnection {
             target,
             via: RequestKind::Connect,
             address: None,

@@ -128,8 +128,8 @@ impl ResolvedWorkspace {
             .any(|tree| path.starts_with(tree))
     }
 
-    /// Returns the directory inside that corresponds to `directory` on the host, or the workspace
-    /// itself if `directory` is not in the workspace.
+    /// Returns the directory in the sandbox that corresponds to `directory` on the host, or the
+    /// workspace itself if `directory` is not in the workspace.
     pub(crate) fn directory_inside(&self, directory: &std::path::Path) -> PathBuf {
         match directory.strip_prefix(&self.source) {
             Ok(rest) if !rest.as_os_str().is_empty() => self.destination.join(rest),

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gets_through_is_broken_and_what_says_nothing_is_not_tested() {
+    fn a_successful_attempt_breaks_a_promise_and_a_silent_one_is_not_tested() {
         assert_eq!(judge(AttemptOutcome::Succeeded, AttemptOutcome::Denied), Verdict::Broken);
         assert_eq!(judge(AttemptOutcome::Reached, AttemptOutcome::Denied), Verdict::Broken);
         let silent = Verdict::from_observations(&Err("it said nothing".to_owned()), || {

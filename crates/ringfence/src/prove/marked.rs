@@ -28,12 +28,13 @@ impl MarkedProcesses {
         MarkedProcesses { words: self.words.clone(), except: Some(process) }
     }
 
-    /// Waits until a marked process exists; returns false if none appears within that time.
+    /// Waits until a marked process exists. Returns false if none appears in the time `within`.
     pub(super) fn wait_for_any(&self, within: Duration) -> bool {
         wait_until(within, || !self.find().is_empty())
     }
 
-    /// Waits until no marked process exists; returns false if one still exists after that time.
+    /// Waits until no marked process exists. Returns false if one still exists at the end of the
+    /// time `within`.
     pub(super) fn wait_for_none(&self, within: Duration) -> bool {
         // One pass is not enough, because a process shows no arguments at all during an exec.
         wait_until(within, || {

@@ -215,22 +215,23 @@ impl Records {
             let known = self.known.as_ref();
             return Ok(known.and_then(|known| known.compare(0, |_| false)).into_iter().collect());
         };
-        let mut told = Vec::new();
+        let mut findings = Vec::new();
         let mut records = Vec::new();
         for RecordFile { name, record } in self.entries()? {
             match record {
                 Ok(record) => records.push((name, record)),
-                Err(error) => told.push(format!("`{name}` is not a record: {}", error.source)),
+                Err(error) => findings.push(format!("`{name}` is not a record: {}", error.source)),
             }
         }
         let faults = verify_chain(records.iter().map(|(name, record)| (name.as_str(), record)));
-        told.extend(faults.iter().map(ChainFault::to_string));
+        findings.extend(faults.iter().map(ChainFault::to_string));
         let newest = read_in(&directory, NEWEST_FILE, MAX_HASH_BYTES)
             .map_err(self.failed("read", NEWEST_FILE))?;
-        told.extend(at_the_end(newest.as_deref().map(str::trim), &records));
+        findings.extend(at_the_end(newest.as_deref().map(str::trim), &records));
         let has_record = |hash: &str| records.iter().any(|(_, record)| record.hash == hash);
-        told.extend(self.known.as_ref().and_then(|known| known.compare(records.len(), has_record)));
-        Ok(told)
+        findings
+            .extend(self.known.as_ref().and_then(|known| known.compare(records.len(), has_record)));
+        Ok(findings)
     }
 
     /// Opens the directory; returns `None` if no record was ever written.

@@ -18,20 +18,20 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 /// Longest message, in bytes. A message is an exit code.
-const LONGEST: usize = 16;
+const MAX_MESSAGE_BYTES: usize = 16;
 /// Number of bytes of `/proc/PID/status` that are read. The number is small, because the caller
 /// waits for the end meanwhile.
-const PIECE: usize = 4096;
+const STATUS_BYTES: usize = 4096;
 
 /// Socket on which a command tells its exit code before it exits.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LastWord<'a> {
+pub(crate) struct EndReport<'a> {
     channel: &'a OwnedFd,
     tree: Option<&'a CommandTree>,
     was_told: &'a Cell<Option<bool>>,
 }
 
-impl<'a> LastWord<'a> {
+impl<'a> EndReport<'a> {
     /// Returns a receiver for `channel`, a socket that keeps messages apart and whose other end the
     /// command holds. Without `tree` the command is never believed.
     ///
@@ -43,8 +43,8 @@ impl<'a> LastWord<'a> {
         channel: &'a OwnedFd,
         tree: Option<&'a CommandTree>,
         was_told: &'a Cell<Option<bool>>,
-    ) -> LastWord<'a> {
-        LastWord { channel, tree, was_told }
+    ) -> EndReport<'a> {
+        EndReport { channel, tree, was_told }
     }
 
     pub(crate) fn channel(&self) -> BorrowedFd<'_> {
@@ -54,7 +54,7 @@ impl<'a> LastWord<'a> {
     /// Receives the exit code. Returns `None` if there is none, or if the end of the process must
     /// be awaited; in the second case the command was told to exit.
     pub(crate) fn hear(self) -> Option<CommandEnding> {
-        let mut word = [0; LONGEST];
+        let mut word = [0; MAX_MESSAGE_BYTES];
         let received = rustix::net::recv(self.channel, &mut word[..], RecvFlags::DONTWAIT);
         self.was_told.set(match received {
             Ok(_) => Some(true),
@@ -87,7 +87,7 @@ pub(crate) struct CommandTree {
 
 impl CommandTree {
     /// Finds a command that has done nothing yet, as the child of a first process.
-    pub(crate) fn of(first: i32) -> Option<CommandTree> {
+    pub(crate) fn find(first: i32) -> Option<CommandTree> {
         let first = ProcProcess::open(first)?;
         let [command] = first.children(&first.stat()?)?[..] else { return None };
         let status = File::open(format!("/proc/{command}/status")).ok()?;
@@ -104,7 +104,7 @@ impl CommandTree {
         };
         has_only(&self.first, &[self.command.id()])?;
         has_only(&self.command, &[])?;
-        let mut buffer = [0; PIECE];
+        let mut buffer = [0; STATUS_BYTES];
         let length = self.status.read_at(&mut buffer, 0).ok()?;
         let status = std::str::from_utf8(&buffer[..length]).ok()?;
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -136,11 +136,11 @@ mod tests {
     }
 
     #[test]
-    fn what_the_only_process_below_one_used_is_known() {
+    fn the_usage_of_an_only_child_is_known() {
         // The process of the test has threads, and children of other tests. So a shell takes the
         // role of the first process.
         let mut first = process("sleep 600 > /dev/null & trap 'kill $!' EXIT");
-        let usage = CommandTree::of(first.id().cast_signed()).unwrap().usage();
+        let usage = CommandTree::find(first.id().cast_signed()).unwrap().usage();
         first.stdin.take().unwrap().write_all(b"\n").unwrap();
         first.wait().unwrap();
         assert!(usage.is_some_and(|usage| usage.max_rss > 0), "{usage:?}");

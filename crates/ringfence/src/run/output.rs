@@ -17,18 +17,18 @@ use rustix::pipe::{
 };
 
 /// Number of bytes waiting in a pipe at which they count as a flood.
-const FLOOD: u64 = 64 * 1024;
+const FLOOD_BYTES: u64 = 64 * 1024;
 /// Time that a pipe may fill before it is checked again.
-const MOMENT: Duration = Duration::from_micros(100);
+const POLL_INTERVAL: Duration = Duration::from_micros(100);
 /// Capacity that is requested for each pipe that holds the tail of a flood: the most that any user
 /// may have (pipe(7)).
-const HELD: usize = 1024 * 1024;
+const TAIL_PIPE_BYTES: usize = 1024 * 1024;
 /// Largest number of pipes that hold the tail of a flood.
 const MOST_PIPES: usize = 8;
 /// Output of more than this many times its limit counts as endless, and less of its end is kept.
 /// The reason is that pages that wait for long are no longer in the processor's caches when they
 /// are used again, which costs a fifth of the speed.
-const ENDLESS: usize = 4;
+const ENDLESS_FACTOR: usize = 4;
 const FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
 
 /// The head and the tail of a stream.
@@ -90,10 +90,10 @@ impl KeptOutput {
         if self.total < (self.head_limit + self.tail_limit) as u64 {
             return Ok(false);
         }
-        if rustix::io::ioctl_fionread(&pipe)? < FLOOD {
+        if rustix::io::ioctl_fionread(&pipe)? < FLOOD_BYTES {
             // If the writer writes small pieces, reading seldom is faster than reading every piece.
-            std::thread::sleep(MOMENT);
-            if rustix::io::ioctl_fionread(&pipe)? < FLOOD {
+            std::thread::sleep(POLL_INTERVAL);
+            if rustix::io::ioctl_fionread(&pipe)? < FLOOD_BYTES {
                 return Ok(false);
             }
         }
@@ -115,8 +115,9 @@ impl KeptOutput {
     /// Appends an empty pipe, because the last pipe is full.
     fn make_room(&mut self) -> io::Result<()> {
         let limit = self.head_limit + self.tail_limit;
-        let is_endless = self.total > limit.saturating_mul(ENDLESS) as u64;
-        let wanted = if is_endless { self.tail_limit.min(HELD) } else { self.tail_limit };
+        let is_endless = self.total > limit.saturating_mul(ENDLESS_FACTOR) as u64;
+        let wanted =
+            if is_endless { self.tail_limit.min(TAIL_PIPE_BYTES) } else { self.tail_limit };
         let mut held: usize = self.flood.iter().map(|held| held.bytes).sum();
         let mut empty = None;
         // Drop pipes that are no longer part of the tail. Then the bytes that were read before them
@@ -203,7 +204,7 @@ impl KeptOutput {
 impl FloodPipe {
     fn new() -> io::Result<FloodPipe> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        let _ = fcntl_setpipe_size(&writer, HELD); // with less, more of the tail is copied
+        let _ = fcntl_setpipe_size(&writer, TAIL_PIPE_BYTES); // with less, more is copied
         let capacity = fcntl_getpipe_size(&writer)?;
         Ok(FloodPipe { reader, writer, capacity, bytes: 0 })
     }
@@ -337,7 +338,11 @@ mod tests {
                 flood.len(),
                 "with a limit of {limit}"
             );
-            assert!(tail.len() >= HELD.min(limit / 2), "with a limit of {limit}: {}", tail.len());
+            assert!(
+                tail.len() >= TAIL_PIPE_BYTES.min(limit / 2),
+                "with a limit of {limit}: {}",
+                tail.len()
+            );
         }
     }
 

@@ -77,23 +77,23 @@ pub(crate) struct ChosenPlan {
 
 /// Reason why a backend cannot be used.
 #[derive(Debug, Clone)]
-enum Declined {
+enum UnusableBackend {
     Unavailable(Unavailable),
     Refused(Refusal),
 }
 
-impl Declined {
+impl UnusableBackend {
     fn why(&self) -> String {
         match self {
-            Declined::Unavailable(unavailable) => unavailable.why.clone(),
-            Declined::Refused(refusal) => refusal.to_string().replace('\n', ";"),
+            UnusableBackend::Unavailable(unavailable) => unavailable.why.clone(),
+            UnusableBackend::Refused(refusal) => refusal.to_string().replace('\n', ";"),
         }
     }
 
     fn into_error(self, backend: Backend) -> RunError {
         match self {
-            Declined::Refused(refusal) => RunError::Refused(refusal),
-            Declined::Unavailable(Unavailable { why, fix }) => {
+            UnusableBackend::Refused(refusal) => RunError::Refused(refusal),
+            UnusableBackend::Unavailable(Unavailable { why, fix }) => {
                 RunError::Unavailable { backend, why, fix }
             }
         }
@@ -113,8 +113,8 @@ impl Core {
             workspace::resolve(policy, host, &self.settings.workspace_rules(), &grants)?;
         workspace.granted = grants.grant_paths(policy, host, &workspace)?;
         let guarded = self.guarded(policy, &workspace, grants.locations())?;
-        let ground = WorkspaceFacts { protected_paths_exist: guarded.protects_something() };
-        let ChosenPlan { plan, because } = self.choose_backend(policy, ground, container)?;
+        let facts = WorkspaceFacts { protected_paths_exist: guarded.protects_something() };
+        let ChosenPlan { plan, because } = self.choose_backend(policy, facts, container)?;
         tracing::info!(backend = %plan.backend, because, "a backend was chosen");
         Ok(PlannedRun {
             plan,
@@ -151,14 +151,14 @@ impl Core {
     /// Returns the backend of a plan.
     pub(crate) fn backend(plan: &Plan) -> Result<&'static dyn backends::Backend, RunError> {
         backends::get(plan.backend)
-            .map_err(|declined| Declined::Unavailable(declined).into_error(plan.backend))
+            .map_err(|declined| UnusableBackend::Unavailable(declined).into_error(plan.backend))
     }
 
     /// Chooses a backend that can enforce the whole policy.
     pub(crate) fn choose_backend(
         &self,
         policy: &Policy,
-        ground: WorkspaceFacts,
+        facts: WorkspaceFacts,
         container: &ContainerSpec,
     ) -> Result<ChosenPlan, RunError> {
         let (selection, asked_by) = match policy.backend {
@@ -170,9 +170,9 @@ impl Core {
         if let BackendSelection::Only(backend) = selection {
             let because = format!("asked for by {asked_by}");
             let plan =
-                self.plan_on(backend, policy, ground, container).map_err(
+                self.plan_on(backend, policy, facts, container).map_err(
                     |declined| match declined {
-                        Declined::Unavailable(Unavailable { why, fix })
+                        UnusableBackend::Unavailable(Unavailable { why, fix })
                             if *self.settings.selected_by()
                                 == ValueSource::Variable("SANDBOX_MODE".to_owned()) =>
                         {
@@ -183,10 +183,10 @@ impl Core {
                 )?;
             return Ok(ChosenPlan { plan, because });
         }
-        let tried: RefCell<BTreeMap<Backend, Result<Plan, Declined>>> = RefCell::default();
+        let tried: RefCell<BTreeMap<Backend, Result<Plan, UnusableBackend>>> = RefCell::default();
         let available = |backend: Backend| {
-            let outcome = self.plan_on(backend, policy, ground, container);
-            let answer = outcome.as_ref().map(|_| ()).map_err(Declined::why);
+            let outcome = self.plan_on(backend, policy, facts, container);
+            let answer = outcome.as_ref().map(|_| ()).map_err(UnusableBackend::why);
             tried.borrow_mut().insert(backend, outcome);
             answer
         };
@@ -196,7 +196,9 @@ impl Core {
         let ChosenBackend { backend, because, notices } = match chosen {
             Ok(chosen) => chosen,
             Err(error) => {
-                return Err(native_refusal(tried).map_or_else(|| error.into(), RunError::Refused));
+                return Err(
+                    preferred_refusal(tried).map_or_else(|| error.into(), RunError::Refused)
+                );
             }
         };
         for notice in notices {
@@ -207,10 +209,10 @@ impl Core {
         }
         match tried
             .remove(&backend)
-            .unwrap_or_else(|| self.plan_on(backend, policy, ground, container))
+            .unwrap_or_else(|| self.plan_on(backend, policy, facts, container))
         {
             Ok(plan) => Ok(ChosenPlan { plan, because }),
-            Err(declined) => Err(native_refusal(tried)
+            Err(declined) => Err(preferred_refusal(tried)
                 .map_or_else(|| declined.into_error(backend), RunError::Refused)),
         }
     }
@@ -219,15 +221,16 @@ impl Core {
         &self,
         backend: Backend,
         policy: &Policy,
-        ground: WorkspaceFacts,
+        facts: WorkspaceFacts,
         container: &ContainerSpec,
-    ) -> Result<Plan, Declined> {
-        let mut completed =
-            backends::get(backend).map_err(Declined::Unavailable)?.complete(policy, container);
+    ) -> Result<Plan, UnusableBackend> {
+        let mut completed = backends::get(backend)
+            .map_err(UnusableBackend::Unavailable)?
+            .complete(policy, container);
         let added = added_limits(policy, &completed);
         let policy = &completed;
-        let clauses = demands(policy, ground).into_keys().collect();
-        let question = ProbeRequest {
+        let clauses = demands(policy, facts).into_keys().collect();
+        let request = ProbeRequest {
             host: &self.settings.host,
             launcher: &self.launcher,
             policy,
@@ -236,14 +239,15 @@ impl Core {
             kubernetes: &self.settings.kubernetes,
             freshness: Freshness::Remembered,
         };
-        let capabilities = probe_backend(backend, &question).map_err(Declined::Unavailable)?;
+        let capabilities =
+            probe_backend(backend, &request).map_err(UnusableBackend::Unavailable)?;
         tracing::debug!(%backend, summary = capabilities.summary, "probed");
         // Nobody asked for a limit that the backend adds, so nobody has to accept that the limit
         // holds only in part.
         let is_in_part =
             |clause: &Clause| matches!(capabilities.support(*clause), Support::Weaker { .. });
         completed.allow_weaker.extend(added.into_iter().filter(is_in_part));
-        plan(&completed, ground, &capabilities).map_err(Declined::Refused)
+        plan(&completed, facts, &capabilities).map_err(UnusableBackend::Refused)
     }
 }
 
@@ -258,11 +262,13 @@ fn added_limits(policy: &Policy, completed: &Policy) -> Vec<Clause> {
     added.into_iter().filter(|(_, is_added)| *is_added).map(|(clause, _)| clause).collect()
 }
 
-/// Returns the refusal of `native`, if that backend works and refuses. The refusal tells more than
-/// an error that no other backend can be used, either.
-fn native_refusal(mut tried: BTreeMap<Backend, Result<Plan, Declined>>) -> Option<Refusal> {
-    match tried.remove(&Backend::Native) {
-        Some(Err(Declined::Refused(refusal))) => Some(refusal),
+/// Returns the refusal of the preferred backend, if that backend works and refuses. The refusal
+/// tells more than an error that no other backend can be used, either.
+fn preferred_refusal(
+    mut tried: BTreeMap<Backend, Result<Plan, UnusableBackend>>,
+) -> Option<Refusal> {
+    match tried.remove(&backends::PREFERRED) {
+        Some(Err(UnusableBackend::Refused(refusal))) => Some(refusal),
         _ => None,
     }
 }
@@ -270,7 +276,7 @@ fn native_refusal(mut tried: BTreeMap<Backend, Result<Plan, Declined>>) -> Optio
 /// Asks one backend for its capabilities.
 pub(crate) fn probe_backend(
     backend: Backend,
-    question: &ProbeRequest<'_>,
+    request: &ProbeRequest<'_>,
 ) -> Result<Capabilities, Unavailable> {
-    backends::get(backend)?.probe(question)
+    backends::get(backend)?.probe(request)
 }

@@ -29,7 +29,7 @@ pub(crate) struct ProcessEnd {
 
 impl ProcessEnd {
     /// Returns the end of the process to which `process`, a descriptor of pidfd_open(2), refers.
-    pub(crate) fn of(process: OwnedFd) -> io::Result<ProcessEnd> {
+    pub(crate) fn for_process(process: OwnedFd) -> io::Result<ProcessEnd> {
         Ok(ProcessEnd { process: Arc::new(watch(process, Interest::READABLE)?) })
     }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use ringfence_core::Fault;
-use ringfence_linux::pause::Footprint;
+use ringfence_linux::pause::TreeUsage;
 
 use crate::backends::PauseControl;
 use crate::sandbox::directory::{Name, SandboxDirError};
@@ -142,9 +142,9 @@ impl Sandbox {
     /// included.
     pub fn footprints<'a>(
         sandboxes: impl IntoIterator<Item = &'a Sandbox>,
-    ) -> Vec<Option<Footprint>> {
+    ) -> Vec<Option<TreeUsage>> {
         let trees: Vec<_> = sandboxes.into_iter().map(|sandbox| sandbox.tree()).collect();
-        Footprint::measure_all(&trees)
+        TreeUsage::measure_all(&trees)
     }
 
     fn write_paused_file(&self, stopped: &[i32]) -> Result<(), SandboxDirError> {

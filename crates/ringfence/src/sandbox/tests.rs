@@ -214,7 +214,7 @@ fn a_terminal_has_a_size_that_can_be_changed() {
 }
 
 #[test]
-fn ports_of_a_sandbox_are_reached_and_closed_ports_are_told() {
+fn ports_of_a_sandbox_are_reached_and_closed_ports_are_reported() {
     require!(user_namespaces, bwrap, binary, python3);
     const SERVER: &str = "import socket\n\
         server = socket.create_server(('127.0.0.1', 0))\n\

@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_guest_says_cannot_steer_a_terminal() {
+    fn messages_of_a_guest_cannot_steer_a_terminal() {
         assert_eq!(clean("no such file: `a b`"), "no such file: `a b`");
         assert_eq!(
             clean("\x1b]0;owned\x07\r\n\u{9b}2J\u{202e}x"),

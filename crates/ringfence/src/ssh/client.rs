@@ -9,7 +9,7 @@ use super::directory::{self, PinnedServer, SshDirectory};
 use crate::sandbox::directory::{Name, SandboxDirs};
 use crate::{Host, Sandbox};
 
-/// First text of alias files that ringfence made.
+/// Text at the start of each file of aliases that ringfence made.
 const ALIAS_MARK: &str =
     "# Made by ringfence, and removed when the sandbox stops. Its state is in ";
 /// Prefix of the aliases that ringfence makes.

@@ -21,7 +21,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// a server that has another key later is not the one that was started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PinnedServer {
-    /// Name that distinguishes the server's directory inside from all others.
+    /// Name that distinguishes the server's directory in the sandbox from all others.
     pub(super) identity: String,
     /// Name of the user that logs in.
     pub(super) user: String,

@@ -8,7 +8,7 @@
 //! checked before it becomes part of a client's configuration. The client offers nothing of its own
 //! to the sandbox: no agent, no display, and no forwarding that was not asked for.
 //!
-//! Start with [`prepare`]. `keys` reads the caller's keys, `server` runs the server inside,
+//! Start with [`prepare`]. `keys` reads the caller's keys, `server` runs the server in the sandbox,
 //! `client` writes the configuration of ssh, and `directory` holds the files on the host.
 
 mod client;
@@ -209,7 +209,7 @@ pub async fn prepare(sandbox: &Sandbox, host: &Host) -> Result<SshAccess, SshErr
     SshAccess::new(sandbox, host, ssh_directory, server)
 }
 
-/// Connects to the server inside, and starts it if it does not run.
+/// Connects to the server in the sandbox, and starts it if it does not run.
 pub async fn connect(sandbox: &Sandbox, host: &Host) -> Result<PortStream, SshError> {
     if let Some(PinnedServer { port, .. }) = SshDirectory::for_sandbox(sandbox)?.pinned() {
         match sandbox.ports().connect(port).await {
@@ -229,8 +229,8 @@ pub async fn listen(sandbox: &Sandbox) -> Result<TcpListener, SshError> {
     Ok(listener)
 }
 
-/// Forwards connections to the server inside, until this future is dropped. Clients of this port
-/// need a key, as all clients do.
+/// Forwards connections to the server in the sandbox, until this future is dropped. Clients of this
+/// port need a key, as all clients do.
 pub async fn serve(sandbox: &Sandbox, host: &Host, listener: TcpListener) {
     let mut carried = JoinSet::new();
     loop {

@@ -1,4 +1,4 @@
-//! The server inside: an sshd that runs as the sandbox's own user, on its loopback, with a
+//! The server in the sandbox: an sshd that runs as the sandbox's own user, on its loopback, with a
 //! configuration of ours.
 
 use std::collections::BTreeSet;

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::git::{GitScope, LinkSurvey, WrittenDirectories, find_git_deciders};
-use super::guarded_links::{GuardedLink, LinkMemory};
+use super::guarded_links::{GuardedLink, RemovedLinks};
 use super::observed::{
     FileTime, ObservedFiles, ObservedIdentity, TraceEnd, Unreadable, is_changed_since,
 };
@@ -31,8 +31,8 @@ pub(super) enum PathState {
     Content(String),
     /// Directory that cannot be searched, or file that cannot be read.
     Denied,
-    /// File or directory that no search can judge. Every run reports the path, because all changes
-    /// that a run could make there look the same.
+    /// File or directory that no search can judge. A search cannot tell whether a run has changed
+    /// it, so every run reports the path.
     Unknown,
 }
 
@@ -308,7 +308,7 @@ pub(crate) struct WatchedPaths {
     check: OnceLock<RunCheck>,
     /// Links that rules of the policy lead through.
     links: Vec<GuardedLink>,
-    memory: LinkMemory,
+    memory: RemovedLinks,
     /// Result of the search, to be saved while the command runs.
     unsaved: Option<Box<UnsavedSearch>>,
 }
@@ -328,7 +328,7 @@ impl WatchedPaths {
         let is_judged = states.values().all(|state| *state != PathState::Unknown);
         let identities = files.into_identities(&writable).filter(|_| is_judged);
         let (began, check) = (FileTime::now(), OnceLock::new());
-        let (links, memory) = (Vec::new(), LinkMemory::default());
+        let (links, memory) = (Vec::new(), RemovedLinks::default());
         WatchedPaths {
             scope,
             protected,
@@ -344,7 +344,7 @@ impl WatchedPaths {
     }
 
     /// Also watches `links`. `memory` records the links that a run removes or changes.
-    pub(super) fn with_links(self, links: Vec<GuardedLink>, memory: LinkMemory) -> WatchedPaths {
+    pub(super) fn with_links(self, links: Vec<GuardedLink>, memory: RemovedLinks) -> WatchedPaths {
         WatchedPaths { links, memory, ..self }
     }
 
@@ -526,7 +526,7 @@ struct SerializedWatch {
     #[serde(default)]
     links: Vec<GuardedLink>,
     #[serde(default)]
-    memory: LinkMemory,
+    memory: RemovedLinks,
 }
 
 impl From<WatchedPaths> for SerializedWatch {

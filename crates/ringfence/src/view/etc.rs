@@ -89,8 +89,8 @@ fn file(path: &str, contents: String) -> Entry {
     Entry::File { path: path.into(), contents: contents.into_bytes() }
 }
 
-/// Shows one path of the host at the same path inside. A link to a path that is not shown is
-/// resolved.
+/// Shows one path of the host at the same path in the sandbox. A link to a path that is not shown
+/// is resolved.
 fn shown(path: &Path) -> Option<Entry> {
     let stat = rustix::fs::lstat(path).ok()?;
     match FileType::from_raw_mode(stat.st_mode) {

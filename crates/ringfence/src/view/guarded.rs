@@ -13,7 +13,7 @@ use ringfence_linux::{Access, Entry};
 use super::ViewError;
 use super::deciders::{Deciders, SearchScope, WatchedPaths};
 use super::git::{GitScope, shared_repository};
-use super::guarded_links::{GuardedLink, LinkMemory, RuleEffect};
+use super::guarded_links::{GuardedLink, RemovedLinks, RuleEffect};
 use super::observed::{ObservedFiles, TraceEnd, Unreadable};
 use super::patterns::{Inode, PatternSearch, is_absent, shared_inode};
 use super::search_cache::SearchCache;
@@ -90,7 +90,7 @@ impl Guarded {
             return Err(ViewError::Undecided { path: unreadable.path, source: unreadable.source });
         }
         let mut hidden = BTreeSet::new();
-        let memory = LinkMemory::for_workspace(host, root);
+        let memory = RemovedLinks::for_workspace(host, root);
         let mut links = memory.load()?;
         for link in &links {
             let rules = if link.effect == RuleEffect::Hide { &hide } else { &protect };

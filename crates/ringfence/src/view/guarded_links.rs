@@ -97,16 +97,16 @@ fn find_mark(path: &Path) -> Option<FileMark> {
 
 /// Links of one workspace that runs have removed or changed, kept among the user's own files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct LinkMemory {
+pub(super) struct RemovedLinks {
     file: Option<PathBuf>,
 }
 
-impl LinkMemory {
-    pub(super) fn for_workspace(host: &Host, workspace: &Path) -> LinkMemory {
+impl RemovedLinks {
+    pub(super) fn for_workspace(host: &Host, workspace: &Path) -> RemovedLinks {
         let digest = Sha256::digest(workspace.as_os_str().as_encoded_bytes());
         let name = ringfence_core::to_hex(&digest);
         let file = host.state_directory().map(|state| state.join("removed-links").join(name));
-        LinkMemory { file: file.filter(|file| file.to_str().is_some()) }
+        RemovedLinks { file: file.filter(|file| file.to_str().is_some()) }
     }
 
     /// Returns the links that are still as a run left them. An error means that any number of such

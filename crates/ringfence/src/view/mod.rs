@@ -227,7 +227,7 @@ pub(crate) fn may_write(inputs: &LaunchInputs<'_>, path: &Path) -> bool {
     VisibleNames::in_view(&entries).writable(path).next().is_some()
 }
 
-/// Mounts by path inside, each with its path on the host and its access.
+/// Mounts by path in the sandbox, each with its path on the host and its access.
 type Binds = BTreeMap<PathBuf, (PathBuf, Access)>;
 
 /// Returns the parts of the host that a command sees besides the system: toolchains, granted paths
@@ -267,7 +267,7 @@ fn bind_entries(binds: Binds) -> impl Iterator<Item = (PathBuf, Entry)> {
     })
 }
 
-/// Returns the path of the home directory inside.
+/// Returns the path of the home directory in the sandbox.
 fn home_inside(host: &Host) -> PathBuf {
     host.home.clone().filter(|home| !under_system(home)).unwrap_or_else(|| FALLBACK_HOME.into())
 }
@@ -333,7 +333,7 @@ pub(crate) fn is_resolved(path: &Path) -> bool {
     rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).is_ok()
 }
 
-/// Tells whether a host path is visible at the same path inside.
+/// Tells whether a host path is visible at the same path in the sandbox.
 fn is_visible(view: &View, path: &Path) -> bool {
     let resolved =
         if is_resolved(path) { Ok(path.to_path_buf()) } else { fs_err::canonicalize(path) };

@@ -77,9 +77,9 @@ pub(super) enum ObservedIdentity {
 /// End of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TraceEnd {
-    /// The path exists, and this form of it has no links.
+    /// The path exists. `path` is its form without links.
     At { path: PathBuf, is_directory: bool },
-    /// Nothing exists at the path. The existing part of this form has no links.
+    /// Nothing exists at this path, whose existing part has no links.
     Missing(PathBuf),
     /// A file is at this path, where a directory is needed.
     BelowFile(PathBuf),

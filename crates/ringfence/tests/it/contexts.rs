@@ -217,7 +217,7 @@ fn output_comes_as_it_is_written() {
 }
 
 #[test]
-fn an_error_is_told_with_its_traceback_and_ends_no_context() {
+fn an_error_is_reported_with_its_traceback_and_ends_no_context() {
     require!(user_namespaces, binary, python3);
     in_python(async |context| {
         let error = raised(context, "def f():\n    raise ValueError('no')\nf()").await;

@@ -127,7 +127,7 @@ fn a_command_that_the_memory_limit_ended_says_so_and_others_do_not() {
 }
 
 #[test]
-fn a_protected_path_that_a_sandbox_makes_is_told_by_every_result_from_then_on() {
+fn a_protected_path_that_a_sandbox_makes_is_in_every_later_result() {
     require!(user_namespaces, bwrap, binary);
     on_each(async |_, sandbox| {
         let before = sandbox.execute("true", None).await.unwrap();

@@ -44,7 +44,7 @@ fn a_spare_interpreter_runs_code_among_the_files_of_its_sandbox() {
 }
 
 #[test]
-fn a_module_that_cannot_be_imported_is_told_and_code_runs_without_it() {
+fn a_module_that_cannot_be_imported_is_reported_and_code_runs_without_it() {
     require!(user_namespaces, binary, python3);
     check(&["no_such_module", "re"], BlockImports::Off, async |sandbox| {
         let spare = sandbox.spare_interpreter("python").await.unwrap();

@@ -194,7 +194,7 @@ fn an_execution_has_no_state_of_the_one_before() {
 }
 
 #[test]
-fn a_module_that_cannot_be_imported_beforehand_is_told_and_missed_by_nobody() {
+fn a_module_that_cannot_be_imported_beforehand_is_reported_and_stops_no_code() {
     require!(user_namespaces, binary, python3);
     let home = place();
     let engine = engine_of(home.path(), 1, &["json", "no_such_module", "re"]);
@@ -320,7 +320,7 @@ fn the_lint_looks_at_code_for_waiting_interpreters_too() {
 }
 
 #[test]
-fn interpreters_that_cannot_be_kept_are_refused_or_told_of() {
+fn interpreters_that_cannot_be_kept_are_refused_or_reported() {
     require!(user_namespaces, binary, python3);
     let home = place();
     let engine = engine_of(home.path(), 1, &[]);

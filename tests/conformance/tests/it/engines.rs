@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerDirectory};
 use ringfence_test_ledger::engine::DEV_IMAGE;
 use ringfence_test_ledger::{binary, require};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -30,14 +30,14 @@ const ROOTFUL: [BackendSetup; 2] = [SETUPS[0], SETUPS[2]];
 /// user's ringfence.
 pub(crate) struct EngineSandbox<'a> {
     pub(crate) setup: BackendSetup,
-    pub(crate) place: &'a CallerPlace,
+    pub(crate) place: &'a CallerDirectory,
     pub(crate) home: PathBuf,
     pub(crate) name: String,
 }
 
 impl<'a> EngineSandbox<'a> {
     /// Creates the home and the name of a sandbox without starting it.
-    pub(crate) fn new(setup: BackendSetup, place: &'a CallerPlace) -> EngineSandbox<'a> {
+    pub(crate) fn new(setup: BackendSetup, place: &'a CallerDirectory) -> EngineSandbox<'a> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let home = place.path().join(format!("home-{number}"));
@@ -110,12 +110,12 @@ impl Drop for EngineSandbox<'_> {
 }
 
 /// Creates a place whose workspace is a subdirectory, so that there is room beside the workspace.
-pub(crate) fn place(setup: BackendSetup) -> CallerPlace {
-    with_workspace(CallerPlace::for_caller(setup.caller))
+pub(crate) fn place(setup: BackendSetup) -> CallerDirectory {
+    with_workspace(CallerDirectory::for_caller(setup.caller))
 }
 
 /// Creates a directory for the workspace in a place.
-pub(crate) fn with_workspace(place: CallerPlace) -> CallerPlace {
+pub(crate) fn with_workspace(place: CallerDirectory) -> CallerDirectory {
     let workspace = place.path().join("workspace");
     fs_err::create_dir(&workspace).expect("the place is ours");
     let owner = fs_err::metadata(place.path()).expect("it is there");
@@ -125,7 +125,7 @@ pub(crate) fn with_workspace(place: CallerPlace) -> CallerPlace {
 }
 
 /// Runs a command in a container with its own workspace.
-fn run(setup: BackendSetup, place: &CallerPlace, flags: &[&str], words: &[&str]) -> Output {
+fn run(setup: BackendSetup, place: &CallerDirectory, flags: &[&str], words: &[&str]) -> Output {
     let mut command = setup.ringfence("run", place);
     command.args(flags).arg("--").args(words).current_dir(place.path().join("workspace"));
     command.output().expect("ringfence can be started")

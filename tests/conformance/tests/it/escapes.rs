@@ -3,13 +3,13 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::Output;
 
-use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerDirectory};
 use ringfence_test_ledger::require;
 
 /// Returns the content of a file outside after a command, which has the file as its standard input,
 /// has tried to write to it.
 fn after_reopening_standard_input(variant: BackendVariant) -> String {
-    let place = CallerPlace::for_caller(Caller::Root);
+    let place = CallerDirectory::for_caller(Caller::Root);
     let outside = tempfile::NamedTempFile::new_in("/var/tmp").expect("a file can be made");
     fs_err::write(&outside, "kept").expect("it can be written");
     let mut command = BackendSetup { variant, caller: Caller::Root }.ringfence("run", &place);
@@ -35,7 +35,7 @@ fn a_file_that_was_opened_for_reading_cannot_be_reopened_for_writing() {
 
 /// Runs a command with a `bwrap` that first executes `first` in the workspace and then the real
 /// bubblewrap.
-fn with_a_race_lost(place: &CallerPlace, first: &str) -> Output {
+fn with_a_race_lost(place: &CallerDirectory, first: &str) -> Output {
     for directory in [".git/hooks", "other/hooks"] {
         fs_err::create_dir_all(place.path().join(directory)).expect("a directory can be made");
     }
@@ -58,7 +58,7 @@ fn with_a_race_lost(place: &CallerPlace, first: &str) -> Output {
 #[test]
 fn a_directory_swapped_while_bubblewrap_starts_is_noticed() {
     require!(root, binary, user_namespaces, bwrap);
-    let place = CallerPlace::for_caller(Caller::Root);
+    let place = CallerDirectory::for_caller(Caller::Root);
     let undisturbed = with_a_race_lost(&place, "true");
     assert_eq!(String::from_utf8_lossy(&undisturbed.stdout), "ran\n", "{undisturbed:?}");
 

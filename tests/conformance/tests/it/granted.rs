@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerDirectory};
 use ringfence_test_ledger::require;
 
 /// The variants that make their mounts themselves.
@@ -15,12 +15,12 @@ const VARIANTS: [BackendVariant; 2] = [BackendVariant::Native, BackendVariant::B
 /// there.
 struct UserHousehold {
     setup: BackendSetup,
-    place: CallerPlace,
+    place: CallerDirectory,
 }
 
 impl UserHousehold {
     fn new(setup: BackendSetup) -> UserHousehold {
-        let household = UserHousehold { setup, place: CallerPlace::for_caller(setup.caller) };
+        let household = UserHousehold { setup, place: CallerDirectory::for_caller(setup.caller) };
         household.shell(
             "mkdir -p project/sub .config/ringfence .config/other \
              .local/state/ringfence/sandboxes .local/share \

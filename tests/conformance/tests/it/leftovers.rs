@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerDirectory};
 use ringfence_test_ledger::require;
 
 /// Time limit for the kernel on a busy host.
@@ -66,7 +66,7 @@ fn mounts_of_the_host() -> usize {
 #[track_caller]
 fn nothing_is_left_after_a_kill(variant: BackendVariant, digit: u32) {
     let setup = BackendSetup { variant, caller: Caller::Root };
-    let place = CallerPlace::for_caller(setup.caller);
+    let place = CallerDirectory::for_caller(setup.caller);
     let (mark, mounts) = (mark(digit), mounts_of_the_host());
     let mut command = setup.ringfence("run", &place);
     let script = format!("sleep {mark} & setsid sh -c 'sleep {mark} & wait' & wait");
@@ -110,7 +110,7 @@ fn a_killed_ringfence_leaves_nothing_on_bubblewrap() {
 #[test]
 fn a_run_that_ends_leaves_no_process_control_group_or_mount() {
     require!(root, binary, user_namespaces, cgroup_limits);
-    let place = CallerPlace::for_caller(Caller::Root);
+    let place = CallerDirectory::for_caller(Caller::Root);
     let (mark, mounts) = (mark(3), mounts_of_the_host());
     let mut command = BackendSetup { variant: BackendVariant::Native, caller: Caller::Root }
         .ringfence("run", &place);
@@ -139,7 +139,7 @@ fn a_command_that_kills_its_process_group_does_not_hit_ringfence() {
     let plain = Command::new("sh").args(script).process_group(0).status().unwrap();
     assert_eq!(plain.signal(), Some(9), "without ringfence the caller's group is hit");
 
-    let place = CallerPlace::for_caller(Caller::Root);
+    let place = CallerDirectory::for_caller(Caller::Root);
     let mut command = BackendSetup { variant: BackendVariant::Native, caller: Caller::Root }
         .ringfence("run", &place);
     let status = command.args(["--", "sh"]).args(script).process_group(0).status().unwrap();

@@ -120,7 +120,12 @@ struct LoadClient<'a> {
 impl<'a> LoadClient<'a> {
     fn new(address: &'a ServerAddress) -> LoadClient<'a> {
         let url = address.now();
-        LoadClient { address, client: Client::of(&url), url, met: ClientMeasurements::default() }
+        LoadClient {
+            address,
+            client: Client::for_url(&url),
+            url,
+            met: ClientMeasurements::default(),
+        }
     }
 
     /// Starts a sandbox with a file that contains its own name.
@@ -183,7 +188,7 @@ impl<'a> LoadClient<'a> {
                 Err(CallError::Broken(_)) if mood == ClientConditions::Restarts => {
                     self.met.broken += 1;
                     self.url = self.address.other_than(&self.url);
-                    self.client = Client::of(&self.url);
+                    self.client = Client::for_url(&self.url);
                 }
                 Err(error) => panic!("{error:?}"),
             }
@@ -324,13 +329,16 @@ fn a_server_survives_many_clients_and_restarts() {
     at_once(
         load.clients,
         |number| {
-            let mut client = Client::of(&server.url);
+            let mut client = Client::for_url(&server.url);
             let own = all.iter().skip(number).step_by(load.clients);
             own.for_each(|sandbox| client.kill(&sandbox.id).expect("it is there"));
         },
         || (),
     );
-    assert_eq!(Client::of(&server.url).list().expect("the server answers"), Vec::<String>::new());
+    assert_eq!(
+        Client::for_url(&server.url).list().expect("the server answers"),
+        Vec::<String>::new()
+    );
     let begun = Instant::now();
     let after = loop {
         let now = held_by(&server);

@@ -4,7 +4,7 @@
 
 use std::process::Output;
 
-use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerDirectory};
 use ringfence_test_ledger::{binary, require};
 
 /// The backends that enforce `hide` and `protect` and start in milliseconds. Every case is tried on
@@ -27,18 +27,18 @@ fn setups(variants: &[BackendVariant]) -> impl Iterator<Item = BackendSetup> {
     variants.iter().copied().flat_map(BackendSetup::all_on)
 }
 
-fn run(setup: BackendSetup, place: &CallerPlace, rule: &[&str], script: &str) -> Output {
+fn run(setup: BackendSetup, place: &CallerDirectory, rule: &[&str], script: &str) -> Output {
     let mut command = setup.ringfence("run", place);
     command.args(rule).args(["--", "sh", "-c", script]).output().expect("ringfence can be started")
 }
 
-fn prepare(setup: BackendSetup, place: &CallerPlace, files: &str) {
+fn prepare(setup: BackendSetup, place: &CallerDirectory, files: &str) {
     let made = setup.command("sh", place).args(["-ec", files]).output().expect("sh can be started");
     assert!(made.status.success(), "{made:?}");
 }
 
 /// Returns the content of a file as the caller finds it at the end, whatever modes the runs left.
-fn content(setup: BackendSetup, place: &CallerPlace, file: &str) -> String {
+fn content(setup: BackendSetup, place: &CallerDirectory, file: &str) -> String {
     let script = format!("find . -type d -exec chmod u+rwx {{}} + ; cat {file}");
     let read =
         setup.command("sh", place).args(["-c", &script]).output().expect("sh can be started");
@@ -49,7 +49,7 @@ fn content(setup: BackendSetup, place: &CallerPlace, file: &str) -> String {
 fn check_hidden(variants: &[BackendVariant], blinding: &BlockedSearch) {
     for setup in setups(variants) {
         for (rule, is_hidden) in [(&[][..], false), (&blinding.rule[..], true)] {
-            let place = CallerPlace::for_caller(setup.caller);
+            let place = CallerDirectory::for_caller(setup.caller);
             prepare(setup, &place, blinding.files);
             run(setup, &place, &[], blinding.earlier);
             let output = run(setup, &place, rule, blinding.attack);
@@ -69,7 +69,7 @@ fn check_hidden(variants: &[BackendVariant], blinding: &BlockedSearch) {
 fn check_protected(variants: &[BackendVariant], blinding: &BlockedSearch, file: &str) {
     for setup in setups(variants) {
         for (rule, is_protected) in [(&[][..], false), (&blinding.rule[..], true)] {
-            let place = CallerPlace::for_caller(setup.caller);
+            let place = CallerDirectory::for_caller(setup.caller);
             prepare(setup, &place, blinding.files);
             run(setup, &place, &[], blinding.earlier);
             let output = run(setup, &place, rule, blinding.attack);
@@ -193,8 +193,12 @@ fn a_pattern_that_cannot_cover_all_its_names_is_refused() {
     let setup = BackendSetup { variant: BackendVariant::Native, caller: Caller::Root };
     for pattern in ["sec[/]key", "{a,**}/key", "sec/{key,}"] {
         for rule in ["--hide", "--protect"] {
-            let output =
-                run(setup, &CallerPlace::for_caller(setup.caller), &[rule, pattern], "echo ran");
+            let output = run(
+                setup,
+                &CallerDirectory::for_caller(setup.caller),
+                &[rule, pattern],
+                "echo ran",
+            );
             assert!(!output.status.success() && output.stdout.is_empty(), "{pattern}: {output:?}");
             assert!(
                 String::from_utf8_lossy(&output.stderr).contains(&format!("`{pattern}`")),
@@ -220,7 +224,7 @@ fn rules_apply_to_bind_mounts_of_guarded_files() {
                 for (pattern, is_guarded) in
                     [("none", false), ("a/key", true), ("a/k*", true), ("a", true)]
                 {
-                    let place = CallerPlace::for_caller(setup.caller);
+                    let place = CallerDirectory::for_caller(setup.caller);
                     prepare(
                         setup,
                         &place,
@@ -258,7 +262,7 @@ fn rules_apply_to_bind_mounts_of_guarded_files() {
 fn circular_links_end_a_search() {
     require!(root, binary, user_namespaces);
     let setup = BackendSetup { variant: BackendVariant::Native, caller: Caller::Root };
-    let place = CallerPlace::for_caller(setup.caller);
+    let place = CallerDirectory::for_caller(setup.caller);
     let files =
         "for n in $(seq 12); do mkdir d$n; for m in $(seq 12); do ln -s ../d$m d$n/l$m; done; done
         ln -s / all; ln -s . here; ln -s .. up; mkdir s; echo SECRET > s/.env; echo free > s/free";
@@ -292,7 +296,7 @@ fn directories_that_a_run_makes_unreadable_are_reported() {
                 "\".git/config.worktree\"",
             ),
         ] {
-            let place = CallerPlace::for_caller(setup.caller);
+            let place = CallerDirectory::for_caller(setup.caller);
             prepare(setup, &place, files);
             let output = run(setup, &place, &["--json"], script);
             let said = String::from_utf8_lossy(&output.stdout);
@@ -314,7 +318,7 @@ fn records_cannot_be_removed_behind_a_closed_directory() {
     let attack =
         "chmod -R u+rwx artifacts; rm -r artifacts/executions; ls artifacts/executions; true";
     for setup in setups(&FAST_VARIANTS) {
-        let place = CallerPlace::for_caller(setup.caller);
+        let place = CallerDirectory::for_caller(setup.caller);
         let mut kept = setup.ringfence("run", &place);
         kept.args(["--", "false"]).output().expect("ringfence can be started");
         run(setup, &place, &[], "chmod 000 artifacts");
@@ -331,7 +335,7 @@ fn rules_hold_for_hard_links_outside_the_workspace() {
     for setup in setups(&FAST_VARIANTS) {
         for (flag, is_hidden) in [("--protect", false), ("--hide", true)] {
             for shown in ["--read", "--write"] {
-                let place = CallerPlace::for_caller(setup.caller);
+                let place = CallerDirectory::for_caller(setup.caller);
                 prepare(setup, &place, "mkdir w r; echo SECRET > w/.env; ln w/.env r/x");
                 let words = ["run", flag, ".env", shown, "../r", "--", "cat", "../r/x"];
                 let said = ringfence_in(setup, &place, "w", &words);
@@ -339,7 +343,7 @@ fn rules_hold_for_hard_links_outside_the_workspace() {
             }
         }
         for (rule, is_protected) in [("other", false), ("file", true)] {
-            let place = CallerPlace::for_caller(setup.caller);
+            let place = CallerDirectory::for_caller(setup.caller);
             prepare(setup, &place, "mkdir w r; echo good > w/file; ln w/file r/x");
             let words = [
                 "run",
@@ -362,7 +366,7 @@ fn rules_hold_for_hard_links_outside_the_workspace() {
 /// Runs `ringfence` in a directory of a place, and returns its output.
 fn ringfence_in(
     setup: BackendSetup,
-    place: &CallerPlace,
+    place: &CallerDirectory,
     directory: &str,
     words: &[&str],
 ) -> String {
@@ -384,7 +388,7 @@ fn records_cannot_be_removed_by_runs_in_other_directories() {
             ("proj/src", &["--write", ".."]),
         ];
         for (directory, flags) in attacks {
-            let place = CallerPlace::for_caller(setup.caller);
+            let place = CallerDirectory::for_caller(setup.caller);
             prepare(setup, &place, "mkdir -p proj/src");
             for _ in 0..2 {
                 ringfence_in(setup, &place, "proj", &["run", "--", "false"]);

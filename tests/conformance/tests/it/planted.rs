@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Output;
 
-use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerDirectory};
 use ringfence_test_ledger::{binary, require};
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ fn must_git(directory: &Path, arguments: &[&str]) {
 }
 
 /// Runs a script in `workspace` and returns the result.
-fn run(variant: BackendVariant, place: &CallerPlace, workspace: &Path, script: &str) -> Value {
+fn run(variant: BackendVariant, place: &CallerDirectory, workspace: &Path, script: &str) -> Value {
     let mut command = BackendSetup { variant, caller: Caller::Root }.ringfence("run", place);
     command
         .args(["--json", "--workspace"])
@@ -42,7 +42,7 @@ fn run(variant: BackendVariant, place: &CallerPlace, workspace: &Path, script: &
 /// Runs a script that plants something, and checks that git on the host follows it.
 #[track_caller]
 fn check(prepare: impl Fn(&Path), script: &str, expected: &[&str]) {
-    let place = CallerPlace::for_caller(Caller::Root);
+    let place = CallerDirectory::for_caller(Caller::Root);
     prepare(place.path());
     let result =
         run(BackendVariant::Native, &place, place.path(), &format!("{ELSEWHERE} && {script}"));
@@ -93,7 +93,7 @@ fn a_workspace_that_becomes_a_bare_repository_is_reported() {
 fn git_works_in_a_worktree_without_running_planted_programs_on_the_host() {
     require!(root, binary, user_namespaces, git, bwrap);
     for variant in [BackendVariant::Native, BackendVariant::Bwrap] {
-        let place = CallerPlace::for_caller(Caller::Root);
+        let place = CallerDirectory::for_caller(Caller::Root);
         let [main, tree] = ["main", "tree"].map(|name| place.path().join(name));
         fs_err::create_dir(&main).unwrap();
         must_git(&main, &["init", "-q"]);
@@ -160,7 +160,7 @@ fn await_file(path: &Path) {
 #[test]
 fn a_run_killed_from_outside_reports_its_planted_files() {
     require!(root, binary, user_namespaces, git);
-    let place = CallerPlace::for_caller(Caller::Root);
+    let place = CallerDirectory::for_caller(Caller::Root);
     must_git(place.path(), &["init", "-q"]);
     let mut command = BackendSetup { variant: BackendVariant::Native, caller: Caller::Root }
         .ringfence("run", &place);
@@ -187,7 +187,7 @@ fn a_run_killed_from_outside_reports_its_planted_files() {
 #[test]
 fn stopping_a_sandbox_reports_files_planted_in_the_background() {
     require!(root, binary, user_namespaces, git);
-    let place = CallerPlace::for_caller(Caller::Root);
+    let place = CallerDirectory::for_caller(Caller::Root);
     must_git(place.path(), &["init", "-q"]);
     let setup = BackendSetup { variant: BackendVariant::Native, caller: Caller::Root };
     let ringfence = |words: &[&str]| {

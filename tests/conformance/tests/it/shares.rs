@@ -2,7 +2,7 @@
 //! files and attributes of a bounded `/tmp`, resources that the kernel grants to a user as a whole,
 //! and control groups that a process can leave.
 
-use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerDirectory};
 use ringfence_test_ledger::require;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -19,7 +19,7 @@ const INODES: u64 = 256;
 /// Runs `shares.py WHAT COUNT DIRECTORY` in a sandbox of a variant.
 #[track_caller]
 fn take(setup: BackendSetup, flags: &[&str], words: &[&str]) -> TakenItems {
-    let place = CallerPlace::for_caller(setup.caller);
+    let place = CallerDirectory::for_caller(setup.caller);
     let mut command = setup.ringfence("run", &place);
     command.args(flags).args(["--", "python3", "-c", include_str!("shares.py")]).args(words);
     let output = command.output().expect("ringfence can be started");
@@ -229,7 +229,7 @@ const LEAVE: &str = "left=no; for group in /sys/fs/cgroup /sys/fs/cgroup/*; do
 /// group.
 #[track_caller]
 fn leave(setup: BackendSetup, flags: &[&str]) -> (String, bool) {
-    let place = CallerPlace::for_caller(setup.caller);
+    let place = CallerDirectory::for_caller(setup.caller);
     let mut command = setup.ringfence("run", &place);
     let output = command
         .arg("--json")
@@ -278,7 +278,7 @@ fn a_policy_that_shows_cgroup_files_weakens_its_limits() {
 #[test]
 fn the_end_of_a_tree_is_not_claimed_where_processes_can_leave_their_cgroup() {
     require!(root, binary, cgroup_limits);
-    let place = CallerPlace::for_caller(Caller::Root);
+    let place = CallerDirectory::for_caller(Caller::Root);
     let mut command = BackendSetup { variant: BackendVariant::Local, caller: Caller::Root }
         .ringfence("run", &place);
     let output = command.args(["--json", "--", "true"]).output().expect("ringfence can be started");

@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerDirectory};
 use ringfence_test_ledger::require;
 
 const VARIANTS: [BackendVariant; 2] = [BackendVariant::Native, BackendVariant::Bwrap];
@@ -21,7 +21,7 @@ const ALL: [BackendVariant; 3] =
 /// Time within which every run of these tests ends, even on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-fn run_in(variant: BackendVariant, place: &CallerPlace, script: &str) -> Command {
+fn run_in(variant: BackendVariant, place: &CallerDirectory, script: &str) -> Command {
     let mut command = BackendSetup { variant, caller: Caller::Root }.ringfence("run", place);
     command.args(["--", "python3", "-c", script]);
     command
@@ -61,7 +61,7 @@ print(sys.stdin.read())
 fn a_file_that_is_read_from_cannot_be_changed() {
     require!(root, binary, user_namespaces, bwrap);
     let check = |variant| {
-        let (place, file) = (CallerPlace::for_caller(Caller::Root), outside("whole"));
+        let (place, file) = (CallerDirectory::for_caller(Caller::Root), outside("whole"));
         let output = run_in(variant, &place, CHANGES)
             .stdin(open(&file))
             .output()
@@ -91,7 +91,7 @@ fn a_file_that_is_written_to_keeps_its_mode() {
     let script = "import os; os.fchmod(1, 0o777); os.write(1, b'one\\n'); os.write(2, b'two\\n'); \
                   os.write(1, b'three\\n')";
     let check = |variant| {
-        let (place, file) = (CallerPlace::for_caller(Caller::Root), outside("zero\n"));
+        let (place, file) = (CallerDirectory::for_caller(Caller::Root), outside("zero\n"));
         let append =
             || fs_err::OpenOptions::new().append(true).open(file.path()).expect("it can be opened");
         let stream = append().into_parts().0;
@@ -123,7 +123,7 @@ for name in [0, '/dev/null', '/dev/zero', '/dev/full', '/dev/random', '/dev/uran
 ";
     // There is no control without a sandbox, because the devices are those of the machine.
     for variant in VARIANTS {
-        let place = CallerPlace::for_caller(Caller::Root);
+        let place = CallerDirectory::for_caller(Caller::Root);
         let output = run_in(variant, &place, script)
             .stdin(Stdio::null())
             .output()
@@ -150,7 +150,7 @@ fn the_next_reader_continues_where_the_command_stopped() {
     {
         for variant in [BackendVariant::Local, BackendVariant::Native] {
             let (place, file) =
-                (CallerPlace::for_caller(Caller::Root), outside("one\ntwo\nthree\n"));
+                (CallerDirectory::for_caller(Caller::Root), outside("one\ntwo\nthree\n"));
             let mut input = fs_err::File::open(file.path()).expect("it can be read").into_parts().0;
             let copy = input.try_clone().expect("a descriptor can be copied");
             assert!(
@@ -172,7 +172,7 @@ fn a_removed_file_is_read_to_its_end() {
     require!(root, binary, user_namespaces, bwrap);
     let content = "line\n".repeat(100_000);
     for variant in VARIANTS {
-        let (place, file) = (CallerPlace::for_caller(Caller::Root), outside(&content));
+        let (place, file) = (CallerDirectory::for_caller(Caller::Root), outside(&content));
         let input = open(&file);
         file.close().expect("it can be removed");
         let script = "import sys; print(len(sys.stdin.read()))";
@@ -249,7 +249,7 @@ fn open_both(path: &Path) -> File {
 fn a_file_in_a_directory_of_read_inside_the_workspace_cannot_be_changed() {
     require!(root, binary, user_namespaces, bwrap);
     let check = |variant, access: &[&str]| {
-        let place = CallerPlace::for_caller(Caller::Root);
+        let place = CallerDirectory::for_caller(Caller::Root);
         let directory = fs_err::canonicalize(place.path()).expect("it is there").join("fixed");
         fs_err::create_dir(&directory).expect("a directory can be made");
         let file = directory.join("file");
@@ -306,7 +306,7 @@ fn a_terminal_on_any_stream_keeps_its_mode() {
              except OSError as error: said = error.strerror\n\
              open('said', 'w').write(f'{{os.isatty({number})}} {{said}}')"
         );
-        let place = CallerPlace::for_caller(Caller::Root);
+        let place = CallerDirectory::for_caller(Caller::Root);
         let mut command = run_in(variant, &place, &script);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         match number {
@@ -331,7 +331,7 @@ fn a_terminal_on_any_stream_keeps_its_mode() {
 #[test]
 fn a_device_that_no_sandbox_has_keeps_its_mode() {
     require!(root, binary, user_namespaces, bwrap);
-    let place = CallerPlace::for_caller(Caller::Root);
+    let place = CallerDirectory::for_caller(Caller::Root);
     let device = tempfile::tempdir_in("/var/tmp").expect("a directory can be made");
     let device = device.path().join("kmsg");
     let make = Command::new("mknod").arg(&device).args(["-m", "600", "c", "1", "11"]).status();
@@ -364,7 +364,7 @@ fn all_bytes_of_a_named_pipe_reach_the_command() {
     let content: Vec<u8> =
         (0..3_000_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let check = |variant| {
-        let (place, pipe) = (CallerPlace::for_caller(Caller::Root), NamedPipe::new());
+        let (place, pipe) = (CallerDirectory::for_caller(Caller::Root), NamedPipe::new());
         let both = pipe.both();
         let mut writer = pipe.writer();
         let child =
@@ -395,7 +395,7 @@ while content:
     except BlockingIOError: pass
 ";
     let check = |variant| {
-        let (place, pipe) = (CallerPlace::for_caller(Caller::Root), NamedPipe::new());
+        let (place, pipe) = (CallerDirectory::for_caller(Caller::Root), NamedPipe::new());
         let both = pipe.both();
         let (mut reader, writer) = (pipe.reader(), pipe.nonblocking_writer());
         let child = start(run_in(variant, &place, script).stdout(writer));
@@ -423,7 +423,7 @@ fn an_idle_named_pipe_does_not_delay_a_run() {
     for variant in ALL {
         for (script, code) in [("pass", 0), (wait, 124), (flood, 124)] {
             let (place, input, output) =
-                (CallerPlace::for_caller(Caller::Root), NamedPipe::new(), NamedPipe::new());
+                (CallerDirectory::for_caller(Caller::Root), NamedPipe::new(), NamedPipe::new());
             let mut command =
                 BackendSetup { variant, caller: Caller::Root }.ringfence("run", &place);
             command.args(["--time", "1s", "--", "python3", "-c", script]);
@@ -446,7 +446,7 @@ fn a_dialogue_over_named_pipes_is_answered_and_a_signal_ends_it() {
     require!(root, binary, user_namespaces, bwrap);
     for variant in ALL {
         let (place, questions, answers) =
-            (CallerPlace::for_caller(Caller::Root), NamedPipe::new(), NamedPipe::new());
+            (CallerDirectory::for_caller(Caller::Root), NamedPipe::new(), NamedPipe::new());
         let (mut question, mut answer) = (questions.both(), answers.both());
         let script = "import os\nwhile True: os.write(1, os.read(0, 4096).upper())";
         let child = start(
@@ -486,7 +486,7 @@ signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 while True: os.write(1, bytes(65536))
 ";
     for variant in ALL {
-        let (place, pipe) = (CallerPlace::for_caller(Caller::Root), NamedPipe::new());
+        let (place, pipe) = (CallerDirectory::for_caller(Caller::Root), NamedPipe::new());
         let both = pipe.both();
         let child = start(run_in(variant, &place, script).stdout(pipe.writer()));
         drop(both);
@@ -508,7 +508,7 @@ fn the_next_reader_gets_exactly_what_the_command_left() {
     for (script, read) in scripts {
         for variant in ALL {
             for is_removed in [false, true] {
-                let (place, file) = (CallerPlace::for_caller(Caller::Root), outside(&content));
+                let (place, file) = (CallerDirectory::for_caller(Caller::Root), outside(&content));
                 let mut input = open_both(file.path());
                 if is_removed {
                     file.close().expect("it can be removed");
@@ -532,7 +532,7 @@ fn the_next_reader_gets_exactly_what_the_command_left() {
 fn a_file_that_is_read_and_written_through_one_description_keeps_the_order() {
     require!(root, binary, user_namespaces, bwrap);
     for variant in ALL {
-        let (place, file) = (CallerPlace::for_caller(Caller::Root), outside("abc\n"));
+        let (place, file) = (CallerDirectory::for_caller(Caller::Root), outside("abc\n"));
         let input = open_both(file.path());
         let copy = input.try_clone().expect("a descriptor can be copied");
         let script = "import os; os.write(1, os.read(0, 4) * 2)";
@@ -554,7 +554,7 @@ for name in ['.env', '/proc/self/fd/0']:
     except OSError as error: print(name, error.strerror)
 ";
     let check = |variant, hide: &[&str]| {
-        let place = CallerPlace::for_caller(Caller::Root);
+        let place = CallerDirectory::for_caller(Caller::Root);
         let file = place.path().join(".env");
         fs_err::write(&file, "secret").expect("it can be written");
         let mut command = BackendSetup { variant, caller: Caller::Root }.ringfence("run", &place);
@@ -583,7 +583,7 @@ except OSError as error: open('said', 'w').write(error.strerror)
 ";
     let check = |variant| {
         let (place, disk) = (
-            CallerPlace::for_caller(Caller::Root),
+            CallerDirectory::for_caller(Caller::Root),
             tempfile::tempdir().expect("a directory can be made"),
         );
         let mount = Command::new("mount")

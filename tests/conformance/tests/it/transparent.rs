@@ -4,7 +4,7 @@
 
 use std::process::Output;
 
-use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerDirectory};
 use ringfence_test_ledger::require;
 
 const PROGRAM: &str = include_str!("transparent.py");
@@ -33,7 +33,7 @@ const WORLD: &str = r#"export user=$(id -u) group=$(id -g)
 /// `allow`.
 #[track_caller]
 fn said(setup: BackendSetup, allow: &[&str], attempts: &[&str]) -> String {
-    let place = CallerPlace::for_caller(setup.caller);
+    let place = CallerDirectory::for_caller(setup.caller);
     fs_err::write(place.path().join("transparent.py"), PROGRAM)
         .expect("the place is the test's own");
     fs_err::write(place.path().join("hosts"), HOSTS).expect("the place is the test's own");
@@ -136,7 +136,7 @@ fn servers_inside_the_sandbox_are_reachable_inside() {
 #[test]
 fn no_process_inside_can_create_its_own_tunnel() {
     require!(binary, root, ordinary_user, ordinary_user_namespaces, bwrap, python3, tunnels);
-    let place = CallerPlace::for_caller(Caller::Ordinary);
+    let place = CallerDirectory::for_caller(Caller::Ordinary);
     fs_err::write(place.path().join("transparent.py"), PROGRAM).unwrap();
     let mut control = BackendSetup { variant: BackendVariant::Local, caller: Caller::Ordinary }
         .command("unshare", &place);
@@ -157,7 +157,7 @@ fn a_tunnel_without_a_device_is_refused_before_the_run() {
     require!(binary, root, ordinary_user, ordinary_user_namespaces, bwrap, tunnels);
     for setup in setups() {
         let run = |hidden: &str| {
-            let place = CallerPlace::for_caller(setup.caller);
+            let place = CallerDirectory::for_caller(setup.caller);
             let inner = setup.ringfence("run", &place);
             let mut command = setup.command("unshare", &place);
             command.args([

@@ -51,7 +51,7 @@ fn a_binary_file_is_said_to_be_binary() {
 }
 
 #[test]
-fn what_is_shown_of_a_file_is_bounded() {
+fn the_returned_part_of_a_file_is_bounded() {
     let long = "x".repeat(LONGEST_SHOWN + 10);
     let shown = FileText::from_bytes("a".to_owned(), format!("{long}\nend\n").as_bytes(), 1, 10);
     assert_eq!((shown.content.len(), shown.lines), (LONGEST_SHOWN, 1));

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn output_is_told_once_and_in_whole_characters() {
+    fn output_is_returned_once_and_in_whole_characters() {
         let mut unread = UnreadOutput::default();
         unread.push(b"a\xc3");
         assert_eq!(unread.take(false), ("a".to_owned(), 0));
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_read_in_time_is_counted() {
+    fn output_that_is_not_read_in_time_is_counted() {
         let mut unread = UnreadOutput::default();
         unread.push(&vec![b'x'; LONGEST_OUTPUT]);
         unread.push(b"end");

@@ -313,7 +313,7 @@ impl ContainerInputs<'_> {
         all
     }
 
-    /// Tells whether the home directory in the image belongs to the user inside.
+    /// Tells whether the home directory in the image belongs to the user in the container.
     fn has_images_home(&self) -> bool {
         self.root() == Root::Writable
             && self.spec.preset == Preset::Dev

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_engines_say_of_known_troubles_is_understood() {
+    fn engine_messages_about_known_problems_are_understood() {
         let of = |message| {
             ContainerFailure::from_engine_error(
                 "start the container",
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_engines_words_are_told_once_and_cannot_steer_a_terminal() {
+    fn messages_of_an_engine_appear_once_and_cannot_steer_a_terminal() {
         let failure = ContainerFailure::from_engine_error(
             "start the container",
             EngineKind::Docker,

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_replaced_or_cannot_be_looked_at_is_not_what_was_chosen() {
+    fn a_replaced_or_unreadable_mount_is_not_the_expected_one() {
         let directory = tempfile::tempdir().unwrap();
         let chosen = directory.path().join("chosen");
         fs_err::create_dir(&chosen).unwrap();

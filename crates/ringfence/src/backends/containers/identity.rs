@@ -1,4 +1,4 @@
-//! Identity of code in a container: an unprivileged user inside, whose files belong to the caller
+//! Identity of code in a container: an unprivileged user, whose files belong to the caller
 //! outside.
 
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +13,7 @@ use crate::{Host, Preset};
 /// User and group that images usually create for people. Ringfence's own images use the same user
 /// and group.
 const USUAL_OWNER: FileOwner = FileOwner { user: 1000, group: 1000 };
-/// First version of Podman that can map the caller to any chosen user inside.
+/// First version of Podman that can map the caller to any chosen user of the container.
 const FIRST_WITH_CHOSEN_IDS: VersionNumber = VersionNumber::new(4, 3, 0);
 
 /// Numeric IDs of a user and a group.
@@ -26,11 +26,11 @@ pub(super) struct FileOwner {
 /// User that code in a container runs as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ContainerIdentity {
-    /// Name of the user inside.
+    /// Name of the user in the container.
     pub(super) name: &'static str,
-    /// Home directory of the user inside.
+    /// Home directory of the user in the container.
     pub(super) home: &'static str,
-    /// Numeric IDs of the user inside.
+    /// Numeric IDs of the user in the container.
     pub(super) inside: FileOwner,
     /// User namespace mode that the engine is asked for.
     pub(super) namespace: Option<String>,

@@ -31,7 +31,7 @@ use super::removal::{Registration, remove_all, remove_leftover};
 use super::{EngineKind, SandboxPaths, block_on};
 use crate::backends::instance::{HostView, SandboxInstance, StopError};
 use crate::backends::process_tree::MAX_LOG_BYTES;
-use crate::egress::{LoadedCredentials, WayOut};
+use crate::egress::{ContainerEgress, LoadedCredentials};
 use crate::run::readiness::ProcessEnd;
 use crate::sandbox::directory::{ContainerManifest, Manifest};
 use crate::view::Guarded;
@@ -66,7 +66,7 @@ pub(super) struct ContainerInstance {
     evidence: EnforcedLimits,
     guest: Option<ContainerGuest>,
     /// Egress connection of the container's network, until it is taken.
-    way_out: Option<WayOut>,
+    way_out: Option<ContainerEgress>,
     /// File in which the kernel counts processes of the container that it killed for lack of
     /// memory, if the file can be seen from here.
     oom_counter: Option<PathBuf>,
@@ -88,8 +88,9 @@ struct ContainerGuest {
 impl ContainerGuest {
     fn from_pid(pid: Option<Pid>) -> Result<ContainerGuest, ContainerFailure> {
         let pid = pid.ok_or(ContainerFailure::Unseen)?;
-        let end =
-            pidfd_open(pid, PidfdFlags::NONBLOCK).map_err(Into::into).and_then(ProcessEnd::of);
+        let end = pidfd_open(pid, PidfdFlags::NONBLOCK)
+            .map_err(Into::into)
+            .and_then(ProcessEnd::for_process);
         Ok(ContainerGuest {
             pid,
             end: end
@@ -195,7 +196,7 @@ pub(super) async fn start(
     if let (Some(proxy_network), Some(program)) = (&instance.proxy_network, &spec.proxy) {
         let proxy = proxy_network.start(&inputs, program).await?;
         confine(body.host_config.get_or_insert_default(), kind, &proxy);
-        instance.way_out = Some(WayOut::Proxy(proxy));
+        instance.way_out = Some(ContainerEgress::Proxy(proxy));
     }
     let options = CreateContainerOptionsBuilder::default().name(&instance.container).build();
     let created = instance.client().api.create_container(Some(options), body).await;
@@ -228,7 +229,7 @@ pub(super) async fn start(
     );
     let (guest, gate) = handed.await?;
     instance.guest = Some(ContainerGuest::from_pid(guest)?);
-    instance.way_out = instance.way_out.take().or(gate.map(WayOut::Gate));
+    instance.way_out = instance.way_out.take().or(gate.map(ContainerEgress::Gate));
     // No code of the caller's runs yet, so the process that connected is our guest, which waits for
     // orders.
     let guest = instance.guest()?;
@@ -285,7 +286,7 @@ impl ContainerInstance {
 
     /// Takes the way out of the container's network, which the caller has to hold. It can be taken
     /// only once.
-    pub(super) fn take_way_out(&mut self) -> Option<WayOut> {
+    pub(super) fn take_way_out(&mut self) -> Option<ContainerEgress> {
         self.way_out.take()
     }
 

@@ -1,5 +1,5 @@
-//! Mounts of the caller's directories whose owner appears as the user inside, for callers that are
-//! root.
+//! Mounts of the caller's directories whose owner appears as the user in the container, for callers
+//! that are root.
 //!
 //! The mounts exist on the host only while the engine starts a container, which then has its own
 //! copies. The mount points are never in a directory that ringfence removes with its contents,

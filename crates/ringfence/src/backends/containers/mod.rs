@@ -41,7 +41,7 @@ use super::{
     Backend, BackendStart, ContainerError, Freshness, ProbeRequest, StartedSandbox, Unavailable,
     block_on, named_variables,
 };
-use crate::egress::{GateSource, WayOut};
+use crate::egress::{ContainerEgress, GateSource};
 use crate::sandbox::directory::{NetworkReach, SandboxDir, channel_in};
 use crate::sandbox::pause::PauseError;
 use crate::session::UnixConnector;
@@ -213,8 +213,10 @@ impl ContainerEngine {
         let way_out = instance.take_way_out();
         let variables = named_variables(core, &context, way_out.as_ref());
         let egress = match way_out {
-            Some(WayOut::Gate(gate)) => Some(core.hold_gate(&context, GateSource::Received(gate))?),
-            Some(WayOut::Proxy(proxy)) => Some(core.order_proxy(&context, proxy).await?),
+            Some(ContainerEgress::Gate(gate)) => {
+                Some(core.hold_gate(&context, GateSource::Received(gate))?)
+            }
+            Some(ContainerEgress::Proxy(proxy)) => Some(core.order_proxy(&context, proxy).await?),
             None => None,
         };
         Ok(StartedSandbox { instance: Box::new(instance), egress, variables })

@@ -75,11 +75,11 @@ fn examine(code: &str, listed: &[PythonModule]) -> ExaminedCode {
         let place = index.line_column(at, code);
         (place.line.get(), place.column.get())
     };
-    let told = |ImportFinding { module, at, how }: ImportFinding| {
+    let describe = |ImportFinding { module, at, how }: ImportFinding| {
         let (line, column) = place(at);
         BlockedImport { module, line, column, how }
     };
-    let mut found: Vec<BlockedImport> = found.into_iter().map(told).collect();
+    let mut found: Vec<BlockedImport> = found.into_iter().map(describe).collect();
     found.sort_by_key(|found| (found.line, found.column));
     ExaminedCode { found, error: error.map(place) }
 }

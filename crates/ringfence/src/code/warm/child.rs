@@ -20,7 +20,7 @@ use crate::engine::Core;
 use crate::host_paths::granted::MountTable;
 use crate::host_paths::untrusted;
 use crate::host_paths::workspace::ResolvedWorkspace;
-use crate::run::end_report::{CommandTree, LastWord};
+use crate::run::end_report::{CommandTree, EndReport};
 use crate::run::launch::LaunchedRun;
 use crate::run::prepare::{Purpose, RunRoute};
 use crate::run::supervise::{Capture, SupervisionInputs};
@@ -44,7 +44,7 @@ const MAX_EXCERPT_CHARS: usize = 500;
 
 /// Description from which a [`WarmInterpreter`] is started.
 #[derive(Debug, Clone)]
-pub(super) struct InterpreterRecipe {
+pub(super) struct InterpreterSpec {
     pub(super) policy: Policy,
     /// Script that waits: [`INTERPRETER_SCRIPT`], in the language of the code.
     pub(super) interpreter: Script,
@@ -56,7 +56,7 @@ pub(super) struct InterpreterRecipe {
 #[derive(Debug)]
 pub(super) struct WarmInterpreter {
     /// Run of the interpreter; dropped before its directory in `stage`.
-    underway: LaunchedRun,
+    launched_run: LaunchedRun,
     capture: Capture,
     command: Command,
     channel: Arc<OwnedFd>,
@@ -78,7 +78,7 @@ pub(super) struct GuardedState {
 }
 
 impl GuardedState {
-    /// Returns true if the same paths of the workspace would be guarded now.
+    /// Returns true if a new search finds the same guarded paths in the workspace.
     pub(super) fn is_unchanged(&self, core: &Core) -> bool {
         let guarded = core.guarded(&self.policy, &self.workspace, &MountTable::read());
         guarded.is_ok_and(|guarded| guarded.is_same(&self.guarded))
@@ -101,15 +101,11 @@ impl WarmInterpreter {
     /// the other end of `line` closes.
     pub(super) fn start(
         core: &Core,
-        recipe: &InterpreterRecipe,
+        spec: &InterpreterSpec,
         line: &OwnedFd,
     ) -> Result<WarmInterpreter, CodeError> {
-        let stage = CodeStage::new(
-            &core.settings,
-            &recipe.policy,
-            &recipe.interpreter,
-            LintResult::default(),
-        )?;
+        let stage =
+            CodeStage::new(&core.settings, &spec.policy, &spec.interpreter, LintResult::default())?;
         let RunRoute::Launch(ready) =
             core.prepare_run(&stage.policy, &stage.command, Purpose::Run)?
         else {
@@ -117,14 +113,14 @@ impl WarmInterpreter {
                 why: "in a container none is started beforehand".to_owned(),
             });
         };
-        recipe.interpreter.check(ready.context.plan.backend)?;
+        spec.interpreter.check(ready.context.plan.backend)?;
         let failed = |source| RunError::Setup {
             step: "make a socket for the interpreter".to_owned(),
             source,
         };
         let (channel, theirs) = control::socket_pair().map_err(failed)?;
         // No deadline yet, because the time of the code begins when there is code.
-        let (underway, capture) =
+        let (launched_run, capture) =
             core.launch_captured(*ready, vec![(CHANNEL_DESCRIPTOR, theirs)], None)?;
         let file = File::options()
             .write(true)
@@ -132,7 +128,7 @@ impl WarmInterpreter {
             .map_err(|source| CodeError::Stage { source })?;
         let command = stage.command.clone();
         let mut child = WarmInterpreter {
-            underway,
+            launched_run,
             capture,
             command,
             channel: Arc::new(channel),
@@ -141,11 +137,11 @@ impl WarmInterpreter {
             not_imported: Vec::new(),
             stage,
         };
-        child.send_modules(recipe, line)?;
+        child.send_modules(spec, line)?;
         // Empty the file now, through a descriptor of its own: ext4 writes a file that was
         // truncated to the disk when it is closed.
         fs_err::write(&child.stage.file, "").map_err(|source| CodeError::Stage { source })?;
-        child.tree = CommandTree::of(child.underway.started.launched.pid);
+        child.tree = CommandTree::find(child.launched_run.started.launched.pid);
         Ok(child)
     }
 
@@ -156,10 +152,10 @@ impl WarmInterpreter {
 
     /// Returns the state of the workspace at the start, if the policy names a workspace, which
     /// others can change, too.
-    pub(super) fn guarded_state(&self, recipe: &InterpreterRecipe) -> Option<GuardedState> {
-        let context = &self.underway.context;
+    pub(super) fn guarded_state(&self, spec: &InterpreterSpec) -> Option<GuardedState> {
+        let context = &self.launched_run.context;
         let (workspace, guarded) = (context.workspace.clone(), context.guarded.clone());
-        let is_shared = recipe.policy.filesystem.workspace.is_some();
+        let is_shared = spec.policy.filesystem.workspace.is_some();
         is_shared.then(|| GuardedState { policy: self.stage.policy.clone(), workspace, guarded })
     }
 
@@ -170,14 +166,9 @@ impl WarmInterpreter {
 
     /// Sends the list of modules to import, and waits for the message that the interpreter is
     /// ready.
-    fn send_modules(
-        &mut self,
-        recipe: &InterpreterRecipe,
-        line: &OwnedFd,
-    ) -> Result<(), CodeError> {
+    fn send_modules(&mut self, spec: &InterpreterSpec, line: &OwnedFd) -> Result<(), CodeError> {
         let lost = |why: &str| CodeError::NotWaiting { why: why.to_owned() };
-        let sent =
-            rustix::net::send(&*self.channel, recipe.preload.as_bytes(), SendFlags::NOSIGNAL);
+        let sent = rustix::net::send(&*self.channel, spec.preload.as_bytes(), SendFlags::NOSIGNAL);
         if sent.is_ok() {
             match self.poll(line, Some(Instant::now() + IMPORT_TIMEOUT)) {
                 None => return Err(lost("its imports did not end in time")),
@@ -203,7 +194,7 @@ impl WarmInterpreter {
             ..SupervisionInputs::default()
         };
         let ExecutionResult { exit_code, signal, stderr, .. } =
-            self.underway.watch(&self.command, watch, None)?;
+            self.launched_run.watch(&self.command, watch, None)?;
         let how = exit_code.map_or_else(
             || format!("ended by signal {}", signal.unwrap_or_default()),
             |code| format!("exited with {code}"),
@@ -253,7 +244,7 @@ impl WarmInterpreter {
         time: Duration,
         line: &OwnedFd,
     ) -> Option<Result<ExecutionResult, RunError>> {
-        self.underway.context.plan.policy.limits.time = Some(Span::from(time));
+        self.launched_run.context.plan.policy.limits.time = Some(Span::from(time));
         // Read the usage once while the code runs, because the first read takes longest and the
         // next one comes when the code ends.
         let mut fds = [PollFd::new(&*self.channel, PollFlags::IN)];
@@ -264,11 +255,11 @@ impl WarmInterpreter {
         let watch = SupervisionInputs {
             capture: Some(&mut self.capture),
             cancel: Some(line.as_fd()),
-            last_word: Some(LastWord::on(&self.channel, self.tree.as_ref(), &was_told)),
+            end_report: Some(EndReport::on(&self.channel, self.tree.as_ref(), &was_told)),
             awake_until: Some(Instant::now() + BUSY_POLL_TIME),
             ..SupervisionInputs::default()
         };
-        let result = self.underway.watch(&self.command, watch, None);
+        let result = self.launched_run.watch(&self.command, watch, None);
         let was_killed =
             result.as_ref().map_or(true, |result| result.signal.is_some() && !result.timed_out);
         (!was_killed || was_told.get().unwrap_or_else(|| self.has_read_code())).then_some(result)
@@ -279,7 +270,7 @@ impl WarmInterpreter {
     fn has_read_code(&self) -> bool {
         // The first process holds the other end, too, and ends now. The call fails if that process
         // is gone already.
-        let _ = rustix::net::shutdown(&self.underway.started.control, Shutdown::Both);
+        let _ = rustix::net::shutdown(&self.launched_run.started.control, Shutdown::Both);
         let mut fds = [PollFd::new(&*self.channel, PollFlags::IN)];
         // An interpreter that does not end in time has read the message.
         let _ = poll(&mut fds, Timespec::try_from(IMPORT_TIMEOUT).ok().as_ref());

@@ -26,7 +26,7 @@ use super::{CodeError, time_limit, with_time};
 use crate::engine::Core;
 use crate::{Engine, RunError, chain};
 pub(super) use child::INTERPRETER_SCRIPT;
-use child::{GuardedState, InterpreterEvent, InterpreterRecipe, WarmInterpreter, is_called};
+use child::{GuardedState, InterpreterEvent, InterpreterSpec, WarmInterpreter, is_called};
 
 /// Longest code, in bytes, that is sent to an interpreter in a message. Longer code is read from
 /// the file.
@@ -60,7 +60,7 @@ impl Engine {
         let pool = Arc::new(InterpreterPool {
             core: Arc::clone(&self.core),
             policy_sha256: policy.sha256(),
-            recipe: Arc::new(InterpreterRecipe {
+            spec: Arc::new(InterpreterSpec {
                 policy,
                 interpreter,
                 preload: settings.preload_line(),
@@ -86,8 +86,8 @@ impl Interpreters {
         code: &str,
         timeout: Option<Duration>,
     ) -> Result<ExecutionResult, CodeError> {
-        let InterpreterPool { core, recipe, .. } = &*self.pool;
-        let script = Script::new(&core.settings.code, code, &recipe.interpreter.name)?;
+        let InterpreterPool { core, spec, .. } = &*self.pool;
+        let script = Script::new(&core.settings.code, code, &spec.interpreter.name)?;
         let lint = match script.is_linted() {
             false => LintResult::default(),
             true => {
@@ -102,11 +102,11 @@ impl Interpreters {
             && let Some(waiting) = self.pool.take_current().await
         {
             let begun = Instant::now();
-            let time = time_limit(timeout, recipe.policy.limits.time.map(|time| time.duration()));
+            let time = time_limit(timeout, spec.policy.limits.time.map(|time| time.duration()));
             if let Some(outcome) = waiting.run(code, time).await {
                 let policy_sha256 = match timeout {
                     None => self.pool.policy_sha256.clone(),
-                    Some(_) => with_time(&recipe.policy, timeout).sha256(),
+                    Some(_) => with_time(&spec.policy, timeout).sha256(),
                 };
                 let mut result =
                     ResultBuilder::new(script, lint, policy_sha256).complete(outcome)?;
@@ -118,7 +118,7 @@ impl Interpreters {
         }
         self.pool.refill();
         let engine = Engine { core: Arc::clone(core) };
-        engine.execute_code(&recipe.policy, code, &recipe.interpreter.name, timeout).await
+        engine.execute_code(&spec.policy, code, &spec.interpreter.name, timeout).await
     }
 
     /// Waits until the pool is full, or until an interpreter could not be started.
@@ -127,7 +127,7 @@ impl Interpreters {
         loop {
             {
                 let state = self.pool.state();
-                let waiting = state.seats.iter().filter(|seat| seat.waiting.is_some()).count();
+                let waiting = state.entries.iter().filter(|entry| entry.waiting.is_some()).count();
                 if waiting >= self.pool.size() || state.trouble.is_some() {
                     return;
                 }
@@ -140,7 +140,7 @@ impl Interpreters {
 
     /// Returns the number of interpreters that wait.
     pub fn waiting(&self) -> usize {
-        self.pool.state().seats.iter().filter(|seat| seat.waiting.is_some()).count()
+        self.pool.state().entries.iter().filter(|entry| entry.waiting.is_some()).count()
     }
 
     /// Returns the modules that could not be imported beforehand, each with the reason. Code runs
@@ -158,7 +158,7 @@ impl Interpreters {
 #[derive(Debug)]
 struct InterpreterPool {
     core: Arc<Core>,
-    recipe: Arc<InterpreterRecipe>,
+    spec: Arc<InterpreterSpec>,
     policy_sha256: String,
     state: Mutex<PoolState>,
     /// Notifies waiters of [`Interpreters::ready`] that the state has changed.
@@ -167,7 +167,7 @@ struct InterpreterPool {
 
 #[derive(Debug, Default)]
 struct PoolState {
-    seats: Vec<PoolEntry>,
+    entries: Vec<PoolEntry>,
     /// Number of the next entry.
     next: u64,
     not_imported: Vec<String>,
@@ -248,8 +248,8 @@ impl InterpreterPool {
     /// Takes an interpreter that waits.
     fn take(&self) -> Option<TakenInterpreter> {
         let mut state = self.state();
-        let index = state.seats.iter().position(|seat| seat.waiting.is_some())?;
-        let PoolEntry { line, waiting, .. } = state.seats.remove(index);
+        let index = state.entries.iter().position(|entry| entry.waiting.is_some())?;
+        let PoolEntry { line, waiting, .. } = state.entries.remove(index);
         Some(TakenInterpreter { line, waiting: waiting? })
     }
 
@@ -275,16 +275,16 @@ impl InterpreterPool {
         let at_once =
             std::thread::available_parallelism().map_or(1, |count| count.get().div_ceil(2));
         let mut state = self.state();
-        while state.seats.len() < self.size()
-            && state.seats.iter().filter(|seat| seat.waiting.is_none()).count() < at_once
+        while state.entries.len() < self.size()
+            && state.entries.iter().filter(|entry| entry.waiting.is_none()).count() < at_once
         {
             let Ok((own, line)) = pipe_with(PipeFlags::CLOEXEC) else { return };
             let number = state.next;
             state.next += 1;
-            state.seats.push(PoolEntry { number, line, waiting: None });
-            let (pool, core, recipe) =
-                (Arc::downgrade(self), Arc::clone(&self.core), Arc::clone(&self.recipe));
-            std::thread::spawn(move || keep(&pool, &core, &recipe, number, &own));
+            state.entries.push(PoolEntry { number, line, waiting: None });
+            let (pool, core, spec) =
+                (Arc::downgrade(self), Arc::clone(&self.core), Arc::clone(&self.spec));
+            std::thread::spawn(move || keep(&pool, &core, &spec, number, &own));
         }
     }
 
@@ -295,12 +295,12 @@ impl InterpreterPool {
         child: &WarmInterpreter,
         calls: mpsc::SyncSender<RunRequest>,
     ) {
-        let scene = child.guarded_state(&self.recipe).map(Arc::new);
+        let scene = child.guarded_state(&self.spec).map(Arc::new);
         let waiting =
             WaitingInterpreter { calls, channel: child.channel(), file: child.file(), scene };
         let mut state = self.state();
-        if let Some(seat) = state.seats.iter_mut().find(|seat| seat.number == number) {
-            seat.waiting = Some(waiting);
+        if let Some(entry) = state.entries.iter_mut().find(|entry| entry.number == number) {
+            entry.waiting = Some(waiting);
         }
         state.trouble = None;
         if state.not_imported != child.not_imported {
@@ -317,7 +317,7 @@ impl InterpreterPool {
     /// Removes the entry of an interpreter that has ended.
     fn remove_entry(&self, number: u64, trouble: Option<String>) {
         let mut state = self.state();
-        state.seats.retain(|seat| seat.number != number);
+        state.entries.retain(|entry| entry.number != number);
         if let Some(trouble) = &trouble {
             tracing::warn!(trouble, "no interpreter waits for code");
         }
@@ -331,11 +331,11 @@ impl InterpreterPool {
 fn keep(
     pool: &Weak<InterpreterPool>,
     core: &Core,
-    recipe: &InterpreterRecipe,
+    spec: &InterpreterSpec,
     number: u64,
     line: &OwnedFd,
 ) {
-    let mut child = match WarmInterpreter::start(core, recipe, line) {
+    let mut child = match WarmInterpreter::start(core, spec, line) {
         Ok(child) => child,
         Err(error) => {
             // Do not try again before there is code to run, because the same error would occur

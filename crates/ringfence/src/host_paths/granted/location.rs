@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn every_link_on_the_way_is_told_and_so_is_an_end_that_does_not_exist() {
+    fn every_link_on_the_way_is_reported_and_so_is_a_missing_end() {
         let (_kept, root) = directory();
         fs_err::create_dir_all(root.join("real/sub")).unwrap();
         symlink("../real", root.join("real/up")).unwrap();

@@ -21,7 +21,7 @@ use crate::host_paths::workspace::ResolvedWorkspace;
 use crate::{Host, ViewError};
 use location::FollowedPath;
 pub(crate) use location::MountTable;
-use reserved::{ReservedKind, ReservedPlace, file_identity};
+use reserved::{ReservedKind, ReservedPath, file_identity};
 
 /// Reason why a path cannot be given to a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -110,7 +110,7 @@ enum GrantUse {
 /// be followed again: to mount this path, open `source` without following links.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GrantedPath {
-    /// Absolute form of the path that the policy names, which is also the path inside.
+    /// Absolute form of the path that the policy names, which is also the path in the sandbox.
     pub(crate) given: PathBuf,
     /// Path on the host that `given` led to, without links.
     pub(crate) source: PathBuf,
@@ -121,14 +121,14 @@ pub(crate) struct GrantedPath {
 #[derive(Debug)]
 pub(crate) struct Grants {
     locations: MountTable,
-    reserved: Vec<ReservedPlace>,
+    reserved: Vec<ReservedPath>,
 }
 
 impl Grants {
     /// Reads the reserved places and the mounts of the host.
     pub(crate) fn on(host: &Host) -> Grants {
         let locations = MountTable::read();
-        let reserved = ReservedPlace::all(host, &locations);
+        let reserved = ReservedPath::all(host, &locations);
         Grants { locations, reserved }
     }
 
@@ -209,7 +209,7 @@ impl Grants {
     /// of its sandboxes.
     fn is_exempt(
         &self,
-        reserved: &ReservedPlace,
+        reserved: &ReservedPath,
         resolved: &Path,
         names: &location::PathNames,
         used: GrantUse,

@@ -40,7 +40,7 @@ pub(super) type FileIdentity = (u64, u64);
 
 /// Place that no grant may touch.
 #[derive(Debug)]
-pub(super) struct ReservedPlace {
+pub(super) struct ReservedPath {
     pub(super) kind: ReservedKind,
     path: PathBuf,
     /// Names of the place itself, and of its parts that are kept elsewhere.
@@ -51,9 +51,9 @@ pub(super) struct ReservedPlace {
     files: Vec<FileIdentity>,
 }
 
-impl ReservedPlace {
+impl ReservedPath {
     /// Returns all reserved places of a host.
-    pub(super) fn all(host: &Host, locations: &MountTable) -> Vec<ReservedPlace> {
+    pub(super) fn all(host: &Host, locations: &MountTable) -> Vec<ReservedPath> {
         let user = [
             (ReservedKind::Settings, "XDG_CONFIG_HOME", ".config"),
             (ReservedKind::State, "XDG_STATE_HOME", ".local/state"),
@@ -72,10 +72,10 @@ impl ReservedPlace {
         let sockets: BTreeSet<PathBuf> = engine_sockets(host).into_iter().collect();
         let sockets = sockets.into_iter().filter(|socket| is_socket(socket));
         places.extend(sockets.map(|socket| (ReservedKind::EngineSocket, socket)));
-        places.into_iter().map(|(kind, path)| ReservedPlace::at(kind, path, locations)).collect()
+        places.into_iter().map(|(kind, path)| ReservedPath::at(kind, path, locations)).collect()
     }
 
-    fn at(kind: ReservedKind, path: PathBuf, locations: &MountTable) -> ReservedPlace {
+    fn at(kind: ReservedKind, path: PathBuf, locations: &MountTable) -> ReservedPath {
         let FollowedPath { mut links, end } = FollowedPath::follow(&path);
         let mut parts = BTreeSet::from([path.clone(), end.clone()]);
         let has_files = matches!(
@@ -100,7 +100,7 @@ impl ReservedPlace {
         }
         let names = locations.names(parts.iter().map(PathBuf::as_path));
         let links = locations.names(links.iter().map(PathBuf::as_path));
-        ReservedPlace { kind, path, names, links, files }
+        ReservedPath { kind, path, names, links, files }
     }
 
     /// Returns the resolved directory of the workspaces that a server makes.

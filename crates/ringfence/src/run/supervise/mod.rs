@@ -18,20 +18,20 @@ use rustix::net::RecvFlags;
 use rustix::process::Signal;
 
 use crate::caller::streams::{StreamFailure, StreamRelays};
-use crate::run::end_report::LastWord;
+use crate::run::end_report::EndReport;
 use crate::run::output::KeptOutput;
 pub(crate) use foreground::Foreground;
 
 /// Longest time that a process tree that was told to end may take before its first process is
 /// killed.
-const GRACE: Duration = Duration::from_secs(6);
+const TREE_END_TIMEOUT: Duration = Duration::from_secs(6);
 /// Longest time in which readers may still take the output of a run that was told to end.
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Signals with which a caller ends a run.
 const ENDING_SIGNALS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 /// Number of pause instructions between two polls of a thread that does not sleep. All pauses
 /// together take some microseconds.
-const PAUSES: usize = 300;
+const PAUSES_PER_POLL: usize = 300;
 /// Time between two checks of the limits of a control group that another process may change.
 const LIMIT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of bytes that are read at once.
@@ -69,7 +69,7 @@ pub(crate) struct SupervisionInputs<'a> {
     /// True if only the control group can end a process tree that forks while it is killed.
     pub(crate) ends_by_group: bool,
     /// Socket on which the command itself tells its exit code before it exits.
-    pub(crate) last_word: Option<LastWord<'a>>,
+    pub(crate) end_report: Option<EndReport<'a>>,
     /// Time until which the supervising thread polls without sleeping, because waking up takes as
     /// long as short code. The output stays in the pipes meanwhile.
     pub(crate) awake_until: Option<Instant>,
@@ -137,7 +137,7 @@ struct Supervision<'a> {
     relays: StreamRelays,
     /// True if the run was told to end, for example by its deadline or by the caller.
     is_told_to_end: bool,
-    /// True if the command has told its exit code on `last_word`, and so has written all of its
+    /// True if the command has told its exit code on `end_report`, and so has written all of its
     /// output.
     is_written: bool,
 }
@@ -210,7 +210,7 @@ pub(crate) fn supervise<'a>(
         if ready.cancelled {
             run.end_all()?;
         }
-        if ready.last_word {
+        if ready.end_report {
             run.hear_last_word();
         }
         for (index, stream) in [Stream::Stdout, Stream::Stderr].into_iter().enumerate() {
@@ -250,18 +250,18 @@ pub(crate) fn supervise<'a>(
 }
 
 /// The event sources that are ready.
-struct Ready {
+struct ReadySources {
     timer: bool,
     signals: bool,
     cancelled: bool,
     control: bool,
-    last_word: bool,
+    end_report: bool,
     pipes: [bool; 2],
     relays: Vec<bool>,
 }
 
 impl Supervision<'_> {
-    fn wait(&self, pipes: &Pipes<'_>) -> io::Result<Ready> {
+    fn wait(&self, pipes: &Pipes<'_>) -> io::Result<ReadySources> {
         let now = Instant::now();
         let awake_until = self.watch.awake_until.filter(|until| !self.is_written && *until > now);
         let left = match self.is_written || awake_until.is_some() {
@@ -280,7 +280,7 @@ impl Supervision<'_> {
             self.watch.foreground.as_ref().map(|foreground| foreground.signals.as_fd()),
             self.watch.cancel.filter(|_| !self.ending),
             self.end.is_none().then(|| self.started.control.as_fd()),
-            self.watch.last_word.as_ref().map(LastWord::channel),
+            self.watch.end_report.as_ref().map(EndReport::channel),
             pipes[0].filter(|_| awake_until.is_none()),
             pipes[1].filter(|_| awake_until.is_none()),
         ];
@@ -295,7 +295,7 @@ impl Supervision<'_> {
             Ok(0) if awake_until.is_some() => {
                 // Only pause here. Other work would slow down the command, which may run on the
                 // other hardware thread of this core.
-                (0..PAUSES).for_each(|_| std::hint::spin_loop());
+                (0..PAUSES_PER_POLL).for_each(|_| std::hint::spin_loop());
                 std::thread::yield_now();
             }
             Ok(_) | Err(Errno::INTR) => {}
@@ -304,14 +304,14 @@ impl Supervision<'_> {
         let mut polled = fds.iter().map(|fd| !fd.revents().is_empty());
         let mut is_ready = |is_listened: bool| is_listened && polled.next().unwrap_or(false);
         let mut is_slot_ready = |slot: usize| is_ready(listened[slot].is_some());
-        Ok(Ready {
+        Ok(ReadySources {
             // Use the clock and not the result of poll, because other events may be ready besides
             // the timeout when this process was suspended.
             timer: self.is_late(),
             signals: is_slot_ready(0),
             cancelled: is_slot_ready(1),
             control: is_slot_ready(2),
-            last_word: is_slot_ready(3),
+            end_report: is_slot_ready(3),
             pipes: [is_slot_ready(4), is_slot_ready(5)],
             relays: self.relays.interests().map(|interest| is_ready(interest.is_some())).collect(),
         })
@@ -389,7 +389,7 @@ impl Supervision<'_> {
     fn end_all(&mut self) -> io::Result<()> {
         self.ending = true;
         self.is_told_to_end = true;
-        self.watch.deadline = Some(Instant::now() + GRACE);
+        self.watch.deadline = Some(Instant::now() + TREE_END_TIMEOUT);
         order_end(self.started, self.watch.group.filter(|_| self.watch.ends_by_group))
     }
 
@@ -412,17 +412,17 @@ impl Supervision<'_> {
     /// Accepts the exit code that the command itself tells, if the command is the only process that
     /// is left. Otherwise the command is told to exit, and its end is awaited as usual.
     fn hear_last_word(&mut self) {
-        let Some(last_word) = self.watch.last_word.take() else { return };
+        let Some(end_report) = self.watch.end_report.take() else { return };
         if self.end.is_some() || self.ending {
             return;
         }
-        if let Some(ending) = last_word.hear() {
+        if let Some(ending) = end_report.hear() {
             self.end = Some(End::Ended(ending));
             self.ending = true;
             self.is_written = true;
             // A command that claims to have ended may continue to write. Its output is read no
             // longer than that of any other run.
-            self.watch.deadline = Some(Instant::now() + GRACE);
+            self.watch.deadline = Some(Instant::now() + TREE_END_TIMEOUT);
         }
     }
 
@@ -454,7 +454,7 @@ impl Supervision<'_> {
             // processes that hold the pipes open.
             self.ending = true;
             self.watch.deadline = match (self.relays.is_empty(), self.is_told_to_end) {
-                (true, _) => Some(Instant::now() + GRACE),
+                (true, _) => Some(Instant::now() + TREE_END_TIMEOUT),
                 (false, true) => Some(Instant::now() + LAST_OUTPUT_TIMEOUT),
                 // The reader of a named pipe may be slow. The command itself could wait for the
                 // reader until its deadline.

@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_left_is_cleared_and_swept() {
+    fn files_that_a_crash_left_are_cleared_and_swept() {
         let state = tempfile::tempdir().unwrap();
         let sandbox_dirs = sandbox_dirs(state.path());
         let name = Name::new("one").unwrap();

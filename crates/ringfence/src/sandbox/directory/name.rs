@@ -40,7 +40,7 @@ impl Name {
 
     /// Derives a name for a directory's sandbox from the last component of its path. Replaces the
     /// characters that a name cannot have.
-    pub fn of_directory(directory: &Path) -> Name {
+    pub fn for_directory(directory: &Path) -> Name {
         let last = directory
             .file_name()
             .map_or_else(String::new, |name| name.to_string_lossy().to_lowercase());
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_directorys_name_is_made_plain() {
-        let name = |path: &str| Name::of_directory(Path::new(path)).as_str().to_owned();
+        let name = |path: &str| Name::for_directory(Path::new(path)).as_str().to_owned();
         assert_eq!(name("/home/u/My Project"), "my-project");
         assert_eq!(name("/home/u/.hidden"), "hidden");
         assert_eq!(name("/"), "sandbox");

@@ -198,7 +198,7 @@ fn trees_that_break_off_or_make_no_sense_are_errors() {
 }
 
 #[test]
-fn what_is_packed_is_what_is_there_and_not_what_it_leads_to() {
+fn a_packed_tree_has_links_and_not_their_targets() {
     let place = tempfile::tempdir().unwrap();
     let (from, to) = (place.path().join("from"), place.path().join("to"));
     let long = "n".repeat(200);

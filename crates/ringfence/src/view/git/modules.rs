@@ -68,9 +68,8 @@ impl GitSearch<'_> {
         self.deciders.resolve(path).map_or_else(|| remove_dots(path), |found| found.path)
     }
 
-    /// Records the commits that git checks out over deciding files, once all deciding files are
-    /// known. `git submodule update` writes such a file from the commit, whichever repository's
-    /// settings name the file.
+    /// Records the commits from which `git submodule update` would write a deciding file. All
+    /// deciding files must be known by then, because any repository's settings can name one.
     pub(super) fn note_submodules(&mut self) {
         for worktree in self.deciding_submodules() {
             let merged = if self.merged_submodules.contains(&worktree) {

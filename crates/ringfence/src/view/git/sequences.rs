@@ -269,8 +269,8 @@ fn executed_lines(todo: &[u8]) -> impl Iterator<Item = &[u8]> {
     todo.split(|byte| *byte == b'\n').filter(is_executed)
 }
 
-/// Returns the commits in the list of a sequence, as the list names them (git-rebase(1),
-/// "Interactive mode").
+/// Returns the names of the commits in the todo list of a rebase or of a series of picks
+/// (git-rebase(1), "Interactive mode").
 fn named_commits(todo: &[u8]) -> impl Iterator<Item = &[u8]> {
     todo.split(|byte| *byte == b'\n').flat_map(|line| {
         let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());

@@ -14,7 +14,7 @@ use super::{behind, in_python, interrupted, raised, run, value};
 const LONG: usize = 17 << 20;
 
 /// Checks that an error was reported in part, with its type and its end.
-async fn is_told_in_part(context: &CodeContext, code: &str, name: &str, end: &str) {
+async fn is_reported_in_part(context: &CodeContext, code: &str, name: &str, end: &str) {
     let error = raised(context, code).await;
     assert_eq!(error.name, name, "{code}");
     for text in [&error.value, &error.traceback] {
@@ -28,18 +28,18 @@ async fn is_told_in_part(context: &CodeContext, code: &str, name: &str, end: &st
 }
 
 #[test]
-fn an_error_of_python_that_is_too_long_is_told_in_part() {
+fn an_error_of_python_that_is_too_long_is_reported_in_part() {
     require!(user_namespaces, binary, python3);
     in_python(async |context| {
         run(context, "x = 7").await;
-        is_told_in_part(
+        is_reported_in_part(
             context,
             &format!("raise ValueError('y' * {LONG} + 'z')"),
             "ValueError",
             "yz",
         )
         .await;
-        is_told_in_part(context, &format!("open('y' * {LONG})"), "OSError", "y'").await;
+        is_reported_in_part(context, &format!("open('y' * {LONG})"), "OSError", "y'").await;
         let named =
             raised(context, &format!("raise type('E' * {LONG}, (Exception,), {{}})('no')")).await;
         assert!(named.name.len() < 1 << 20 && named.value == "no");
@@ -48,7 +48,7 @@ fn an_error_of_python_that_is_too_long_is_told_in_part() {
 }
 
 #[test]
-fn an_error_of_python_that_fails_when_it_is_told_ends_its_cell() {
+fn an_error_of_python_that_cannot_be_printed_ends_its_cell() {
     require!(user_namespaces, binary, python3);
     in_python(async |context| {
         for raises in ["KeyboardInterrupt", "SystemExit", "BaseException"] {
@@ -125,7 +125,7 @@ fn a_result_that_the_host_cannot_read_is_counted() {
 }
 
 #[test]
-fn an_error_is_told_however_much_was_shown_before_it() {
+fn an_error_is_reported_after_any_amount_of_output() {
     require!(user_namespaces, binary, python3);
     in_python(async |context| {
         let outcome = run(
@@ -256,13 +256,18 @@ fn a_semicolon_hides_a_value_and_one_in_a_comment_does_not() {
 }
 
 #[test]
-fn errors_and_values_of_javascript_that_cannot_be_told_cost_no_state() {
+fn errors_and_values_of_javascript_that_cannot_be_printed_cost_no_state() {
     require!(user_namespaces, binary, node);
     behind(Policy::default(), async |sandbox| {
         let context = sandbox.contexts().create("javascript", None).await.unwrap();
         run(&context, "const kept = 7").await;
-        is_told_in_part(&context, &format!("throw new Error('x'.repeat({LONG}))"), "Error", ")")
-            .await;
+        is_reported_in_part(
+            &context,
+            &format!("throw new Error('x'.repeat({LONG}))"),
+            "Error",
+            ")",
+        )
+        .await;
         for (thrown, told) in [
             ("Object.create(null)", "[Object: null prototype] {}"),
             ("{ get message() { throw 1 } }", "{ message: [Getter] }"),
@@ -400,7 +405,7 @@ fn a_cell_of_javascript_waits_for_whatever_it_awaits() {
 }
 
 #[test]
-fn a_process_that_waits_to_be_heard_is_told_of_a_long_cell() {
+fn a_process_that_waits_for_its_reader_gets_a_long_cell() {
     require!(user_namespaces, binary, node);
     behind(Policy::default(), async |sandbox| {
         let context = sandbox.contexts().create("javascript", None).await.unwrap();

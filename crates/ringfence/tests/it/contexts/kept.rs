@@ -235,7 +235,7 @@ fn a_cell_that_does_not_end_ends_its_context() {
 }
 
 #[test]
-fn a_cell_that_was_told_in_part_is_never_run() {
+fn a_cell_that_was_sent_in_part_is_never_run() {
     require!(user_namespaces, binary, python3);
     let stays = Stays::new();
     stays.keeper(async |sandbox| {

@@ -17,7 +17,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use conformance::document::BypassOutcomes;
-use conformance::{Arrival, BackendSetup, BackendVariant, Caller, CallerPlace, SimulatedNetwork};
+use conformance::{
+    Arrival, BackendSetup, BackendVariant, Caller, CallerDirectory, SimulatedNetwork,
+};
 use ringfence::prove::corpus;
 use ringfence_test_ledger::require;
 use serde_json::Value;
@@ -200,8 +202,8 @@ fn make(command: &mut Command, words: &[&str]) -> AttemptRun {
 }
 
 /// Creates a workspace with the programs of the attempts.
-fn place(caller: Caller) -> CallerPlace {
-    let place = CallerPlace::for_host_of(SimulatedNetwork::shared(), caller);
+fn place(caller: Caller) -> CallerDirectory {
+    let place = CallerDirectory::for_host_of(SimulatedNetwork::shared(), caller);
     for (name, text) in PROGRAMS {
         fs_err::write(place.path().join(name), text).expect("the place is the test's");
     }
@@ -231,7 +233,7 @@ fn control() -> &'static BTreeSet<String> {
 /// Makes the attempts on a setup with the policy `flags`.
 fn sandboxed(
     setup: BackendSetup,
-    place: &CallerPlace,
+    place: &CallerDirectory,
     flags: &[&[&str]],
     words: &[&str],
 ) -> AttemptRun {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace, SimulatedNetwork};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerDirectory, SimulatedNetwork};
 use ringfence::egress::ChangeError;
 use ringfence::policy::{Egress, HostRule};
 use ringfence::{Host, Sandbox};
@@ -60,8 +60,8 @@ struct RunningSandbox<'a> {
     sandbox: Sandbox,
 }
 
-fn place(setup: BackendSetup) -> CallerPlace {
-    with_workspace(CallerPlace::for_host_of(SimulatedNetwork::shared(), setup.caller))
+fn place(setup: BackendSetup) -> CallerDirectory {
+    with_workspace(CallerDirectory::for_host_of(SimulatedNetwork::shared(), setup.caller))
 }
 
 /// Runs `ringfence up` with a workspace that does not contain the home.
@@ -84,7 +84,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 impl<'a> RunningSandbox<'a> {
     #[track_caller]
-    fn new(setup: BackendSetup, place: &'a CallerPlace, flags: &[&str]) -> RunningSandbox<'a> {
+    fn new(setup: BackendSetup, place: &'a CallerDirectory, flags: &[&str]) -> RunningSandbox<'a> {
         RunningSandbox::start(EngineSandbox::new(setup, place), flags)
     }
 

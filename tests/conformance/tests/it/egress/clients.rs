@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace, SimulatedNetwork};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerDirectory, SimulatedNetwork};
 use ringfence_test_ledger::require;
 
 /// Text that every server serves.
@@ -51,7 +51,7 @@ impl FetchProgram {
     fn run(&self, host: &str, allowed: &str) -> Output {
         let world = SimulatedNetwork::shared();
         let setup = BackendSetup { variant: BackendVariant::Native, caller: Caller::Root };
-        let place = CallerPlace::for_host_of(world, setup.caller);
+        let place = CallerDirectory::for_host_of(world, setup.caller);
         fs_err::copy(world.authority(), place.path().join("authority.pem"))
             .expect("the place is ours");
         for (name, content) in &self.files {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use conformance::{BackendVariant, CallerPlace, SimulatedNetwork};
+use conformance::{BackendVariant, CallerDirectory, SimulatedNetwork};
 use ringfence_test_ledger::require;
 use serde_json::Value;
 
@@ -45,7 +45,7 @@ fn denials(kept: &EngineSandbox<'_>, words: &[&str]) -> Vec<String> {
 fn check(variant: BackendVariant) {
     for setup in setups(variant) {
         let place =
-            with_workspace(CallerPlace::for_host_of(SimulatedNetwork::shared(), setup.caller));
+            with_workspace(CallerDirectory::for_host_of(SimulatedNetwork::shared(), setup.caller));
         let kept = EngineSandbox::new(setup, &place);
         let mut command = kept.prepare_up(&["--allow", "good.test", "--workspace"]);
         let output =

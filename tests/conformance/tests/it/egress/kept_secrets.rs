@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace, SimulatedNetwork};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerDirectory, SimulatedNetwork};
 use ringfence_test_ledger::require;
 
 use super::secrets::{CredentialCounts, SEARCH, SecretCase, SecretOrigin, backwards, setups};
@@ -27,7 +27,7 @@ fn ask(case: &SecretCase, kept: &EngineSandbox<'_>, flags: &[&str]) -> Output {
 
 /// Starts a sandbox with a credential.
 #[track_caller]
-fn up<'a>(case: &SecretCase, place: &'a CallerPlace, flags: &[&str]) -> EngineSandbox<'a> {
+fn up<'a>(case: &SecretCase, place: &'a CallerDirectory, flags: &[&str]) -> EngineSandbox<'a> {
     let kept = EngineSandbox::new(case.setup, place);
     let output = ask(case, &kept, flags);
     assert!(output.status.success(), "{case:?}: {}", said(&output));
@@ -35,8 +35,8 @@ fn up<'a>(case: &SecretCase, place: &'a CallerPlace, flags: &[&str]) -> EngineSa
 }
 
 /// Creates a place on the host of the world.
-fn place(setup: BackendSetup) -> CallerPlace {
-    with_workspace(CallerPlace::for_host_of(SimulatedNetwork::shared(), setup.caller))
+fn place(setup: BackendSetup) -> CallerDirectory {
+    with_workspace(CallerDirectory::for_host_of(SimulatedNetwork::shared(), setup.caller))
 }
 
 /// Returns the files below a directory that contain a text, and the files with these names in

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace, SimulatedNetwork};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerDirectory, SimulatedNetwork};
 use ringfence_test_ledger::{binary, require};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -92,7 +92,7 @@ fn nothing_leaves(token: &str) {
 #[track_caller]
 fn nothing_leaves_after_a_kill(setup: BackendSetup, name: &str) {
     let (place, token) =
-        (CallerPlace::for_host_of(SimulatedNetwork::shared(), setup.caller), token(name));
+        (CallerDirectory::for_host_of(SimulatedNetwork::shared(), setup.caller), token(name));
     let mut command = setup.ringfence("run", &place);
     command.args(["--allow", "good.test", "--", "python3", "-c", RESTLESS, &token]);
     let mut ringfence = KilledOnDrop(
@@ -130,7 +130,7 @@ fn a_container_with_a_killed_owner_reaches_no_host() {
 
 /// A sandbox that stays, on the host of the world, with its own home.
 struct StayingSandbox {
-    place: CallerPlace,
+    place: CallerDirectory,
     home: TempDir,
     name: &'static str,
 }
@@ -140,7 +140,7 @@ impl StayingSandbox {
     fn up(name: &'static str, flags: &[&str]) -> StayingSandbox {
         let home = tempfile::tempdir().expect("a temporary directory can be made");
         let kept = StayingSandbox {
-            place: CallerPlace::for_host_of(SimulatedNetwork::shared(), Caller::Root),
+            place: CallerDirectory::for_host_of(SimulatedNetwork::shared(), Caller::Root),
             home,
             name,
         };
@@ -253,7 +253,7 @@ fn a_sandbox_does_not_reach_the_proxy_of_another() {
 
     let sockets = kept.sockets();
     assert!(!sockets.is_empty(), "there is something to reach");
-    let place = CallerPlace::for_host_of(SimulatedNetwork::shared(), Caller::Root);
+    let place = CallerDirectory::for_host_of(SimulatedNetwork::shared(), Caller::Root);
     let others = token("others");
     let words = [
         &["python3", "-c", NEIGHBOUR, &others],

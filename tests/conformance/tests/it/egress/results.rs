@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::Output;
 
-use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace, SimulatedNetwork};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerDirectory, SimulatedNetwork};
 use ringfence_test_ledger::{binary, require};
 use serde_json::Value;
 
@@ -19,7 +19,7 @@ except OSError as error:
 ";
 
 fn run(setup: BackendSetup, flags: &[&str], variables: &[(&str, &str)], words: &[&str]) -> Output {
-    let place = CallerPlace::for_host_of(SimulatedNetwork::shared(), setup.caller);
+    let place = CallerDirectory::for_host_of(SimulatedNetwork::shared(), setup.caller);
     let mut command = setup.ringfence("run", &place);
     command.args(flags).arg("--").args(words).envs(variables.iter().copied());
     command.output().expect("ringfence can be started")
@@ -146,7 +146,7 @@ fn the_hosts_own_proxy_is_used_and_its_credentials_stay_outside() {
 #[test]
 fn a_policy_is_suggested_for_the_observed_targets() {
     require!(root, binary, python3, own_network, user_namespaces);
-    let place = CallerPlace::for_host_of(SimulatedNetwork::shared(), NATIVE.caller);
+    let place = CallerDirectory::for_host_of(SimulatedNetwork::shared(), NATIVE.caller);
     let home = tempfile::tempdir().expect("a temporary directory can be made");
     let (host, private) = (host("observed"), "http://10.9.8.7/");
     let fetch = |flags: &[&str], address: &str| {

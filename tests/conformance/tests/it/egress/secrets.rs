@@ -4,7 +4,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use conformance::{BackendSetup, BackendVariant, Caller, CallerPlace, SimulatedNetwork};
+use conformance::{BackendSetup, BackendVariant, Caller, CallerDirectory, SimulatedNetwork};
 use ringfence_test_ledger::require;
 
 /// Program that searches for a secret in everything that it can read.
@@ -79,7 +79,7 @@ impl SecretCase {
 
     /// Writes settings with a credential for the host below `home`. If the secret comes from a
     /// file, also writes that file.
-    pub(super) fn configure(&self, place: &CallerPlace, home: &Path) {
+    pub(super) fn configure(&self, place: &CallerDirectory, home: &Path) {
         let settings = home.join(".config/ringfence");
         fs_err::create_dir_all(&settings).expect("the place is ours");
         let origin = match self.origin {
@@ -105,7 +105,7 @@ impl SecretCase {
     }
 
     /// Makes `ringfence run` or `up` allow both hosts and log everything, and gives it the secret.
-    pub(super) fn prepare(&self, command: &mut Command, place: &CallerPlace) {
+    pub(super) fn prepare(&self, command: &mut Command, place: &CallerDirectory) {
         let SecretCase { host, other, .. } = self;
         command.env("SSL_CERT_FILE", authority(place)).env("RINGFENCE_LOG", "trace");
         if self.origin == SecretOrigin::Variable {
@@ -193,7 +193,7 @@ pub(super) fn setups(variant: BackendVariant) -> Vec<BackendSetup> {
 }
 
 /// Returns the path of the certificates that ringfence trusts.
-fn authority(place: &CallerPlace) -> PathBuf {
+fn authority(place: &CallerDirectory) -> PathBuf {
     place.path().join("authority.pem")
 }
 
@@ -212,9 +212,9 @@ fn said(output: &Output) -> String {
 
 /// Runs the script on the host of a world, with a credential in the settings of the caller.
 fn run(case: &SecretCase, secret: Option<&str>) -> Output {
-    let place = CallerPlace::for_host_of(SimulatedNetwork::shared(), case.setup.caller);
+    let place = CallerDirectory::for_host_of(SimulatedNetwork::shared(), case.setup.caller);
     // The settings of ringfence must not be in a workspace.
-    let home = CallerPlace::for_caller(case.setup.caller);
+    let home = CallerDirectory::for_caller(case.setup.caller);
     case.configure(&place, home.path());
     let mut command = case.setup.ringfence("run", &place);
     case.prepare(&mut command, &place);

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use conformance::{BackendSetup, CallerPlace};
+use conformance::{BackendSetup, CallerDirectory};
 use serde_json::Value;
 
 use super::vector::GitVector;
@@ -84,7 +84,7 @@ git -C seed push -q ../origin.git main
 /// Repositories to copy, and a server that asks for a password.
 pub(super) struct RepositoryTemplates {
     setup: BackendSetup,
-    place: CallerPlace,
+    place: CallerDirectory,
     port: u16,
 }
 
@@ -99,7 +99,7 @@ pub(super) struct RunReport {
 /// One copy of a template: a directory with the workspace and the files around it.
 pub(super) struct RepositorySite {
     setup: BackendSetup,
-    place: CallerPlace,
+    place: CallerDirectory,
     workspace: PathBuf,
     port: u16,
 }
@@ -108,7 +108,7 @@ impl RepositoryTemplates {
     pub(super) fn build(setup: BackendSetup) -> RepositoryTemplates {
         let templates = RepositoryTemplates {
             setup,
-            place: CallerPlace::for_caller(setup.caller),
+            place: CallerDirectory::for_caller(setup.caller),
             port: serve_unauthorized(),
         };
         let mut shell = setup.command("sh", &templates.place);
@@ -118,7 +118,7 @@ impl RepositoryTemplates {
 
     /// Copies the template of a vector, and prepares the copy with the script of the vector's user.
     pub(super) fn copy_for(&self, vector: &GitVector) -> RepositorySite {
-        let place = CallerPlace::for_caller(self.setup.caller);
+        let place = CallerDirectory::for_caller(self.setup.caller);
         let workspace = place.path().join(vector.workspace);
         let site = RepositorySite { setup: self.setup, place, workspace, port: self.port };
         let template = self.place.path().join(vector.template);

@@ -87,7 +87,7 @@ fn a_sweep_removes_what_nobody_keeps_and_nothing_else() {
 }
 
 #[test]
-fn what_would_hand_over_the_host_is_refused_by_name() {
+fn options_that_hand_over_the_host_are_refused_by_name() {
     require!(docker, podman, ordinary_user, root);
     let fixture = on_docker(ROOT, ROOT);
     let refuse = |policy: Policy, spec: ContainerSpec| {
@@ -109,7 +109,7 @@ fn what_would_hand_over_the_host_is_refused_by_name() {
 }
 
 #[test]
-fn a_guest_that_does_not_come_up_is_told_with_its_last_words_and_leaves_nothing() {
+fn a_guest_that_does_not_start_is_reported_with_its_last_output_and_leaves_nothing() {
     require!(docker, podman, ordinary_user, root);
     for fixture in [on_docker(ordinary(), ordinary()), on_podman(ordinary(), ordinary())] {
         let guest = fixture.paths().guest;

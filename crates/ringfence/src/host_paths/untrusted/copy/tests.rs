@@ -101,7 +101,7 @@ fn a_tree_that_is_itself_a_link_is_not_copied() {
 /// A tree must not change while it is copied. If it does, an opened entry may differ from the one
 /// that was checked.
 #[test]
-fn what_took_the_directory_of_something_else_is_not_opened() {
+fn a_file_that_was_replaced_before_its_copy_is_not_opened() {
     let (directory, tree, _) = new_tree();
     fs_err::write(directory.path().join("secret"), "not for others").unwrap();
     fs_err::write(tree.join("file"), "text").unwrap();
