@@ -1,4 +1,5 @@
-//! Check of the seam: outside `backends/`, no code of the library asks which backend a sandbox has.
+//! Check of the seam: outside `backends/`, no code of the library, of the server, of MCP or of the
+//! command line asks which backend a sandbox has.
 
 use std::path::Path;
 
@@ -7,8 +8,14 @@ use anyhow::Result;
 use super::CheckFindings;
 use crate::workspace::{Workspace, files_below};
 
-/// Sources of the library, and the part of them that knows the backends.
-const LIBRARY: &str = "crates/ringfence/src";
+/// Sources that must not know the backends, except for the part in `BACKENDS`.
+const SOURCES: [&str; 5] = [
+    "crates/ringfence/src",
+    "crates/ringfence-service/src",
+    "crates/ringfence-server/src",
+    "crates/ringfence-mcp/src",
+    "crates/ringfence-cli/src",
+];
 const BACKENDS: &str = "crates/ringfence/src/backends";
 /// Modules of single backends.
 const MODULES: [&str; 5] = ["containers", "bwrap", "native", "bare", "process_tree"];
@@ -18,11 +25,13 @@ const VARIANTS: [&str; 8] =
 
 pub(super) fn check(workspace: &Workspace) -> Result<CheckFindings> {
     let mut findings = CheckFindings::new();
-    for path in files_below(&workspace.root.join(LIBRARY))? {
-        let name = path.strip_prefix(&workspace.root)?;
-        let is_source = name.extension().is_some_and(|extension| extension == "rs");
-        if is_source && !name.starts_with(BACKENDS) && !is_test(name) {
-            findings.extend(judge(name, &fs_err::read_to_string(&path)?));
+    for sources in SOURCES {
+        for path in files_below(&workspace.root.join(sources))? {
+            let name = path.strip_prefix(&workspace.root)?;
+            let is_source = name.extension().is_some_and(|extension| extension == "rs");
+            if is_source && !name.starts_with(BACKENDS) && !is_test(name) {
+                findings.extend(judge(name, &fs_err::read_to_string(&path)?));
+            }
         }
     }
     Ok(findings)
@@ -44,16 +53,30 @@ fn judge(name: &Path, text: &str) -> CheckFindings {
 }
 
 /// Tells whether a line reaches into the module of a backend, or decides by the backend's name.
+///
+/// A backend may only be named as the first argument of a function, which chooses it. A pattern or
+/// a comparison may span several lines, so every other mention counts as a decision.
 fn asks_for_backend(line: &str) -> bool {
+    if line.trim_start().starts_with("//") {
+        return false;
+    }
     let reaches = MODULES.iter().any(|module| line.contains(&format!("backends::{module}")));
-    let is_match = line.contains("=>") || line.contains("matches!");
+    let imports = ["Backend::{", "Backend::*"].iter().any(|import| line.contains(import));
     let decides = VARIANTS.iter().any(|variant| {
         let named = format!("Backend::{variant}");
-        let is_compared =
-            ["== ", "!= "].iter().any(|sign| line.contains(&format!("{sign}{named}")));
-        is_compared || (is_match && line.contains(&named) && !line.contains(&format!("({named}")))
+        line.match_indices(&named).any(|(start, _)| !is_first_argument(&line[..start]))
     });
-    reaches || decides
+    reaches || imports || decides
+}
+
+/// Tells whether the text after `before` is the first argument of a function call. The name of a
+/// function begins with a lower-case letter, unlike the name of a variant such as `Some`.
+fn is_first_argument(before: &str) -> bool {
+    before.strip_suffix('(').is_some_and(|call| {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let name = &call[call.trim_end_matches(is_part).len()..];
+        name.starts_with(|c: char| c.is_ascii_lowercase())
+    })
 }
 
 #[cfg(test)]
@@ -68,11 +91,16 @@ mod tests {
     #[test]
     fn a_decision_by_the_name_of_a_backend_is_found() {
         check("use crate::backends::containers;", true);
-        check("crate::backends::containers::clear_away(&room.directory);", true);
+        check("crate::backends::containers::clear_away(&directory);", true);
         check("if backend == Backend::Bwrap {", true);
         check("Backend::Docker | Backend::Podman => pause(),", true);
         check("if matches!(backend, Backend::Local | Backend::Outer) {", true);
         check("if matches!(backend, Backend::Local) {", true);
+        check("if let Backend::Local = backend {", true);
+        check("Some(Backend::Local) => pause(),", true);
+        check("    | Backend::Podman", true);
+        check("tried.remove(&Backend::Native)", true);
+        check("use ringfence_core::Backend::{Docker, Podman};", true);
     }
 
     #[test]
@@ -80,7 +108,7 @@ mod tests {
         check("let policy = Policy::default().backend(Backend::Local);", false);
         check("None => policy.backend(Backend::Local),", false);
         check("use crate::backends::{self, Freshness};", false);
-        check("backends::get(backend)?.probe(question)", false);
+        check("backends::get(backend)?.probe(request)", false);
     }
 
     #[test]
