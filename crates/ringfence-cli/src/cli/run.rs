@@ -154,8 +154,8 @@ pub(super) fn warn_of_run_end(result: &ExecutionResult) {
     warn_of_end(result, deadline, "run", "run");
 }
 
-/// Warns about ends that a command could not report, and about planted files. The deadline ends
-/// `ended`, and `owner` has the memory limit.
+/// Warns if a limit ended the command, and about planted files. The warnings name `ended` as the
+/// thing that the deadline ended, and `owner` as the thing that has the memory limit.
 pub(super) fn warn_of_end(
     result: &ExecutionResult,
     deadline: Option<String>,

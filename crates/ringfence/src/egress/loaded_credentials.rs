@@ -108,7 +108,7 @@ impl LoadedCredentials {
         Credentials::new(list, Arc::clone(&self.authority), &self.trusted).map_err(io::Error::other)
     }
 
-    /// Returns the certificates that are trusted inside.
+    /// Returns the certificates that programs in the sandbox trust.
     pub(crate) fn bundle(&self) -> Vec<u8> {
         let mut bundle = self.trusted.clone();
         if !bundle.ends_with(b"\n") {

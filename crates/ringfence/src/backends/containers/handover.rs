@@ -73,7 +73,7 @@ impl GuestHandover {
     }
 }
 
-/// Listens at a path for a process of ringfence's in a container, whatever its user is inside.
+/// Listens at a path for the program of ringfence in a container. Every user may connect.
 pub(super) fn listen_for_container(path: &Path) -> io::Result<UnixListener> {
     let (directory, name) =
         (path.parent().unwrap_or(Path::new("/")), path.file_name().unwrap_or_default());
