@@ -1,5 +1,7 @@
 //! Tests of how containers are probed, refused, created and removed.
 
+use ringfence_core::settings::KubernetesConfig;
+
 use super::*;
 
 #[test]
@@ -167,6 +169,7 @@ fn each_engine_says_what_it_holds_here() {
                 policy: &policy,
                 clauses: Clause::ALL.into(),
                 container: &spec,
+                kubernetes: &KubernetesConfig::default(),
                 freshness,
             };
             block_on(probe::capabilities(fixture.kind, &request)).unwrap()
