@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +12,14 @@ use ringfence_link::greeting::{LinkStage, ReceivedGreeting, receive_greeting, re
 use ringfence_link::{CarrierTimeouts, CarrierTurn, Link, LinkFailure, run_carrier};
 use ringfence_proto::link::frame::RefusalReason;
 use ringfence_proto::link::{LINK_VERSION, LinkId, LinkSide};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::authentication::AccessToken;
 use crate::log;
-use crate::server::{ACCEPT_RETRY_DELAY, GuestListener, GuestServer, serve_connection};
+use crate::server::{
+    ACCEPT_RETRY_DELAY, ConnectionStream, GuestListener, GuestServer, serve_connection,
+};
 
 /// Maximum number of links. One without a carrier gives way to a new one.
 const MAX_LINKS: usize = 8;
@@ -78,31 +80,29 @@ impl LinkService {
         let carriers = Arc::new(Semaphore::new(MAX_CARRIERS));
         loop {
             let permit = carriers.clone().acquire_owned().await.expect("it is never closed");
-            let service = Rc::clone(&self);
-            let accepted = match &listener {
-                GuestListener::Unix(listener) => listener.accept().await.map(|(carrier, _)| {
-                    tokio::task::spawn_local(async move {
-                        service.serve_carrier(carrier, permit).await;
-                    })
-                }),
+            let accepted: io::Result<Box<dyn ConnectionStream>> = match &listener {
+                GuestListener::Unix(listener) => {
+                    listener.accept().await.map(|(carrier, _)| Box::new(carrier) as _)
+                }
                 GuestListener::Tcp(listener) => listener.accept().await.map(|(carrier, _)| {
                     let _ = carrier.set_nodelay(true); // a failure only makes the carrier slower
-                    tokio::task::spawn_local(async move {
-                        service.serve_carrier(carrier, permit).await;
-                    })
+                    Box::new(carrier) as _
                 }),
             };
-            if accepted.is_err() {
+            match accepted {
+                Ok(carrier) => {
+                    tokio::task::spawn_local(Rc::clone(&self).serve_carrier(carrier, permit));
+                }
                 // Either the peer has disconnected already, or no descriptor is free.
-                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
+                Err(_) => tokio::time::sleep(ACCEPT_RETRY_DELAY).await,
             }
         }
     }
 
-    async fn serve_carrier<Permit>(
+    async fn serve_carrier(
         self: Rc<Self>,
-        mut carrier: impl AsyncRead + AsyncWrite + Unpin,
-        permit: Permit,
+        mut carrier: Box<dyn ConnectionStream>,
+        permit: OwnedSemaphorePermit,
     ) {
         let greeted = timeout(GREETING_TIMEOUT, receive_greeting(&mut carrier)).await;
         let Ok(Ok((greeting, decoder))) = greeted else { return };
@@ -172,7 +172,7 @@ impl LinkService {
         while let Ok(stream) = link.accept().await {
             // Without a permit the stream is dropped, and the host sees that it was reset.
             if let Ok(permit) = self.connections.clone().try_acquire_owned() {
-                serve_connection(self.server.clone(), stream, permit);
+                serve_connection(self.server.clone(), Box::new(stream), permit);
             }
         }
     }

@@ -70,6 +70,11 @@ pub(crate) enum GuestListener {
     Tcp(TcpListener),
 }
 
+/// Stream of bytes to and from a caller, or a carrier of a link.
+pub(crate) trait ConnectionStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ConnectionStream for T {}
+
 /// State that all connections share.
 #[derive(Debug)]
 pub(crate) struct GuestServer {
@@ -248,10 +253,10 @@ async fn accept_connections(
             GuestListener::Unix(listener) => listener
                 .accept()
                 .await
-                .map(|(stream, _)| serve_connection(server.clone(), stream, permit)),
+                .map(|(stream, _)| serve_connection(server.clone(), Box::new(stream), permit)),
             GuestListener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
                 let _ = stream.set_nodelay(true); // a failure only makes the connection slower
-                serve_connection(server.clone(), stream, permit)
+                serve_connection(server.clone(), Box::new(stream), permit)
             }),
         };
         if accepted.is_err() {
@@ -261,13 +266,13 @@ async fn accept_connections(
     }
 }
 
-pub(crate) fn serve_connection<Stream>(
+/// Serves the requests of a connection. All kinds of streams share one type, so that the code of
+/// the HTTP server is in the program once.
+pub(crate) fn serve_connection(
     server: Rc<GuestServer>,
-    stream: Stream,
+    stream: Box<dyn ConnectionStream>,
     permit: OwnedSemaphorePermit,
-) where
-    Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+) {
     let service = service_fn(move |request| {
         let server = server.clone();
         async move { Ok::<_, Infallible>(server.answer_request(request).await) }
