@@ -13,6 +13,8 @@ mod failure;
 pub mod greeting;
 mod state;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 pub use carrier::{CarrierEnd, CarrierTimeouts, run_carrier};
 pub use failure::LinkFailure;

@@ -4,6 +4,7 @@
 // attribute.
 #![cfg(test)]
 
+mod carry;
 mod files;
 mod filesystem;
 mod guest;

@@ -313,3 +313,6 @@ fn append_message(output: &mut ResumableStream, kind: u8, stream: u32, value: u3
     header[5..].copy_from_slice(&value.to_be_bytes());
     output.append(&header);
 }
+
+#[cfg(test)]
+mod tests;
