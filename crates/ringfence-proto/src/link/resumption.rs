@@ -3,12 +3,15 @@
 use std::collections::VecDeque;
 
 use super::LinkError;
-use super::frame::{LinkFrame, MAX_PAYLOAD_BYTES, encode_data};
+use super::frame::{LinkFrame, encode_data};
 
 /// Number of unacknowledged bytes at which writers must wait.
 pub const REPLAY_WINDOW: usize = 4 << 20;
 /// Number of bytes above [`REPLAY_WINDOW`] for control frames, which do not wait.
 const CONTROL_RESERVE: usize = 1 << 20;
+/// Maximum number of bytes in one frame that is sent. A frame that does not arrive whole counts for
+/// nothing, so frames are short enough for carriers that are lost soon.
+const FRAME_BYTES: usize = 16 << 10;
 /// Number of received bytes after which an acknowledgement is sent even if nothing else is sent.
 const ACK_INTERVAL: u64 = 64 << 10;
 
@@ -109,7 +112,7 @@ impl ResumableStream {
         }
         while self.next < self.end() && output.len() < limit {
             let start = self.position(self.next);
-            let end = self.replay.len().min(start + MAX_PAYLOAD_BYTES);
+            let end = self.replay.len().min(start + FRAME_BYTES);
             let (front, back) = self.replay.as_slices();
             let first = &front[start.min(front.len())..end.min(front.len())];
             let second = &back[start.saturating_sub(front.len())..end.saturating_sub(front.len())];

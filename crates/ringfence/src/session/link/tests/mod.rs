@@ -2,6 +2,7 @@
 
 mod unreliable;
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -31,6 +32,14 @@ fn run(test: impl Future<Output = ()>) {
 
 fn linked(carrier: &Arc<UnreliableCarrier>, timeouts: LinkTimeouts) -> Arc<LinkConnector> {
     Arc::new(LinkConnector::start(carrier.clone(), TOKEN, timeouts).unwrap())
+}
+
+/// Makes a directory that only this user may enter, as the channel directory of a sandbox is.
+fn private_directory() -> TempDir {
+    let directory = TempDir::new().unwrap();
+    let private = std::fs::Permissions::from_mode(0o700);
+    fs_err::set_permissions(directory.path(), private).unwrap();
+    directory
 }
 
 /// Runs a shell command and returns its exit code and the start of its output.
@@ -291,7 +300,7 @@ fn other_processes_use_the_link_through_the_relay() {
         let cut = CarrierFault { read: Some(70_003), ..CarrierFault::default() };
         let carrier = Arc::new(UnreliableCarrier::new(guest.socket(), [], cut));
         let connector = linked(&carrier, quick());
-        let channel = TempDir::new().unwrap();
+        let channel = private_directory();
         let relay = connector.relay_on(channel.path()).unwrap();
         let attached = UnixConnector::for_guest_in(channel.path()).unwrap();
         let session = Session::new(Arc::new(attached.with_outage_limit(quick().outage)));
@@ -316,7 +325,7 @@ fn a_relay_ends_with_its_link() {
         let guest = LinkedGuest::start();
         let carrier = Arc::new(UnreliableCarrier::reliable(guest.socket()));
         let connector = linked(&carrier, quick());
-        let channel = TempDir::new().unwrap();
+        let channel = private_directory();
         let _relay = connector.relay_on(channel.path()).unwrap();
         let mut stream = UnixConnector::for_guest_in(channel.path()).unwrap().open().await.unwrap();
         stream.write_all(b"GET /health HTTP/1.1\r\nhost: guest\r\n\r\n").await.unwrap();
@@ -333,7 +342,6 @@ fn a_relay_ends_with_its_link() {
 
 #[test]
 fn a_relay_listens_only_in_a_directory_of_its_user() {
-    use std::os::unix::fs::PermissionsExt as _;
     run(async {
         let guest = LinkedGuest::start();
         let carrier = Arc::new(UnreliableCarrier::reliable(guest.socket()));
