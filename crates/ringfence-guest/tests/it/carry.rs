@@ -22,7 +22,7 @@ fn a_carrier_passes_bytes_on_and_each_direction_ends_on_its_own() {
         .unwrap();
     let (mut guest, _) = listener.accept().unwrap();
     guest.set_read_timeout(Some(DEADLINE)).unwrap();
-    let bytes: Vec<u8> = (0..300_000_u32).map(|number| (number * 31 >> 4) as u8).collect();
+    let bytes: Vec<u8> = (0..300_000_u32).map(|number| ((number * 31) >> 4) as u8).collect();
 
     let mut input = carrier.stdin.take().unwrap();
     let sent = bytes.clone();

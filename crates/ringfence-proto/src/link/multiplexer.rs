@@ -206,7 +206,8 @@ impl Multiplexer {
     /// Forgets a stream. The peer is told so unless both sides have finished.
     pub fn release(&mut self, stream: u32, output: &mut ResumableStream) {
         let Some(state) = self.streams.remove(&stream) else { return };
-        if !state.peer_reset && !(state.finished && state.peer_finished) {
+        let is_over = state.peer_reset || state.finished && state.peer_finished;
+        if !is_over {
             append_message(output, RESET, stream, 0);
         }
     }

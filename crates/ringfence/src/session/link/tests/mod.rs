@@ -135,7 +135,7 @@ fn input_terminals_ports_and_files_work_while_the_carrier_is_cut() {
             CarrierFault { read: Some(50_021), write: Some(60_029), ..CarrierFault::default() };
         let carrier = Arc::new(UnreliableCarrier::new(guest.socket(), [], cut));
         let session = Session::new(linked(&carrier, quick()));
-        let bytes: Vec<u8> = (0..300_000_u32).map(|number| (number * 7 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..300_000_u32).map(|number| ((number * 7) >> 3) as u8).collect();
 
         let cat = session.exec(&Exec::new("sha256sum").input(CommandInput::Piped)).await.unwrap();
         let input = cat.input();
