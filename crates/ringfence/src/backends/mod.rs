@@ -50,6 +50,8 @@ pub(crate) use facets::{
 use guest_variables::named_variables;
 pub use instance::StopError;
 pub(crate) use instance::{HostView, SandboxInstance};
+#[cfg(feature = "kubernetes")]
+pub use kubernetes::ClusterManifest;
 pub(crate) use private::PrivateDirectory;
 pub use private::remove_untrusted;
 

@@ -4,14 +4,16 @@
 //! `cluster` connects to the API server. `pod` describes a pod, and `evidence` compares the
 //! description with what the cluster made of it. `network` provides the network policies, and
 //! `trial` tries them. `instance` creates, keeps and removes a pod, `pod_state` follows it, and
-//! `carrier` carries the stream. `probe` tells what the cluster can enforce. `sweep` removes what a
-//! crash left.
+//! `carrier` carries the stream. `access` asks for the rights of the account, `probe` tells what
+//! the cluster can enforce, `manifest` is for administrators, and `sweep` removes what a crash left.
 
+mod access;
 mod carrier;
 mod cluster;
 mod error;
 mod evidence;
 mod instance;
+mod manifest;
 mod network;
 mod pod;
 mod pod_state;
@@ -46,6 +48,8 @@ use error::ClusterFailure;
 use instance::PodInstance;
 use pod::PodInputs;
 use registration::ObjectKind;
+
+pub use manifest::ClusterManifest;
 
 /// Image that contains the guest, if the settings name no other.
 const GUEST_IMAGE: &str = concat!("ringfence-guest:", env!("CARGO_PKG_VERSION"));

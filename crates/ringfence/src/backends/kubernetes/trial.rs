@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
 
+use super::access::check_access;
 use super::cluster::{Cluster, creation};
 use super::error::ClusterFailure;
 use super::instance::remove;
@@ -74,6 +75,7 @@ pub(super) async fn run_trial(
         return Ok(result);
     }
     cache.forget();
+    check_access(cluster).await?;
     network::provide(cluster, NetworkRule::Closed).await?;
     let without = PodInputs { network: NetworkRule::Untouched, ..inputs };
     let without = trial_pod(cluster, &without);
