@@ -55,6 +55,7 @@ const QUICK: GuestSettings = GuestSettings {
         "profile.release.package.bytes.opt-level=3",
         "profile.release.package.httparse.opt-level=3",
         "profile.release.package.memchr.opt-level=3",
+        "profile.release.package.sha2.opt-level=3",
     ],
     directory: "guest",
 };
@@ -76,7 +77,7 @@ const SMALL: GuestSettings = GuestSettings {
         "profile.release.package.tokio.opt-level=3",
         // In our workspace, its profile `release` sets other levels for these packages.
         "profile.release.package.jiff.opt-level='s'",
-        "profile.release.package.sha2.opt-level='s'",
+        "profile.release.package.sha2.opt-level=3",
     ],
     directory: "guest-small",
 };

@@ -338,7 +338,8 @@ fn check_request(request: &Request<Incoming>, expected: &'static str) -> Option<
     })
 }
 
-async fn collect_body(body: Incoming) -> Result<Bytes, Failure> {
+/// Reads the whole body of a request, within a time limit and a limit of its length.
+pub(crate) async fn collect_body(body: Incoming) -> Result<Bytes, Failure> {
     match tokio::time::timeout(REQUEST_TIMEOUT, Limited::new(body, MAX_MESSAGE_BYTES).collect())
         .await
     {

@@ -21,6 +21,7 @@ mod filesystem;
 mod first_process;
 mod install;
 mod link;
+mod gzip;
 mod log;
 mod metrics;
 mod network_trial;

@@ -8,7 +8,8 @@
 //! Reading order: [`process`] and [`filesystem`] are the messages of the two services. [`frame`]
 //! splits a stream into messages. [`code`] describes the failure of a call. [`query`] parses the
 //! query of a URL. [`signature`] signs a URL so that its holder can read or write one file without
-//! a token. [`link`] carries many streams to a guest over one connection that may be lost.
+//! a token. [`tree`] has listings of trees and requests for parts of them. [`link`] carries many
+//! streams to a guest over one connection that may be lost.
 
 pub mod bytes;
 pub mod code;
@@ -19,6 +20,7 @@ pub mod number;
 pub mod process;
 pub mod query;
 pub mod signature;
+pub mod tree;
 
 /// Version of envd whose behaviour the guest has. Clients choose their features by this version.
 pub const ENVD_VERSION: &str = "0.6.4";

@@ -12,10 +12,10 @@ use ringfence_proto::content;
 use ringfence_proto::query::UrlQuery;
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 
-use super::gzip::{self, GzipEncoder};
 use crate::connect_protocol::{Reply, full_body};
 use crate::filesystem::path::{path_failure, resolve};
 use crate::filesystem::run_blocking;
+use crate::gzip::{self, GzipEncoder};
 use crate::slices::{ByteSource, SLICE_BYTES, body_from_source};
 use crate::user::SandboxUser;
 

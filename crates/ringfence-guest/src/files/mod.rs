@@ -2,7 +2,6 @@
 
 mod download;
 mod form;
-mod gzip;
 mod upload;
 
 use std::time::{SystemTime, UNIX_EPOCH};

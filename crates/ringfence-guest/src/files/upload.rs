@@ -26,11 +26,11 @@ use rustix::process::Uid;
 
 use super::download::refuse_unless_regular;
 use super::form::UploadForm;
-use super::gzip::{self, GzipDecoder};
 use crate::connect_protocol::{Reply, json_reply};
 use crate::filesystem::metadata::{self, FileMetadata};
 use crate::filesystem::path::{NameInDirectory, path_failure, resolve};
 use crate::filesystem::run_blocking;
+use crate::gzip::{self, GzipDecoder};
 use crate::slices::{ByteSink, SinkWriter, body_stream, discard, write_stream};
 use crate::user::SandboxUser;
 

@@ -20,7 +20,7 @@ use crate::slices::{ByteSource, SLICE_BYTES};
 /// Length of a tar block in bytes.
 const BLOCK_BYTES: u64 = 512;
 /// Maximum number of entries in one directory, because the names of a directory are held in memory.
-const MAX_DIRECTORY_ENTRIES: usize = 1_000_000;
+pub(super) const MAX_DIRECTORY_ENTRIES: usize = 1_000_000;
 
 /// Tree that is being packed.
 pub(super) struct TreePacker {

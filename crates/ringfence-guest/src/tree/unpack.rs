@@ -31,7 +31,7 @@ const MAX_EXTENSION_BYTES: u64 = 1 << 20;
 /// that mode denies access to their owner.
 const MAX_DEFERRED_MODES: usize = 100_000;
 /// Flags for opening a directory only to reach its entries.
-const TRAVERSE_FLAGS: OFlags =
+pub(super) const TRAVERSE_FLAGS: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Tree that is being unpacked.
@@ -431,7 +431,7 @@ fn checksum(block: &[u8]) -> u32 {
 
 /// Converts a path in an archive into a relative path below the directory that the archive is
 /// unpacked in. Refuses absolute paths and `..`.
-fn relative_path(path: &[u8]) -> Result<PathBuf, Failure> {
+pub(super) fn relative_path(path: &[u8]) -> Result<PathBuf, Failure> {
     let path = Path::new(OsStr::from_bytes(path));
     let mut clean = PathBuf::new();
     for component in path.components() {

@@ -1,4 +1,4 @@
-//! Compression of file transfers with gzip.
+//! Compression of transfers of files and trees with gzip.
 
 use std::io::{self, Write as _};
 use std::pin::Pin;
@@ -12,14 +12,14 @@ use hyper::HeaderMap;
 use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING};
 use ringfence_proto::code::{Code, Failure};
 
-use crate::slices::ByteSource;
+use crate::slices::{ByteSource, SLICE_BYTES};
 
 /// Number of compressed bytes in one step. Deflate expands one byte to at most 1032 bytes, so the
 /// output of a step is bounded, whatever the client sent.
 const STEP_BYTES: usize = 1 << 10;
 
 /// Returns true if the client accepts a gzip reply.
-pub(super) fn is_accepted(headers: &HeaderMap) -> bool {
+pub(crate) fn is_accepted(headers: &HeaderMap) -> bool {
     let values =
         headers.get_all(ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|choice| {
@@ -30,7 +30,7 @@ pub(super) fn is_accepted(headers: &HeaderMap) -> bool {
 }
 
 /// Returns true if the body of the request is compressed with gzip.
-pub(super) fn is_sent(headers: &HeaderMap) -> Result<bool, Failure> {
+pub(crate) fn is_sent(headers: &HeaderMap) -> Result<bool, Failure> {
     let Some(value) = headers.get(CONTENT_ENCODING) else { return Ok(false) };
     match value.to_str().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
         "" | "identity" => Ok(false),
@@ -44,7 +44,7 @@ pub(super) fn is_sent(headers: &HeaderMap) -> Result<bool, Failure> {
 }
 
 /// Source that compresses the bytes of another source.
-pub(super) struct GzipEncoder<S> {
+pub(crate) struct GzipEncoder<S> {
     source: S,
     encoder: Option<GzEncoder<Vec<u8>>>,
     slice: Vec<u8>,
@@ -52,7 +52,7 @@ pub(super) struct GzipEncoder<S> {
 
 impl<S: ByteSource> GzipEncoder<S> {
     /// Creates a compressor. `first` is what was read from the source already.
-    pub(super) fn new(first: &[u8], source: S) -> io::Result<GzipEncoder<S>> {
+    pub(crate) fn new(first: &[u8], source: S) -> io::Result<GzipEncoder<S>> {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         encoder.write_all(first)?;
         Ok(GzipEncoder { source, encoder: Some(encoder), slice: Vec::new() })
@@ -72,6 +72,10 @@ impl<S: ByteSource> ByteSource for GzipEncoder<S> {
                 return Ok(());
             }
             encoder.write_all(&self.slice)?;
+            if self.slice.len() < SLICE_BYTES {
+                // The source has no more bytes now. The client may wait for those that it has.
+                encoder.flush()?;
+            }
             slice.append(encoder.get_mut());
             self.encoder = Some(encoder);
         }
@@ -80,7 +84,7 @@ impl<S: ByteSource> ByteSource for GzipEncoder<S> {
 }
 
 /// Stream that decompresses another stream.
-pub(super) struct GzipDecoder<S> {
+pub(crate) struct GzipDecoder<S> {
     stream: S,
     compressed: Bytes,
     decoder: Option<MultiGzDecoder<Vec<u8>>>,
@@ -88,7 +92,7 @@ pub(super) struct GzipDecoder<S> {
 
 impl<S> GzipDecoder<S> {
     /// Creates a decompressor for a stream.
-    pub(super) fn new(stream: S) -> GzipDecoder<S> {
+    pub(crate) fn new(stream: S) -> GzipDecoder<S> {
         GzipDecoder {
             stream,
             compressed: Bytes::new(),
