@@ -16,6 +16,7 @@ pub mod plan;
 pub mod policy;
 pub mod result;
 pub mod settings;
+pub mod sync_report;
 pub mod terminal;
 pub mod workspace;
 

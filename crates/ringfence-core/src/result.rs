@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::Limits;
+use crate::sync_report::SyncReport;
 use crate::{Backend, Clause};
 
 /// Result of one command.
@@ -87,6 +88,10 @@ pub struct RunMetadata {
     /// True if the code ran in an interpreter that was started before the call; otherwise absent.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub warm: bool,
+    /// Report of the last sync of a workspace that was copied into the sandbox of the run; absent
+    /// if the sandbox used the host's own directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<Box<SyncReport>>,
 }
 
 impl RunMetadata {
@@ -113,6 +118,7 @@ impl RunMetadata {
             note: None,
             not_run: None,
             warm: false,
+            workspace: None,
         }
     }
 }
