@@ -105,7 +105,7 @@ pub use records::{RecordError, RecordFile, Records};
 pub use ringfence_core::settings::{BlockImports, CodeSettings, Language};
 pub use ringfence_core::{
     Backend, BackendChoice, Clause, ExecutionResult, ExitStatus, Fault, Plan, Policy, Refusal,
-    Support, audit, plan, policy, result,
+    Support, audit, plan, policy, result, sync_report,
 };
 pub use ringfence_proto::code::Code;
 pub use ringfence_proto::filesystem::{EntryInfo, EventType, FileType, FilesystemEvent};
@@ -120,6 +120,7 @@ pub use sandbox::host_observer::Observation;
 pub use sandbox::monitor;
 pub use sandbox::pause::PauseError;
 pub use sandbox::start_request::{ContainerSpec, Existing, Preset, Pull, Root, StartRequest};
+pub use sandbox::workspace_copy::{SyncError, SyncMode, SyncProgress};
 pub use sandbox::{AttachError, DEFAULT_TIME, Sandbox, StartError, Stopped};
 pub use session::{
     CapturedCommand, CommandEnd, CommandInput, DirectoryWatch, Exec, Execution, ExecutionInput,

@@ -58,10 +58,9 @@ impl TreeLister {
         let place = NameInDirectory::from_path(path).map_err(failed)?;
         let walk = DirectoryWalk::open(place.directory.as_fd(), &place.name);
         let walk = walk.map_err(|error| match Errno::from_io_error(&error) {
-            Some(Errno::NOENT) => Failure::new(
-                Code::NotFound,
-                format!("path '{}' does not exist", path.display()),
-            ),
+            Some(Errno::NOENT) => {
+                Failure::new(Code::NotFound, format!("path '{}' does not exist", path.display()))
+            }
             _ => failed(error),
         })?;
         let names = walk.names(MAX_DIRECTORY_ENTRIES).map_err(failed)?.into_iter();

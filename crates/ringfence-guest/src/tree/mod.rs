@@ -34,9 +34,9 @@ use self::parts::{RequestedFiles, remove_entries};
 use self::unpack::TreeUnpacker;
 use crate::connect_protocol::{Reply, collect_body, json_reply, refusal_reply};
 use crate::files;
-use crate::gzip::{self, GzipDecoder, GzipEncoder};
 use crate::filesystem::path::resolve;
 use crate::filesystem::run_blocking;
+use crate::gzip::{self, GzipDecoder, GzipEncoder};
 use crate::slices::{
     ByteSource, body_from_source, body_stream, discard, refuse_unread, write_stream,
 };
@@ -97,8 +97,8 @@ fn stream_reply(
 }
 
 async fn receive(request: Request<Incoming>) -> Result<Reply, Failure> {
-    let checked = requested_path(&request)
-        .and_then(|found| Ok((found, gzip::is_sent(request.headers())?)));
+    let checked =
+        requested_path(&request).and_then(|found| Ok((found, gzip::is_sent(request.headers())?)));
     let ((path, query), is_compressed) = match checked {
         Ok(checked) => checked,
         Err(failure) => {

@@ -45,8 +45,8 @@ pub(crate) struct SandboxFacets {
 pub(crate) enum WorkspaceSource {
     /// The workspace is this directory of the host itself, which the sandbox can write.
     HostDir(PathBuf),
-    /// The files were copied to a place that does not see the host, and the host's directory
-    /// does not change.
+    /// The files are copied to a place that does not see the host. The host's directory changes
+    /// only when a sync brings changes back.
     #[cfg_attr(
         not(any(test, feature = "kubernetes")),
         expect(dead_code, reason = "few backends copy")

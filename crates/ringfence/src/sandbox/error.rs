@@ -4,6 +4,7 @@ use ringfence_core::Fault;
 
 use crate::backends::StopError;
 use crate::sandbox::directory::{Name, SandboxDirError};
+use crate::sandbox::workspace_copy::SyncError;
 use crate::session::SessionError;
 use crate::{ContainerError, RunError};
 
@@ -41,6 +42,14 @@ pub enum StartError {
         /// Error of the session with the guest.
         source: SessionError,
     },
+    /// The workspace could not be sent into the sandbox.
+    #[error("cannot send the workspace into the sandbox `{name}`")]
+    Workspace {
+        /// Name of the sandbox.
+        name: Name,
+        /// Error of the first sync.
+        source: SyncError,
+    },
 }
 
 /// Reason why a sandbox could not be reached or stopped.
@@ -61,6 +70,14 @@ pub enum AttachError {
     /// The sandbox could not be stopped.
     #[error(transparent)]
     Stop(#[from] StopError),
+    /// The changes in a copied workspace could not be brought back. The sandbox was not stopped.
+    #[error("cannot bring the workspace of the sandbox `{name}` back, so it was not stopped")]
+    Workspace {
+        /// Name of the sandbox.
+        name: Name,
+        /// Error of the last sync.
+        source: SyncError,
+    },
 }
 
 fn log_suffix(log: &str) -> String {
@@ -77,6 +94,7 @@ impl StartError {
             StartError::Directory(_) | StartError::Different { .. } => Fault::User,
             StartError::Attach(error) => error.fault(),
             StartError::Guest { .. } => Fault::Backend,
+            StartError::Workspace { source, .. } => source.fault(),
         }
     }
 
@@ -91,6 +109,7 @@ impl StartError {
                 "or give the new one another name: ringfence up NAME".to_owned(),
             ],
             StartError::Attach(error) => error.hints(),
+            StartError::Workspace { source, .. } => source.hints(),
             StartError::Guest { .. } => {
                 vec!["`ringfence doctor` tries again what works on this host".to_owned()]
             }
@@ -105,6 +124,7 @@ impl AttachError {
             AttachError::Directory(SandboxDirError::File { .. }) => Fault::Host,
             AttachError::Directory(_) => Fault::User,
             AttachError::Guest { .. } | AttachError::Stop(_) => Fault::Backend,
+            AttachError::Workspace { source, .. } => source.fault(),
         }
     }
 
@@ -116,6 +136,7 @@ impl AttachError {
                 vec![format!("replace it: ringfence up {name} --replace")]
             }
             AttachError::Stop(error) => vec![error.hint.clone()],
+            AttachError::Workspace { source, .. } => source.hints(),
         }
     }
 }

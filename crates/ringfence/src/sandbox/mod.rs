@@ -11,6 +11,7 @@ mod owned;
 pub(crate) mod pause;
 pub(crate) mod start;
 pub(crate) mod start_request;
+pub(crate) mod workspace_copy;
 
 use std::future::pending;
 use std::io;
@@ -20,9 +21,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use ringfence_core::ExecutionResult;
 use ringfence_core::policy::Network;
 use ringfence_core::settings::CodeSettings;
+use ringfence_core::sync_report::SyncReport;
+use ringfence_core::{ExecutionResult, Fault};
 use ringfence_linux::pause::ProcessTree;
 use rustix::fs::fstat;
 use rustix::process::{Signal, pidfd_send_signal};
@@ -41,6 +43,8 @@ use crate::session::{CapturedCommand, Exec, PortStream, Session, SessionError};
 use crate::{Engine, Existing, Host, Interruption, StartRequest, Stream};
 pub use error::{AttachError, StartError};
 use owned::OwnedSandbox;
+use start::WorkspaceGuard;
+use workspace_copy::{CopiedWorkspace, SyncError, SyncMode, SyncProgress};
 
 /// Longest time that a command may take if neither the caller nor the policy says otherwise.
 pub const DEFAULT_TIME: Duration = Duration::from_secs(30);
@@ -196,7 +200,7 @@ impl Engine {
         let started =
             crate::sandbox::start::start(&self.core, request, &sandbox_dir, request_hash, context)
                 .await;
-        let (StartedSandbox { instance, egress, variables }, manifest) = match started {
+        let (StartedSandbox { instance, egress, variables }, manifest, guard) = match started {
             Ok(started) => started,
             Err(error) => {
                 sandbox_dir.remove();
@@ -212,6 +216,16 @@ impl Engine {
             let name = sandbox.manifest.name.clone();
             let _ = sandbox.stop().await; // the first error is more informative
             return Err(StartError::Guest { name, log, source });
+        }
+        if let Some(copied) = sandbox.copied_workspace() {
+            match sandbox.send_workspace(&copied, guard).await {
+                Ok(sent) => owned.keep_copied(copied, sent),
+                Err(source) => {
+                    let name = sandbox.manifest.name.clone();
+                    let _ = sandbox.stop().await; // the first error is more informative
+                    return Err(StartError::Workspace { name, source });
+                }
+            }
         }
         owned.watch(request.lease);
         Ok(sandbox)
@@ -245,7 +259,8 @@ async fn use_and_stop<T>(sandbox: Sandbox, used: impl AsyncFnOnce(&Sandbox) -> T
             error = crate::chain(&error),
             "a sandbox was not stopped; the next start sweeps it"
         );
-        Stopped { planted: observer.map(|observer| observer.planted()).unwrap_or_default() }
+        let planted = observer.map(|observer| observer.planted()).unwrap_or_default();
+        Stopped { planted, workspace: None }
     });
     (outcome, stopped)
 }
@@ -564,8 +579,71 @@ impl Sandbox {
         match &self.owned {
             Some(owned) => Ok(owned.end().await?),
             None => {
+                let workspace = self.bring_back_before_stop().await?;
                 stop_by_owner(&self.sandbox_dirs, &self.manifest).await?;
-                Ok(Stopped { planted: self.planted() })
+                let mut planted = self.planted();
+                planted.extend(workspace.iter().flat_map(|report| report.planted.clone()));
+                Ok(Stopped { planted, workspace })
+            }
+        }
+    }
+
+    /// Carries the changes of the workspace between the host and a sandbox that has a copy of it.
+    pub async fn sync(&self) -> Result<SyncReport, SyncError> {
+        self.sync_with(SyncMode::Both, |_| ()).await
+    }
+
+    /// Syncs like [`Sandbox::sync`], or reports what that would do. Calls `progress` with the files
+    /// and bytes that were carried so far.
+    pub async fn sync_with(
+        &self,
+        mode: SyncMode,
+        mut progress: impl FnMut(SyncProgress) + Send,
+    ) -> Result<SyncReport, SyncError> {
+        match self.copied_workspace() {
+            Some(copied) => copied.sync(mode, &mut progress).await,
+            None => Err(SyncError::NotCopied { name: self.manifest.name.to_string() }),
+        }
+    }
+
+    /// Returns the workspace that was copied into the sandbox, or `None` if the sandbox works on
+    /// the host's own files.
+    fn copied_workspace(&self) -> Option<CopiedWorkspace> {
+        match self.facets.workspace {
+            WorkspaceSource::HostDir(_) => None,
+            WorkspaceSource::Copy => {
+                Some(CopiedWorkspace::new(self.session.clone(), self.directory()))
+            }
+        }
+    }
+
+    /// Sends the workspace into the sandbox, which was just started.
+    async fn send_workspace(
+        &self,
+        copied: &CopiedWorkspace,
+        guard: WorkspaceGuard,
+    ) -> Result<SyncReport, SyncError> {
+        let Manifest { workspace, workspace_inside, .. } = &*self.manifest;
+        let WorkspaceGuard { rules, watched } = guard;
+        let sent = copied.send(workspace, workspace_inside, rules, watched, &mut |_| ()).await?;
+        let (files, bytes, left_out) = (sent.sent.count, sent.sent.bytes, sent.left_out.count);
+        tracing::info!(files, bytes, left_out, "the workspace was sent into the sandbox");
+        Ok(sent)
+    }
+
+    /// Brings the changes in a copied workspace back before another process is told to stop the
+    /// sandbox, so that the caller learns what came back. That process does the same once more.
+    async fn bring_back_before_stop(&self) -> Result<Option<SyncReport>, AttachError> {
+        let Some(copied) = self.copied_workspace() else { return Ok(None) };
+        match copied.bring_back().await {
+            Ok(report) => Ok(Some(report)),
+            // The user can correct the error, and then stop the sandbox without a loss.
+            Err(source) if source.fault() == Fault::Host => {
+                Err(AttachError::Workspace { name: self.manifest.name.clone(), source })
+            }
+            Err(error) => {
+                let failed = Some(crate::chain(&error));
+                Ok(Some(SyncReport { failed, ..SyncReport::default() }))
             }
         }
     }
@@ -579,6 +657,9 @@ pub struct Stopped {
     /// host act on. Processes in the background may have changed some of them after the result of
     /// the last command.
     pub planted: Vec<String>,
+    /// Report of the last sync of the workspace; `None` if the sandbox worked on the host's own
+    /// files.
+    pub workspace: Option<SyncReport>,
 }
 
 /// Returns the manifest of a sandbox that another process keeps. Waits if the sandbox is still
@@ -644,8 +725,14 @@ async fn stop_by_owner(sandbox_dirs: &SandboxDirs, manifest: &Manifest) -> Resul
     };
     for signal in [Signal::TERM, Signal::KILL] {
         let _ = pidfd_send_signal(&owner, signal); // the owner may have ended already
-        if tokio::time::timeout(MONITOR_STOP_TIMEOUT, wait_for_end(&owner)).await.is_ok() {
-            return Ok(());
+        loop {
+            if tokio::time::timeout(MONITOR_STOP_TIMEOUT, wait_for_end(&owner)).await.is_ok() {
+                return Ok(());
+            }
+            // A monitor that brings a workspace back is not stuck, and limits its own time.
+            if !workspace_copy::is_syncing(&sandbox_dirs.path(name)) {
+                break;
+            }
         }
     }
     Err(refuse(
@@ -664,4 +751,4 @@ fn log_tail(sandbox_dirs: &SandboxDirs, name: &Name) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

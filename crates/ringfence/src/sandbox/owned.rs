@@ -1,9 +1,12 @@
 //! Keeps a sandbox alive in the process that started it, and ends it.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use ringfence_core::sync_report::SyncReport;
+
 use super::Stopped;
+use super::workspace_copy::CopiedWorkspace;
 use crate::backends::{SandboxInstance, StopError};
 use crate::egress::GateHolder;
 use crate::sandbox::directory::SandboxDir;
@@ -12,6 +15,8 @@ use crate::sandbox::directory::SandboxDir;
 #[derive(Debug)]
 pub(super) struct OwnedSandbox {
     held: Mutex<Option<OwnedResources>>,
+    /// The workspace that was copied into the sandbox, and the report of its first sync.
+    copied: OnceLock<(CopiedWorkspace, SyncReport)>,
     pub(super) ended: tokio::sync::watch::Sender<bool>,
 }
 
@@ -30,7 +35,13 @@ impl OwnedSandbox {
         egress: Option<GateHolder>,
     ) -> OwnedSandbox {
         let held = OwnedResources { instance, sandbox_dir, _egress: egress };
-        OwnedSandbox { held: Mutex::new(Some(held)), ended: Default::default() }
+        let copied = OnceLock::new();
+        OwnedSandbox { held: Mutex::new(Some(held)), copied, ended: Default::default() }
+    }
+
+    /// Has the changes in a copied workspace brought back before the sandbox ends.
+    pub(super) fn keep_copied(&self, workspace: CopiedWorkspace, sent: SyncReport) {
+        let _ = self.copied.set((workspace, sent)); // a workspace is sent only once
     }
 
     /// Spawns a task that notices when the sandbox ends by itself, and that ends the sandbox when
@@ -73,24 +84,50 @@ impl OwnedSandbox {
             return Ok(Stopped::default());
         };
         sandbox_dir.remove_manifest();
+        let workspace = bring_back(&self.copied).await;
         let ended = instance.stop().await;
-        let planted = sandbox_dir.remove();
+        let mut planted = sandbox_dir.remove();
         self.ended.send_replace(true);
-        ended.map(|()| Stopped { planted })
+        planted.extend(workspace.iter().flat_map(|report| report.planted.clone()));
+        ended.map(|()| Stopped { planted, workspace })
     }
 }
 
 impl Drop for OwnedSandbox {
     fn drop(&mut self) {
         let Some(OwnedResources { instance, sandbox_dir, _egress }) = self.take() else { return };
+        let copied = std::mem::take(&mut self.copied);
         // Use a thread, because ending may take a while, and the caller may be a task that shares
         // its thread with others.
         std::thread::spawn(move || {
             if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build()
             {
-                let _ = runtime.block_on(instance.stop()); // the next start sweeps what is left
+                let _ = runtime.block_on(async {
+                    bring_back(&copied).await;
+                    instance.stop().await // the next start sweeps what is left
+                });
             }
             sandbox_dir.remove();
         });
     }
+}
+
+/// Brings the changes in a copied workspace back, if there is one. A failure must not keep the
+/// sandbox up, so it becomes a part of the report.
+async fn bring_back(copied: &OnceLock<(CopiedWorkspace, SyncReport)>) -> Option<SyncReport> {
+    let (workspace, sent) = copied.get()?;
+    let report = workspace.bring_back().await.unwrap_or_else(|error| {
+        let failed = crate::chain(&error);
+        tracing::error!(error = failed, "cannot bring the workspace back; its changes are lost");
+        SyncReport { failed: Some(failed), ..SyncReport::default() }
+    });
+    for (paths, what) in [
+        (&report.conflicts, "a path was changed on both sides, and did not come back"),
+        (&report.refused, "a path that the policy guards was changed, and did not come back"),
+    ] {
+        for left in &paths.paths {
+            tracing::warn!(path = left.path, why = left.why, "{what}");
+        }
+    }
+    Some(report.after(sent.clone()))
 }

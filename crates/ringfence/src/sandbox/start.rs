@@ -14,6 +14,8 @@ use crate::engine::Core;
 use crate::run::plan::PlannedRun;
 use crate::sandbox::directory::{Manifest, NetworkReach, Owner, SandboxDir, SandboxDirs};
 use crate::sandbox::host_observer::HostObserver;
+use crate::sandbox::workspace_copy::CopyRules;
+use crate::view::WatchedPaths;
 use crate::{ContainerSpec, RunError, StartError, StartRequest};
 
 /// Returns the hash of everything that was asked for. Two sandboxes with the same hash are
@@ -39,6 +41,13 @@ pub(crate) fn hash(core: &Core, request: &StartRequest) -> String {
     ringfence_core::to_hex(&Sha256::digest(bytes))
 }
 
+/// What is needed to copy the workspace into a sandbox that does not see the host.
+#[derive(Debug)]
+pub(crate) struct WorkspaceGuard {
+    pub(crate) rules: CopyRules,
+    pub(crate) watched: WatchedPaths,
+}
+
 /// Starts a planned sandbox in a sandbox directory, and writes its manifest.
 pub(crate) async fn start(
     core: &Core,
@@ -46,10 +55,13 @@ pub(crate) async fn start(
     sandbox_dir: &SandboxDir,
     request_hash: String,
     mut context: PlannedRun,
-) -> Result<(StartedSandbox, Manifest), StartError> {
+) -> Result<(StartedSandbox, Manifest, WorkspaceGuard), StartError> {
     context.sandbox = Some(sandbox_dir.name.to_string());
     context.workspace.require_text().map_err(RunError::from)?;
     let watched = context.guarded.watched().clone();
+    let root = context.workspace.source.as_path();
+    let rules = CopyRules::new(&context.plan.policy, &context.guarded, root);
+    let guard = WorkspaceGuard { rules, watched: watched.clone() };
     let log = egress::gate(&context.plan.policy).map(|_| egress::log_in(&sandbox_dir.path));
     let mut manifest = describe(core, request, &context, sandbox_dir, request_hash);
     let backend = Core::backend(&context.plan)?;
@@ -67,7 +79,7 @@ pub(crate) async fn start(
             crate::SandboxDirError::File { what: "write the manifest", name, source }.into()
         );
     }
-    Ok((started, manifest))
+    Ok((started, manifest, guard))
 }
 
 /// Makes a plan, which may take a while. If the caller has a launcher process, this runs on another

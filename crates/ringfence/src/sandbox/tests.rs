@@ -18,10 +18,10 @@ use crate::{
 /// Backends of the tests: three whose sandboxes are processes of this host, and one whose sandboxes
 /// are reached over TCP and share nothing with the host.
 const BACKENDS: [Backend; 4] = [Backend::Native, Backend::Bwrap, Backend::Local, REMOTE];
-const REMOTE: Backend = Backend::E2b;
+pub(crate) const REMOTE: Backend = Backend::E2b;
 
 /// Makes an engine for a host that has only `PATH` and a home directory.
-fn engine(home: &Path) -> Engine {
+pub(crate) fn engine(home: &Path) -> Engine {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let variables: BTreeMap<OsString, OsString> =
         [("PATH".into(), path), ("HOME".into(), home.into())].into();
@@ -254,22 +254,19 @@ fn another_process_attaches_by_name() {
 #[test]
 fn a_sandbox_on_another_machine_shares_no_file_with_the_host() {
     require!(user_namespaces, binary);
-    on_backends(&[REMOTE], async |engine, sandbox| {
-        let workspace = &engine.settings().host.directory;
-        fs_err::write(workspace.join("of-the-host"), "").unwrap();
-        let listed = sandbox.execute("ls; echo made > here", None).await.unwrap();
-        assert_eq!(listed.stdout, "");
-        assert!(!workspace.join("here").exists());
-        sandbox.stop().await.unwrap();
-    });
-    on_backends(&[Backend::Native], async |engine, sandbox| {
-        let workspace = &engine.settings().host.directory;
-        fs_err::write(workspace.join("of-the-host"), "").unwrap();
-        let listed = sandbox.execute("ls; echo made > here", None).await.unwrap();
-        assert_eq!(listed.stdout, "of-the-host\n");
-        assert!(workspace.join("here").exists());
-        sandbox.stop().await.unwrap();
-    });
+    for (backend, sees_changes) in [(REMOTE, false), (Backend::Native, true)] {
+        on_backends(&[backend], async |engine, sandbox| {
+            let workspace = &engine.settings().host.directory;
+            fs_err::write(workspace.join("of-the-host"), "").unwrap();
+            let listed = sandbox.execute("ls; echo made > here", None).await.unwrap();
+            assert_eq!(listed.stdout == "of-the-host\n", sees_changes, "{listed:?}");
+            assert_eq!(workspace.join("here").exists(), sees_changes);
+            let synced = sandbox.sync().await;
+            assert_eq!(synced.is_ok(), !sees_changes, "{synced:?}");
+            assert!(workspace.join("here").exists());
+            sandbox.stop().await.unwrap();
+        });
+    }
 }
 
 #[test]

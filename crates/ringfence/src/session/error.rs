@@ -259,7 +259,7 @@ impl Operation<'_> {
 
 /// Returns a guest's text in a form that may be shown. The text is cut to a length, and characters
 /// that control a terminal or change the direction of text are replaced.
-pub(super) fn clean(text: &str) -> String {
+pub(crate) fn clean(text: &str) -> String {
     let shown = |character: char| {
         let turns = matches!(
             character,

@@ -259,7 +259,7 @@ impl SandboxFiles<'_> {
 }
 
 /// Returns the target of a request, with a path in its query.
-fn target(service: &str, path: &str) -> String {
+pub(super) fn target(service: &str, path: &str) -> String {
     let mut target = format!("{service}?path=");
     for byte in path.bytes() {
         match byte {

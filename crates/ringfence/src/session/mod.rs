@@ -45,6 +45,7 @@ pub use capture::CapturedCommand;
 pub(crate) use connector::GuestStream;
 pub(crate) use connector::{GUEST_SOCKET, GuestConnector, UnixConnector, listen_in};
 pub use error::SessionError;
+pub(crate) use error::clean;
 pub use exec::{CommandInput, Exec, Leftovers};
 pub use execution::{CommandEnd, Execution};
 pub use files::{DirectoryWatch, SandboxFiles, WatchDepth};
@@ -53,6 +54,7 @@ pub use input::ExecutionInput;
 #[cfg(feature = "kubernetes")]
 pub(crate) use link::{Carrier, LinkConnector, LinkRelay, LinkTimeouts};
 pub use ports::{PortStream, SandboxPorts};
+pub(crate) use tree::{FileStream, FileStreamEnd, stays_below};
 pub use tree::{OmittedEntry, TransferSummary};
 
 use error::Operation;

@@ -195,6 +195,16 @@ impl Guarded {
         path.ancestors().any(|above| self.hidden.contains(above))
     }
 
+    /// Returns the paths that must not be read.
+    pub(crate) fn hidden(&self) -> &BTreeSet<PathBuf> {
+        &self.hidden
+    }
+
+    /// Returns the paths that must not be written.
+    pub(crate) fn protected(&self) -> &BTreeSet<PathBuf> {
+        &self.protected
+    }
+
     /// Tells whether the policy protects anything that exists.
     pub(crate) fn protects_something(&self) -> bool {
         self.protects_something

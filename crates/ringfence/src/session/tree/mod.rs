@@ -5,6 +5,7 @@
 
 mod host_files;
 mod pack;
+mod parts;
 mod unpack;
 
 #[cfg(test)]
@@ -25,8 +26,9 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use super::SessionError;
 use super::error::{Operation, clean};
 use super::files::{MAX_QUEUED_PIECES, SandboxFiles};
-use super::transport::HttpExchange;
 pub(super) use host_files::HostFiles;
+pub(crate) use parts::{FileStream, FileStreamEnd};
+pub(crate) use unpack::stays_below;
 
 /// Highest number of bytes of a tree that are handed on at once.
 const MAX_PIECE_BYTES: usize = 256 << 10;
@@ -125,72 +127,38 @@ impl SandboxFiles<'_> {
         &self,
         from: &str,
         to: &Path,
-        progress: impl FnMut(u64) + Send,
+        mut progress: impl FnMut(u64) + Send,
     ) -> Result<TransferSummary, SessionError> {
         let operation = Operation { verb: "read", object: from };
         let entry = self.stat(from).await?;
         let count = Arc::new(AtomicU64::new(0));
         let (to, counter, host_files) =
             (to.to_owned(), Arc::clone(&count), self.session.host_files.clone());
-        match entry.kind {
+        let tick = || progress(count.load(Ordering::Relaxed));
+        let done = match entry.kind {
             FileType::File => {
                 let exchange = self.get(operation, "/files", from).await?;
                 let job = move |reader| {
                     unpack::unpack_file(&host_files, reader, &to, entry.mode, &counter)
                 };
-                self.receive_pieces(operation, exchange, count, progress, job).await
+                self.receive_pieces(operation, exchange, tick, job).await
             }
             FileType::Directory => {
                 let exchange = self.get(operation, "/tree", from).await?;
                 let job = move |reader| unpack::unpack_tree(&host_files, reader, &to, &counter);
-                self.receive_pieces(operation, exchange, count, progress, job).await
+                self.receive_pieces(operation, exchange, tick, job).await
             }
             FileType::Symlink | FileType::Unspecified => {
                 Err(operation
                     .refused(Code::InvalidArgument, "it is neither a file nor a directory"))
             }
-        }
-    }
-
-    /// Passes the bytes of an answer to a job that may block, and waits for both.
-    async fn receive_pieces(
-        &self,
-        operation: Operation<'_>,
-        mut exchange: HttpExchange,
-        count: Arc<AtomicU64>,
-        mut progress: impl FnMut(u64) + Send,
-        job: impl FnOnce(PieceReader) -> Result<TransferSummary, SessionError> + Send + 'static,
-    ) -> Result<TransferSummary, SessionError> {
-        let (pieces, reader) = mpsc::channel(MAX_QUEUED_PIECES);
-        let job = spawn_blocking(move || job(PieceReader::new(reader)));
-        let arrived = loop {
-            match self.piece(operation, &mut exchange).await {
-                Ok(Some(piece)) => {
-                    if pieces.send(PieceMessage::Piece(piece)).await.is_err() {
-                        break Ok(()); // the job has failed, and its result says why
-                    }
-                    progress(count.load(Ordering::Relaxed));
-                }
-                Ok(None) => {
-                    let _ = pieces.send(PieceMessage::End).await; // as above
-                    self.transport().return_to_pool(exchange);
-                    break Ok(());
-                }
-                Err(error) => break Err(error),
-            }
-        };
-        drop(pieces);
-        let done = join_job(job).await;
-        arrived?;
-        let done = done?;
+        }?;
         progress(done.bytes);
         Ok(done)
     }
 }
 
-async fn join_job(
-    job: JoinHandle<Result<TransferSummary, SessionError>>,
-) -> Result<TransferSummary, SessionError> {
+async fn join_job<T>(job: JoinHandle<Result<T, SessionError>>) -> Result<T, SessionError> {
     match job.await {
         Ok(done) => done,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),

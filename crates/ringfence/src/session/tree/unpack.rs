@@ -281,7 +281,7 @@ fn parts(name: &[u8]) -> Result<Vec<&OsStr>, &'static str> {
 /// Returns true if a link that lies `depth` directories below the root leads to a path below the
 /// root, if the same is true of every other link. Therefore `..` may only come first: after a name,
 /// `..` is the parent of the directory that the name leads to.
-fn stays_below(target: &[u8], depth: usize) -> bool {
+pub(crate) fn stays_below(target: &[u8], depth: usize) -> bool {
     let mut parts =
         target.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b".")).peekable();
     let mut up = 0;
