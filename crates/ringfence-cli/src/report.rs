@@ -9,7 +9,7 @@ use ringfence::egress::ChangeError;
 use ringfence::monitor::MonitorError;
 use ringfence::{
     AttachError, Code, CodeError, ExecutionResult, ExitStatus, Fault, LoadError, PauseError,
-    RecordError, RunError, SandboxDirError, SessionError, StartError, WrapperError, chain,
+    RecordError, RunError, SandboxDirError, SessionError, StartError, SyncError, WrapperError, chain,
 };
 use ringfence_core::settings::SettingsError;
 use ringfence_core::terminal::{clean_line, clean_message};
@@ -210,6 +210,12 @@ impl From<AttachError> for Failure {
             AttachError::Directory(error) => error.into(),
             error => Failure::new(chain(&error), error.hints(), error.fault().into()),
         }
+    }
+}
+
+impl From<SyncError> for Failure {
+    fn from(error: SyncError) -> Failure {
+        Failure::new(chain(&error), error.hints(), error.fault().into())
     }
 }
 

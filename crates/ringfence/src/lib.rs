@@ -120,7 +120,7 @@ pub use sandbox::host_observer::Observation;
 pub use sandbox::monitor;
 pub use sandbox::pause::PauseError;
 pub use sandbox::start_request::{ContainerSpec, Existing, Preset, Pull, Root, StartRequest};
-pub use sandbox::workspace_copy::{SyncError, SyncMode, SyncProgress};
+pub use sandbox::workspace_copy::{SyncError, SyncListener, SyncMode, SyncProgress};
 pub use sandbox::{AttachError, DEFAULT_TIME, Sandbox, StartError, Stopped};
 pub use session::{
     CapturedCommand, CommandEnd, CommandInput, DirectoryWatch, Exec, Execution, ExecutionInput,

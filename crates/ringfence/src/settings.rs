@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::host_paths::untrusted;
-use crate::{ContainerSpec, Host};
+use crate::{ContainerSpec, Host, SyncListener};
 use ringfence_core::policy::{DocumentError, Policy, Workspace};
 
 /// Directory of the system's settings.
@@ -40,6 +40,9 @@ pub struct Settings {
     pub is_monitor: bool,
     /// True if a server started this process for one of its clients.
     pub is_for_server: bool,
+    /// Listener for the progress of syncs at the start and the end of sandboxes whose workspace is
+    /// copied.
+    pub on_sync: Option<SyncListener>,
 }
 
 /// Treatment of the `ringfence.toml` of the working directory.
@@ -153,7 +156,15 @@ impl Settings {
     pub(crate) fn from_merged(layered: Layered, host: Host) -> Settings {
         let container = ContainerSpec { image: layered.image.clone(), ..ContainerSpec::default() };
         let (is_monitor, is_for_server) = (false, false);
-        Settings { layered, host, launcher: None, container, is_monitor, is_for_server }
+        Settings {
+            layered,
+            host,
+            launcher: None,
+            container,
+            is_monitor,
+            is_for_server,
+            on_sync: None,
+        }
     }
 
     /// Returns the settings of a sandbox that a server starts in the directory `workspace`, which

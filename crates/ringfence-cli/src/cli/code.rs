@@ -10,6 +10,7 @@ use ringfence::{BlockImports, Engine, ExecutionResult, Host, Records, Settings};
 
 use super::flags::{ContainerFlags, PolicyFlags};
 use super::run::{interruptible, warn_of_planted, warn_of_run_end};
+use super::sync::warn_of_workspace;
 use crate::answer::print_json;
 use crate::report::{Failure, warn};
 
@@ -83,6 +84,7 @@ impl Code {
                 )?;
                 keep(settings, &language, &text, &result);
                 warn_of_planted("the run", &result.meta.planted);
+                result.meta.workspace.iter().for_each(|report| warn_of_workspace(report));
                 print_json(&result)
             });
         }

@@ -26,6 +26,7 @@ mod run;
 mod serve;
 mod ssh;
 mod stop;
+mod sync;
 mod up;
 mod wrap;
 
@@ -57,6 +58,7 @@ pub(crate) enum Command {
     Exec(exec::Exec),
     Enter(enter::Enter),
     Cp(cp::Cp),
+    Sync(sync::Sync),
     Ps(ps::Ps),
     Logs(logs::Logs),
     Port(port::Port),
@@ -161,6 +163,7 @@ impl Arguments {
             Command::Exec(command) => command.run(host),
             Command::Enter(command) => command.run(host),
             Command::Cp(command) => command.run(host),
+            Command::Sync(command) => command.run(host),
             Command::Ps(command) => command.run(host),
             Command::Logs(command) => command.run(host),
             Command::Port(command) => command.run(host),
@@ -193,6 +196,7 @@ impl Command {
             Command::Code(command) => command.json,
             Command::Up(command) => command.json,
             Command::Exec(command) => command.json,
+            Command::Sync(command) => command.json,
             Command::Ps(command) => command.json,
             Command::Inspect(command) => command.json,
             Command::Doctor(command) => command.json,

@@ -14,6 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::attach::block_on;
 use super::fetch::fetch;
+use super::sync::sync_listener;
 use crate::report::{Failure, listen};
 
 /// Maximum time to wait for a start that was interrupted, because a sandbox can be stopped only
@@ -46,7 +47,8 @@ fn start_and_keep(host: Host) -> Result<(), Failure> {
         )
     })?;
     listen(request.verbosity, host.text("RINGFENCE_LOG"))?;
-    let (settings, request) = request.into_parts(host);
+    let (mut settings, request) = request.into_parts(host);
+    settings.on_sync = Some(sync_listener());
     block_on(keep(&Engine::in_this_process(settings), request))
 }
 

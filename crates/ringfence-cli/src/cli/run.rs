@@ -11,6 +11,7 @@ use ringfence::{
 };
 
 use super::flags::{ContainerFlags, PolicyFlags};
+use super::sync::{sync_listener, warn_of_workspace};
 use crate::answer::{Form, print, print_json};
 use crate::report::{Failure, warn};
 
@@ -50,7 +51,8 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
-        let settings = self.container.settings(&self.policy, host)?;
+        let mut settings = self.container.settings(&self.policy, host)?;
+        settings.on_sync = Some(sync_listener());
         let passed = self.passed_descriptors()?;
         let (program, arguments) = self.command.split_first().expect("clap requires a command");
         let command = Command::new(program).arguments(arguments);
@@ -64,6 +66,7 @@ impl Run {
                 let result = engine.run_captured(policy, &command, passed, Some(interruption))?;
                 keep(engine.settings(), &command, &result);
                 warn_of_planted("the run", &result.meta.planted);
+                result.meta.workspace.iter().for_each(|report| warn_of_workspace(report));
                 print_json(&result)
             });
         }
@@ -171,6 +174,7 @@ pub(super) fn warn_of_end(
         ));
     }
     warn_of_planted(&format!("the {owner}"), &result.meta.planted);
+    result.meta.workspace.iter().for_each(|report| warn_of_workspace(report));
 }
 
 /// Warns about paths that a sandbox made, changed or removed and that programs on the host act on.

@@ -8,6 +8,7 @@ use tokio::task::JoinSet;
 
 use super::attach::block_on;
 use super::run::warn_of_planted;
+use super::sync::warn_of_workspace;
 use crate::answer::{Form, print};
 use crate::report::{Failure, print_hint, warn};
 
@@ -89,8 +90,9 @@ async fn stop(host: &Host, names: Vec<String>, were_seen: bool) -> Vec<Failure> 
     let mut failures = Vec::new();
     while let Some(stopped) = stopping.join_next().await {
         match stopped.expect("stopping does not panic, and nobody aborts it") {
-            Ok(Some((name, Stopped { planted, .. }))) => {
+            Ok(Some((name, Stopped { planted, workspace, .. }))) => {
                 failures.extend(print(&format!("stopped {name}\n")).err());
+                workspace.iter().for_each(warn_of_workspace);
                 warn_of_planted(&format!("the sandbox `{name}`"), &planted);
             }
             Ok(None) => {}

@@ -279,3 +279,86 @@ fn an_interrupted_archive_leaves_no_partial_file() {
     drop(stream);
     crate::guest::eventually("the part is removed", || !Path::new(&at(&guest, "t/cut")).exists());
 }
+
+/// Posts a message to the tree at a path, and returns the status and the body of the answer.
+fn act(guest: &GuestProcess, path: &str, action: &str, message: &Value) -> (u16, Vec<u8>) {
+    let target = format!("POST /tree?path={path}&action={action} HTTP/1.1");
+    let mut answer = guest.request(&target, message.to_string().as_bytes());
+    (answer.status, answer.rest())
+}
+
+fn encoded(text: &str) -> String {
+    serde_json::to_value(ringfence_proto::bytes::Base64Bytes(text.into()))
+        .expect("is text")
+        .as_str()
+        .expect("is text")
+        .to_owned()
+}
+
+#[test]
+fn a_listing_names_every_entry_with_its_digest() {
+    let guest = GuestProcess::start();
+    fs_err::create_dir_all(at(&guest, "listed/empty")).unwrap();
+    fs_err::write(at(&guest, "listed/file"), "abc").unwrap();
+    symlink("/etc/passwd", at(&guest, "listed/link")).unwrap();
+    mknodat(CWD, at(&guest, "listed/pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    let target = format!("GET /tree?path={}&list=digests HTTP/1.1", at(&guest, "listed"));
+    let mut answer = guest.request(&target, b"");
+    assert_eq!(answer.status, 200);
+    let body = answer.rest();
+    let lines = body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let lines: Vec<Value> =
+        lines.map(|line| serde_json::from_slice(line).expect("is JSON")).collect();
+    let kinds: Vec<_> = lines.iter().map(|line| line["kind"].as_str().expect("is text")).collect();
+    assert_eq!(kinds, ["directory", "file", "link", "special", "end"]);
+    // The digest of `abc`, FIPS 180-2.
+    assert_eq!(lines[1]["digest"], "ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0=");
+    assert_eq!(lines[2]["target"], encoded("/etc/passwd"));
+    for (path, query, expected) in [
+        ("absent", "list=digests", 404),
+        ("listed/file", "list=digests", 400),
+        ("listed", "list=names", 400),
+    ] {
+        let target = format!("GET /tree?path={}&{query} HTTP/1.1", at(&guest, path));
+        assert_eq!(guest.request(&target, b"").status, expected, "{path} {query}");
+    }
+}
+
+#[test]
+fn single_files_are_read_and_no_link_is_followed() {
+    let guest = GuestProcess::start();
+    fs_err::create_dir_all(at(&guest, "tree/d")).unwrap();
+    fs_err::write(at(&guest, "secret"), "secret").unwrap();
+    fs_err::write(at(&guest, "tree/d/file"), "content").unwrap();
+    symlink("../secret", at(&guest, "tree/link")).unwrap();
+    symlink("..", at(&guest, "tree/up")).unwrap();
+    let names = ["d/file", "link", "up/secret", "../secret", "d", "absent", "d/file"];
+    let files: Vec<Value> = names
+        .iter()
+        .map(|name| serde_json::json!({ "path": encoded(name), "size": 4 }))
+        .collect();
+    let message = serde_json::json!({ "files": files });
+    let (status, body) = act(&guest, &at(&guest, "tree"), "read", &message);
+    let content = [&4_u32.to_be_bytes()[..], b"cont", &[0; 4]].concat();
+    let broken = [0xff; 4].repeat(5);
+    assert_eq!((status, body), (200, [content.clone(), broken, content].concat()));
+    assert_eq!(act(&guest, &at(&guest, "tree"), "burn", &message).0, 400);
+}
+
+#[test]
+fn entries_are_removed_and_directories_only_when_they_are_empty() {
+    let guest = GuestProcess::start();
+    fs_err::create_dir_all(at(&guest, "tree/full")).unwrap();
+    fs_err::create_dir_all(at(&guest, "tree/empty")).unwrap();
+    fs_err::write(at(&guest, "tree/full/file"), "").unwrap();
+    fs_err::write(at(&guest, "kept"), "").unwrap();
+    symlink("..", at(&guest, "tree/up")).unwrap();
+    let names = ["empty", "full", "up/kept", "absent", "up"].map(encoded);
+    let message = serde_json::json!({ "paths": names });
+    let (status, body) = act(&guest, &at(&guest, "tree"), "remove", &message);
+    let answer: Value = serde_json::from_slice(&body).expect("is JSON");
+    assert_eq!((status, answer), (200, serde_json::json!({ "kept": [1] })));
+    assert!(Path::new(&at(&guest, "kept")).exists());
+    assert!(Path::new(&at(&guest, "tree/full/file")).exists());
+    assert!(!Path::new(&at(&guest, "tree/empty")).exists());
+}

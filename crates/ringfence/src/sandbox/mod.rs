@@ -42,9 +42,9 @@ use crate::sandbox::host_observer::Observation;
 use crate::session::{CapturedCommand, Exec, PortStream, Session, SessionError};
 use crate::{Engine, Existing, Host, Interruption, StartRequest, Stream};
 pub use error::{AttachError, StartError};
-use owned::OwnedSandbox;
+use owned::{KeptCopy, OwnedSandbox};
 use start::WorkspaceGuard;
-use workspace_copy::{CopiedWorkspace, SyncError, SyncMode, SyncProgress};
+use workspace_copy::{CopiedWorkspace, SyncError, SyncListener, SyncMode, SyncProgress};
 
 /// Longest time that a command may take if neither the caller nor the policy says otherwise.
 pub const DEFAULT_TIME: Duration = Duration::from_secs(30);
@@ -218,8 +218,9 @@ impl Engine {
             return Err(StartError::Guest { name, log, source });
         }
         if let Some(copied) = sandbox.copied_workspace() {
-            match sandbox.send_workspace(&copied, guard).await {
-                Ok(sent) => owned.keep_copied(copied, sent),
+            let listener = self.core.settings.on_sync.clone();
+            match sandbox.send_workspace(&copied, guard, listener.as_ref()).await {
+                Ok(sent) => owned.keep_copied(KeptCopy { workspace: copied, sent, listener }),
                 Err(source) => {
                     let name = sandbox.manifest.name.clone();
                     let _ = sandbox.stop().await; // the first error is more informative
@@ -622,10 +623,12 @@ impl Sandbox {
         &self,
         copied: &CopiedWorkspace,
         guard: WorkspaceGuard,
+        listener: Option<&SyncListener>,
     ) -> Result<SyncReport, SyncError> {
         let Manifest { workspace, workspace_inside, .. } = &*self.manifest;
         let WorkspaceGuard { rules, watched } = guard;
-        let sent = copied.send(workspace, workspace_inside, rules, watched, &mut |_| ()).await?;
+        let mut on_sync = |progress| listener.iter().for_each(|listener| listener.tell(progress));
+        let sent = copied.send(workspace, workspace_inside, rules, watched, &mut on_sync).await?;
         let (files, bytes, left_out) = (sent.sent.count, sent.sent.bytes, sent.left_out.count);
         tracing::info!(files, bytes, left_out, "the workspace was sent into the sandbox");
         Ok(sent)
@@ -635,7 +638,7 @@ impl Sandbox {
     /// sandbox, so that the caller learns what came back. That process does the same once more.
     async fn bring_back_before_stop(&self) -> Result<Option<SyncReport>, AttachError> {
         let Some(copied) = self.copied_workspace() else { return Ok(None) };
-        match copied.bring_back().await {
+        match copied.bring_back(&mut |_| ()).await {
             Ok(report) => Ok(Some(report)),
             // The user can correct the error, and then stop the sandbox without a loss.
             Err(source) if source.fault() == Fault::Host => {

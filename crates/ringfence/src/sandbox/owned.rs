@@ -6,7 +6,7 @@ use std::time::Duration;
 use ringfence_core::sync_report::SyncReport;
 
 use super::Stopped;
-use super::workspace_copy::CopiedWorkspace;
+use super::workspace_copy::{CopiedWorkspace, SyncListener};
 use crate::backends::{SandboxInstance, StopError};
 use crate::egress::GateHolder;
 use crate::sandbox::directory::SandboxDir;
@@ -15,9 +15,17 @@ use crate::sandbox::directory::SandboxDir;
 #[derive(Debug)]
 pub(super) struct OwnedSandbox {
     held: Mutex<Option<OwnedResources>>,
-    /// The workspace that was copied into the sandbox, and the report of its first sync.
-    copied: OnceLock<(CopiedWorkspace, SyncReport)>,
+    copied: OnceLock<KeptCopy>,
     pub(super) ended: tokio::sync::watch::Sender<bool>,
+}
+
+/// A workspace that was copied into a sandbox, and that is brought back at its end.
+#[derive(Debug)]
+pub(super) struct KeptCopy {
+    pub(super) workspace: CopiedWorkspace,
+    /// Report of the first sync.
+    pub(super) sent: SyncReport,
+    pub(super) listener: Option<SyncListener>,
 }
 
 #[derive(Debug)]
@@ -40,8 +48,8 @@ impl OwnedSandbox {
     }
 
     /// Has the changes in a copied workspace brought back before the sandbox ends.
-    pub(super) fn keep_copied(&self, workspace: CopiedWorkspace, sent: SyncReport) {
-        let _ = self.copied.set((workspace, sent)); // a workspace is sent only once
+    pub(super) fn keep_copied(&self, copied: KeptCopy) {
+        let _ = self.copied.set(copied); // a workspace is sent only once
     }
 
     /// Spawns a task that notices when the sandbox ends by itself, and that ends the sandbox when
@@ -114,9 +122,10 @@ impl Drop for OwnedSandbox {
 
 /// Brings the changes in a copied workspace back, if there is one. A failure must not keep the
 /// sandbox up, so it becomes a part of the report.
-async fn bring_back(copied: &OnceLock<(CopiedWorkspace, SyncReport)>) -> Option<SyncReport> {
-    let (workspace, sent) = copied.get()?;
-    let report = workspace.bring_back().await.unwrap_or_else(|error| {
+async fn bring_back(copied: &OnceLock<KeptCopy>) -> Option<SyncReport> {
+    let KeptCopy { workspace, sent, listener } = copied.get()?;
+    let mut on_sync = |progress| listener.iter().for_each(|listener| listener.tell(progress));
+    let report = workspace.bring_back(&mut on_sync).await.unwrap_or_else(|error| {
         let failed = crate::chain(&error);
         tracing::error!(error = failed, "cannot bring the workspace back; its changes are lost");
         SyncReport { failed: Some(failed), ..SyncReport::default() }

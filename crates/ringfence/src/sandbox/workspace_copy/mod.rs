@@ -44,7 +44,7 @@ use self::progress::ProgressCounters;
 use self::record::{RecordLock, SyncRecord};
 use crate::session::{Session, SessionError};
 use crate::view::WatchedPaths;
-pub use progress::SyncProgress;
+pub use progress::{SyncListener, SyncProgress};
 pub(crate) use rules::CopyRules;
 
 /// Highest number of files, directories and links in a copied workspace.
@@ -228,14 +228,14 @@ impl CopiedWorkspace {
 
     /// Brings the changes of the sandbox back before its end. Repeats that as long as files change
     /// meanwhile, for a few times.
-    pub(crate) async fn bring_back(&self) -> Result<SyncReport, SyncError> {
+    pub(crate) async fn bring_back(&self, on_sync: OnSync<'_>) -> Result<SyncReport, SyncError> {
         let attempts = async {
             let _lock = self.lock().await?;
             let mut total = SyncReport::default();
             for _ in 0..FINAL_ATTEMPTS {
                 let record = self.read_record().await?;
                 let (report, unsettled) =
-                    self.carry(record, SyncDirection::Back, SyncMode::Both, &mut |_| ()).await?;
+                    self.carry(record, SyncDirection::Back, SyncMode::Both, on_sync).await?;
                 total = report.after(total);
                 if unsettled == 0 {
                     break;

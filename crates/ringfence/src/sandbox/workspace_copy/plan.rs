@@ -68,7 +68,25 @@ pub(super) fn plan(
     });
     let mut steps: Vec<PlannedStep> = steps.collect();
     refuse_obstructed(&mut steps);
+    keep_below_uncarried(&mut steps);
     steps
+}
+
+/// Keeps entries on the host whose directory is not carried. Such a directory was replaced in the
+/// sandbox, for example by a link that does not come back, so its entries only seem to be removed.
+fn keep_below_uncarried(steps: &mut [PlannedStep]) {
+    let is_uncarried = |action| {
+        matches!(action, SyncAction::Conflict(_) | SyncAction::Refuse(_) | SyncAction::LeaveOut(_))
+    };
+    let uncarried = steps.iter().filter(|step| is_uncarried(step.action));
+    let uncarried: BTreeMap<PathBuf, SyncAction> =
+        uncarried.map(|step| (step.path.clone(), step.action)).collect();
+    for step in steps.iter_mut().filter(|step| step.action == SyncAction::RemoveHere) {
+        let mut above = step.path.ancestors().skip(1);
+        if let Some(action) = above.find_map(|above| uncarried.get(above)) {
+            step.action = *action;
+        }
+    }
 }
 
 /// Turns steps that would send an entry below a path that is no directory in the sandbox into

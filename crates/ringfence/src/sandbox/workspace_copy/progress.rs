@@ -1,5 +1,7 @@
 //! Progress of a sync, which a blocking job counts and a callback is told.
 
+use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::decision::SyncAction;
@@ -18,6 +20,27 @@ pub struct SyncProgress {
     pub bytes_done: u64,
     /// Number of bytes that are to be carried, before compression.
     pub bytes_total: u64,
+}
+
+/// Callback for the progress of syncs at the start and the end of sandboxes.
+#[derive(Clone)]
+pub struct SyncListener(Arc<dyn Fn(SyncProgress) + Send + Sync>);
+
+impl SyncListener {
+    /// Makes a listener that calls `listen` with the progress of each sync.
+    pub fn new(listen: impl Fn(SyncProgress) + Send + Sync + 'static) -> SyncListener {
+        SyncListener(Arc::new(listen))
+    }
+
+    pub(crate) fn tell(&self, progress: SyncProgress) {
+        (self.0)(progress);
+    }
+}
+
+impl fmt::Debug for SyncListener {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("SyncListener").finish_non_exhaustive()
+    }
 }
 
 /// Counters of a sync.

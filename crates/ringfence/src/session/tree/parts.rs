@@ -277,4 +277,40 @@ mod tests {
             `directory`, `link`, `special`, `unreadable`, `busy`, `end` at line 1 column 13"),
         );
     }
+
+    fn stream(bytes: &[u8]) -> FileStream {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        let (sender, arrivals) = mpsc::channel(2);
+        let piece = super::super::PieceMessage::Piece(encoder.finish().unwrap().into());
+        sender.try_send(piece).ok().unwrap();
+        sender.try_send(super::super::PieceMessage::End).ok().unwrap();
+        FileStream::new(PieceReader::new(arrivals))
+    }
+
+    fn chunk(text: &[u8]) -> Vec<u8> {
+        [&u32::try_from(text.len()).unwrap().to_be_bytes(), text].concat()
+    }
+
+    #[test]
+    fn files_of_a_stream_end_where_the_guest_says_and_never_beyond_their_size() {
+        let end = FILE_END.to_be_bytes().to_vec();
+        let broken = FILE_BROKEN.to_be_bytes().to_vec();
+        let bytes = [chunk(b"ab"), chunk(b"c"), end.clone(), chunk(b"d"), broken, end].concat();
+        let mut files = stream(&bytes);
+        for (size, text, expected) in [
+            (3, "abc", FileStreamEnd::Complete),
+            (9, "d", FileStreamEnd::Broken),
+            (0, "", FileStreamEnd::Complete),
+        ] {
+            let mut read = Vec::new();
+            let found = files.next_file(size, |bytes| read.extend_from_slice(bytes)).unwrap();
+            assert_eq!((found, read.as_slice()), (expected, text.as_bytes()));
+        }
+        assert!(files.next_file(1, |_| ()).is_err(), "the stream is over");
+        for longer in [[chunk(b"ab"), chunk(b"cd")].concat(), vec![0x7f, 0xff, 0xff, 0xff]] {
+            let error = stream(&longer).next_file(3, |_| ()).unwrap_err();
+            assert!(error.to_string().contains("more bytes than were requested"), "{error}");
+        }
+    }
 }
