@@ -88,6 +88,9 @@ _ringfence() {
             ringfence,stop)
                 cmd="ringfence__subcmd__stop"
                 ;;
+            ringfence,sync)
+                cmd="ringfence__subcmd__sync"
+                ;;
             ringfence,unwrap)
                 cmd="ringfence__subcmd__unwrap"
                 ;;
@@ -140,7 +143,7 @@ _ringfence() {
 
     case "${cmd}" in
         ringfence)
-            opts="-v -h -V --verbose --help --version run code up exec enter cp ps logs port ssh ssh-config ssh-proxy stop inspect image mcp doctor wrap unwrap config audit egress serve keys completions attempt generate"
+            opts="-v -h -V --verbose --help --version run code up exec enter cp sync ps logs port ssh ssh-config ssh-proxy stop inspect image mcp doctor wrap unwrap config audit egress serve keys completions attempt generate"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1311,6 +1314,20 @@ _ringfence() {
             ;;
         ringfence__subcmd__stop)
             opts="$(ringfence ps --names 2>/dev/null) -v -h -V --all --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        ringfence__subcmd__sync)
+            opts="$(ringfence ps --names 2>/dev/null) -v -h -V --dry-run --json --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

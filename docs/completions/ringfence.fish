@@ -33,6 +33,7 @@ complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "up" -d 'Starts 
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "exec" -d 'Runs one command in a sandbox that is up'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "enter" -d 'Opens a shell in a sandbox that is up: zsh, bash or sh'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "cp" -d 'Copies files and directories into a sandbox or out of a sandbox'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "sync" -d 'Carries changes between the workspace and its copy in a sandbox, in both directions'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "ps" -d 'Lists the sandboxes that are up'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "logs" -d 'Prints the log of a sandbox, which its guest and its monitor write'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "port" -d 'Forwards a loopback port of this machine to a port in a sandbox, until Ctrl-C'
@@ -169,6 +170,11 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand enter" -s V -l versi
 complete -c ringfence -n "__fish_ringfence_using_subcommand cp" -s v -l verbose -d 'Logs more: given once, also events; given twice, also decisions'
 complete -c ringfence -n "__fish_ringfence_using_subcommand cp" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c ringfence -n "__fish_ringfence_using_subcommand cp" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand sync" -l dry-run -d 'Prints what a sync would do, and changes nothing'
+complete -c ringfence -n "__fish_ringfence_using_subcommand sync" -l json -d 'Prints the report as one line of JSON'
+complete -c ringfence -n "__fish_ringfence_using_subcommand sync" -s v -l verbose -d 'Logs more: given once, also events; given twice, also decisions'
+complete -c ringfence -n "__fish_ringfence_using_subcommand sync" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c ringfence -n "__fish_ringfence_using_subcommand sync" -s V -l version -d 'Print version'
 complete -c ringfence -n "__fish_ringfence_using_subcommand ps" -l json -d 'Prints the output as JSON'
 complete -c ringfence -n "__fish_ringfence_using_subcommand ps" -l names -d 'Prints only the names, for shell completions'
 complete -c ringfence -n "__fish_ringfence_using_subcommand ps" -s v -l verbose -d 'Logs more: given once, also events; given twice, also decisions'
@@ -444,6 +450,7 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand generate" -s h -l he
 complete -c ringfence -n "__fish_ringfence_using_subcommand generate" -s V -l version -d 'Print version'
 complete -c ringfence -n "__fish_ringfence_using_subcommand exec" -f -a "(ringfence ps --names 2>/dev/null)"
 complete -c ringfence -n "__fish_ringfence_using_subcommand enter" -f -a "(ringfence ps --names 2>/dev/null)"
+complete -c ringfence -n "__fish_ringfence_using_subcommand sync" -f -a "(ringfence ps --names 2>/dev/null)"
 complete -c ringfence -n "__fish_ringfence_using_subcommand logs" -f -a "(ringfence ps --names 2>/dev/null)"
 complete -c ringfence -n "__fish_ringfence_using_subcommand port" -f -a "(ringfence ps --names 2>/dev/null)"
 complete -c ringfence -n "__fish_ringfence_using_subcommand ssh" -f -a "(ringfence ps --names 2>/dev/null)"

@@ -333,10 +333,8 @@ fn single_files_are_read_and_no_link_is_followed() {
     symlink("../secret", at(&guest, "tree/link")).unwrap();
     symlink("..", at(&guest, "tree/up")).unwrap();
     let names = ["d/file", "link", "up/secret", "../secret", "d", "absent", "d/file"];
-    let files: Vec<Value> = names
-        .iter()
-        .map(|name| serde_json::json!({ "path": encoded(name), "size": 4 }))
-        .collect();
+    let files: Vec<Value> =
+        names.iter().map(|name| serde_json::json!({ "path": encoded(name), "size": 4 })).collect();
     let message = serde_json::json!({ "files": files });
     let (status, body) = act(&guest, &at(&guest, "tree"), "read", &message);
     let content = [&4_u32.to_be_bytes()[..], b"cont", &[0; 4]].concat();

@@ -96,7 +96,8 @@ async fn scoped(
     let engine = Engine { core: Arc::clone(core) };
     let container = core.settings.container.clone();
     let spec = StartRequest { container, ..StartRequest::new(context.plan.policy.clone()) };
-    let (outcome, Stopped { planted, workspace }) = engine.scoped_for_run(spec, context, used).await?;
+    let (outcome, Stopped { planted, workspace }) =
+        engine.scoped_for_run(spec, context, used).await?;
     match outcome {
         Ok(mut result) => {
             result.meta.planted = planted;

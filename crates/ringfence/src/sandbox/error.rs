@@ -75,6 +75,8 @@ pub enum AttachError {
     Workspace {
         /// Name of the sandbox.
         name: Name,
+        /// Process id of the monitor.
+        pid: i32,
         /// Error of the last sync.
         source: SyncError,
     },
@@ -136,7 +138,11 @@ impl AttachError {
                 vec![format!("replace it: ringfence up {name} --replace")]
             }
             AttachError::Stop(error) => vec![error.hint.clone()],
-            AttachError::Workspace { source, .. } => source.hints(),
+            AttachError::Workspace { pid, source, .. } => {
+                let mut hints = source.hints();
+                hints.push(format!("or end the sandbox without its changes: kill {pid}"));
+                hints
+            }
         }
     }
 }

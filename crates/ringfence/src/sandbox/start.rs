@@ -41,7 +41,7 @@ pub(crate) fn hash(core: &Core, request: &StartRequest) -> String {
     ringfence_core::to_hex(&Sha256::digest(bytes))
 }
 
-/// What is needed to copy the workspace into a sandbox that does not see the host.
+/// Rules and watched paths for a workspace that is copied into the sandbox.
 #[derive(Debug)]
 pub(crate) struct WorkspaceGuard {
     pub(crate) rules: CopyRules,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::decision::{SyncAction, decide};
 use super::entry::{EntryContent, PresentEntry, SideState};
-use super::host_tree::HostScan;
+use super::host::HostScan;
 use super::listing::InsideListing;
 use super::record::SyncRecord;
 

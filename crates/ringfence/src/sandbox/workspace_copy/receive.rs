@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::decision::SyncAction;
 use super::entry::{EntryContent, FileDigest, PresentEntry, RecordedEntry, deepest_first, shown};
-use super::host_tree::{HostChange, NO_DIRECTORY, StagedEntry, is_obstructed};
+use super::host::{HostChange, NO_DIRECTORY, StagedEntry, is_obstructed};
 use super::plan::PlannedStep;
 use super::{SharedSync, SyncState};
 use crate::session::{FileStream, FileStreamEnd, Session, SessionError};

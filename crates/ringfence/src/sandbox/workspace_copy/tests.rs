@@ -17,7 +17,7 @@ use super::decision::{
     REMOVED_INSIDE_CHANGED_HERE,
 };
 use super::entry::PresentEntry;
-use super::host_tree::{HostChange, NO_DIRECTORY, NOT_AS_SCANNED, NOT_EMPTY, is_obstructed};
+use super::host::{HostChange, NO_DIRECTORY, NOT_AS_SCANNED, NOT_EMPTY, is_obstructed};
 use super::*;
 use crate::sandbox::tests::{REMOTE, engine};
 use crate::{Command, Engine, Policy, Sandbox, StartRequest};

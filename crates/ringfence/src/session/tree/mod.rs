@@ -135,24 +135,23 @@ impl SandboxFiles<'_> {
         let (to, counter, host_files) =
             (to.to_owned(), Arc::clone(&count), self.session.host_files.clone());
         let tick = || progress(count.load(Ordering::Relaxed));
-        let done = match entry.kind {
-            FileType::File => {
-                let exchange = self.get(operation, "/files", from).await?;
-                let job = move |reader| {
-                    unpack::unpack_file(&host_files, reader, &to, entry.mode, &counter)
-                };
-                self.receive_pieces(operation, exchange, tick, job).await
-            }
-            FileType::Directory => {
-                let exchange = self.get(operation, "/tree", from).await?;
-                let job = move |reader| unpack::unpack_tree(&host_files, reader, &to, &counter);
-                self.receive_pieces(operation, exchange, tick, job).await
-            }
-            FileType::Symlink | FileType::Unspecified => {
-                Err(operation
-                    .refused(Code::InvalidArgument, "it is neither a file nor a directory"))
-            }
-        }?;
+        let done =
+            match entry.kind {
+                FileType::File => {
+                    let exchange = self.get(operation, "/files", from).await?;
+                    let job = move |reader| {
+                        unpack::unpack_file(&host_files, reader, &to, entry.mode, &counter)
+                    };
+                    self.receive_pieces(operation, exchange, tick, job).await
+                }
+                FileType::Directory => {
+                    let exchange = self.get(operation, "/tree", from).await?;
+                    let job = move |reader| unpack::unpack_tree(&host_files, reader, &to, &counter);
+                    self.receive_pieces(operation, exchange, tick, job).await
+                }
+                FileType::Symlink | FileType::Unspecified => Err(operation
+                    .refused(Code::InvalidArgument, "it is neither a file nor a directory")),
+            }?;
         progress(done.bytes);
         Ok(done)
     }
