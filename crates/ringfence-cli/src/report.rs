@@ -9,7 +9,8 @@ use ringfence::egress::ChangeError;
 use ringfence::monitor::MonitorError;
 use ringfence::{
     AttachError, Code, CodeError, ExecutionResult, ExitStatus, Fault, LoadError, PauseError,
-    RecordError, RunError, SandboxDirError, SessionError, StartError, SyncError, WrapperError, chain,
+    RecordError, RunError, SandboxDirError, SessionError, StartError, SyncError, WrapperError,
+    chain,
 };
 use ringfence_core::settings::SettingsError;
 use ringfence_core::terminal::{clean_line, clean_message};

@@ -32,8 +32,8 @@ pub struct SyncReport {
     /// if they lie in it.
     #[serde(default)]
     pub planted: Vec<String>,
-    /// Reason why the last sync before the end of a sandbox failed; otherwise absent. The changes in
-    /// the sandbox since the sync before are lost.
+    /// Reason why the last sync before the end of a sandbox failed; otherwise absent. The changes
+    /// in the sandbox since the sync before are lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }

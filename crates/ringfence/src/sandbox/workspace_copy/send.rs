@@ -25,8 +25,8 @@ const READ_BYTES: usize = 128 << 10;
 /// Length of the blocks of a tar file, in bytes.
 const BLOCK_BYTES: u64 = 512;
 
-const KEPT_INSIDE: &str = "it was removed on the host, and could not be removed in the sandbox; a directory is removed \
-     only when it is empty";
+const KEPT_INSIDE: &str = "it was removed on the host, and could not be removed in the sandbox; a \
+                           directory is removed only when it is empty";
 const REPLACED_INSIDE: &str =
     "it was replaced on the host, and what is in its place in the sandbox could not be removed";
 pub(super) const CHANGED_HERE: &str = "it was changed on the host during the sync";

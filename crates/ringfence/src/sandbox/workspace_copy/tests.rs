@@ -127,7 +127,8 @@ fn changes_come_back_and_only_they() {
                     echo in > to-directory/new; ln -sf kept to-link; chmod +x made-executable; \
                     rm -r to-file; echo file > to-file; rm -r going; mkdir -p new/empty; \
                     printf x > new/\"$(printf 'odd\\377')\"; ln -s /etc/passwd leads-out; \
-                    mkfifo pipe; printf x > with-bits; chmod 6755 with-bits; echo two > directory/two";
+                    mkfifo pipe; printf x > with-bits; chmod 6755 with-bits; \
+                    echo two > directory/two";
         output(&sandbox, line).await;
         let foretold = sandbox.sync_with(SyncMode::DryRun, |_| ()).await.unwrap();
         assert!(foretold.dry_run && foretold.received.count > 0, "{foretold:?}");
@@ -236,7 +237,8 @@ fn changes_of_protected_and_hidden_paths_do_not_come_back() {
         fs_err::create_dir(root.join(".git/refs")).unwrap();
     };
     let line = "echo evil >> .git/config; mkdir -p .git/hooks; echo evil > .git/hooks/pre-commit; \
-                echo evil > .env; echo free > free; echo evil > locked/file; echo evil > locked/new";
+                echo evil > .env; echo free > free; echo evil > locked/file; \
+                echo evil > locked/new";
     let guarded = Policy::default()
         .hide("**/.env".parse().unwrap())
         .protect(".git/config".parse().unwrap())
@@ -344,6 +346,44 @@ fn a_run_takes_the_workspace_along_and_brings_it_back() {
         let report = result.meta.workspace.unwrap();
         assert_eq!((report.sent.count, report.received.paths), (1, vec!["out".to_owned()]));
     });
+}
+
+#[test]
+fn the_end_of_a_lease_brings_the_workspace_back() {
+    require!(user_namespaces, binary);
+    on_engine(
+        |_| (),
+        async |engine, root| {
+            let mut request = StartRequest::new(Policy::default().backend(REMOTE));
+            request.lease = Some(Duration::from_secs(3));
+            let sandbox = engine.start(request).await.unwrap();
+            output(&sandbox, "echo made > file").await;
+            let ended = tokio::time::timeout(Duration::from_secs(60), sandbox.ended()).await;
+            assert!(ended.is_ok(), "the lease did not end");
+            assert_eq!(read(root, "file"), "made\n");
+        },
+    );
+}
+
+#[test]
+fn a_process_that_attaches_syncs_under_the_rules_of_the_start() {
+    require!(user_namespaces, binary);
+    on_engine(
+        |root| write(root, "locked", "1"),
+        async |engine, root| {
+            let policy = Policy::default().protect("locked".parse().unwrap()).backend(REMOTE);
+            let sandbox = engine.start(StartRequest::new(policy)).await.unwrap();
+            output(&sandbox, "echo made > file; echo evil > locked").await;
+            let name = sandbox.manifest().name.as_str();
+            let same = Sandbox::attach(&engine.settings().host, name).await.unwrap();
+            let (one, other) = tokio::join!(same.sync(), sandbox.sync());
+            let (one, other) = (one.unwrap(), other.unwrap());
+            assert_eq!(one.received.count + other.received.count, 1, "{one:?} {other:?}");
+            assert_eq!(paths(&one.refused), [("locked", PROTECTED)]);
+            assert_eq!((read(root, "file"), read(root, "locked")), ("made\n".into(), "1".into()));
+            sandbox.stop().await.unwrap();
+        },
+    );
 }
 
 #[test]
