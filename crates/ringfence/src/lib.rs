@@ -86,7 +86,7 @@ pub mod launcher {
 }
 
 #[cfg(feature = "kubernetes")]
-pub use backends::ClusterManifest;
+pub use backends::{ClusterManifest, sweep_cluster};
 pub use backends::{ContainerError, PrepareError, StopError, Unavailable, remove_untrusted};
 pub use caller::attached::{AttachedStreams, exec_attached};
 pub use caller::interruption::Interruption;

@@ -16,6 +16,7 @@ mod generate;
 mod image;
 mod inspect;
 mod keys;
+mod kubernetes;
 mod logs;
 mod mcp;
 mod monitor;
@@ -78,6 +79,7 @@ pub(crate) enum Command {
     Egress(egress::EgressArguments),
     Serve(serve::Serve),
     Keys(keys::KeysArguments),
+    Kubernetes(kubernetes::KubernetesArguments),
     Completions(generate::Completions),
     #[command(hide = true)]
     Attempt(attempt::Attempt),
@@ -182,6 +184,7 @@ impl Arguments {
             Command::Egress(command) => command.run(host),
             Command::Serve(command) => command.run(host),
             Command::Keys(command) => command.run(host),
+            Command::Kubernetes(command) => command.run(host),
             Command::Completions(command) => command.run(),
             Command::Generate(command) => command.run(),
             Command::Attempt(command) => command.run(),

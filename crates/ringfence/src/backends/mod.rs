@@ -51,7 +51,7 @@ use guest_variables::named_variables;
 pub use instance::StopError;
 pub(crate) use instance::{HostView, SandboxInstance};
 #[cfg(feature = "kubernetes")]
-pub use kubernetes::ClusterManifest;
+pub use kubernetes::{ClusterManifest, sweep_cluster};
 pub(crate) use private::PrivateDirectory;
 pub use private::remove_untrusted;
 

@@ -4,7 +4,11 @@
 use std::fmt::Write;
 
 use k8s_openapi::Resource;
-use k8s_openapi::api::core::v1::{Namespace, ResourceQuota, ResourceQuotaSpec, ServiceAccount};
+use k8s_openapi::api::batch::v1::{CronJob, CronJobSpec, JobSpec, JobTemplateSpec};
+use k8s_openapi::api::core::v1::{
+    Container, Namespace, PodSecurityContext, PodSpec, PodTemplateSpec, ResourceQuota,
+    ResourceQuotaSpec, SeccompProfile, ServiceAccount,
+};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -13,10 +17,13 @@ use serde_json::Value;
 
 use super::access::role_rules;
 use super::network::NetworkRule;
-use super::pod::MANAGED_BY;
+use super::pod::{MANAGED_BY, hardening};
+use crate::Root;
 
 /// Name of the account and of its role.
 const ACCOUNT: &str = "ringfence";
+/// Image that contains the program `ringfence`.
+const SERVER_IMAGE: &str = concat!("ringfence:", env!("CARGO_PKG_VERSION"));
 /// Level of Pod Security that every pod of ringfence passes.
 const SECURITY_LEVEL: &str = "restricted";
 
@@ -31,6 +38,8 @@ pub enum ClusterManifest {
     NetworkPolicy,
     /// A quota for the pods of the namespace, to be adapted.
     Quota,
+    /// A CronJob that removes sandboxes that nobody keeps. It acts as the account of the role.
+    Sweeper,
 }
 
 impl ClusterManifest {
@@ -107,7 +116,52 @@ impl ClusterManifest {
                     status: None,
                 })
             }
+            ClusterManifest::Sweeper => document(&CronJob {
+                metadata: metadata("ringfence-sweep"),
+                spec: Some(CronJobSpec {
+                    schedule: "*/10 * * * *".to_owned(),
+                    concurrency_policy: Some("Forbid".to_owned()),
+                    job_template: JobTemplateSpec {
+                        metadata: None,
+                        spec: Some(JobSpec {
+                            backoff_limit: Some(0),
+                            active_deadline_seconds: Some(300),
+                            template: PodTemplateSpec { metadata: None, spec: Some(sweeper_pod()) },
+                            ..JobSpec::default()
+                        }),
+                    },
+                    ..CronJobSpec::default()
+                }),
+                status: None,
+            }),
         }
+    }
+}
+
+/// Returns the pod of the CronJob that sweeps.
+fn sweeper_pod() -> PodSpec {
+    let command = ["/ringfence", "kubernetes", "sweep"].map(str::to_owned);
+    PodSpec {
+        service_account_name: Some(ACCOUNT.to_owned()),
+        automount_service_account_token: Some(true),
+        restart_policy: Some("Never".to_owned()),
+        security_context: Some(PodSecurityContext {
+            run_as_non_root: Some(true),
+            run_as_user: Some(1000),
+            seccomp_profile: Some(SeccompProfile {
+                type_: "RuntimeDefault".to_owned(),
+                localhost_profile: None,
+            }),
+            ..PodSecurityContext::default()
+        }),
+        containers: vec![Container {
+            name: "sweep".to_owned(),
+            image: Some(SERVER_IMAGE.to_owned()),
+            command: Some(command.into()),
+            security_context: Some(hardening(Root::ReadOnly)),
+            ..Container::default()
+        }],
+        ..PodSpec::default()
     }
 }
 

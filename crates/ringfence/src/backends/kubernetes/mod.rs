@@ -50,6 +50,7 @@ use pod::PodInputs;
 use registration::ObjectKind;
 
 pub use manifest::ClusterManifest;
+pub use sweep::sweep_cluster;
 
 /// Image that contains the guest, if the settings name no other.
 const GUEST_IMAGE: &str = concat!("ringfence-guest:", env!("CARGO_PKG_VERSION"));

@@ -11,8 +11,9 @@ use super::error::ClusterFailure;
 use super::instance::{order_removal, remove};
 use super::pod::{MANAGED_BY, own_key};
 use super::registration::{ClusterRegistration, ObjectKind};
-use crate::Host;
+use crate::backends::block_on;
 use crate::sandbox::directory::{Name, SandboxDirs};
+use crate::{ContainerError, Host, Settings};
 
 /// Removes the objects that unused sandbox directories have registered.
 pub(super) async fn sweep_directories(host: &Host, directories: &Path) {
@@ -65,4 +66,15 @@ pub(super) async fn sweep_leases(cluster: &Cluster) -> Result<usize, ClusterFail
         removed += 1;
     }
     Ok(removed)
+}
+
+/// Orders the removal of the sandboxes in a namespace whose lease has ended. Returns their number.
+pub fn sweep_cluster(
+    settings: &Settings,
+    namespace: Option<String>,
+) -> Result<usize, ContainerError> {
+    let mut cluster = settings.kubernetes.clone();
+    cluster.namespace = namespace.or(cluster.namespace);
+    let swept = async { sweep_leases(&Cluster::connect(&settings.host, &cluster).await?).await };
+    Ok(block_on(swept)?)
 }
