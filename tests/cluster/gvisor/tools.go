@@ -1,0 +1,9 @@
+//go:build tools
+
+// Package tools lists the programs that are built of this module.
+package tools
+
+import (
+	_ "gvisor.dev/gvisor/runsc"
+	_ "gvisor.dev/gvisor/shim"
+)

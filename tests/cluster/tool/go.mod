@@ -1,0 +1,3 @@
+module clustertool
+
+go 1.24
