@@ -18,6 +18,7 @@
 
 mod cgroup;
 pub mod client;
+pub mod cluster;
 pub mod engine;
 mod entry;
 pub mod needs;

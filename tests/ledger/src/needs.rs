@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use landlock::{ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr};
 
+use crate::cluster::{CLUSTER_DEV_IMAGE, Cluster};
 use crate::engine::{
     DEV_IMAGE, DOCKER_VARIABLE, Engine, PODMAN_VARIABLE, ROOTLESS_PODMAN_VARIABLE, TINY_IMAGE,
 };
@@ -199,6 +200,27 @@ pub fn podman() -> Result<(), String> {
 /// Checks for the Podman that the ordinary user of the tests runs, with the tiny image.
 pub fn rootless_podman() -> Result<(), String> {
     Engine::named_by(ROOTLESS_PODMAN_VARIABLE)?.run(TINY_IMAGE, &["true"])
+}
+
+/// Checks for a cluster whose node accepts pods.
+pub fn cluster() -> Result<(), String> {
+    let mut command = Cluster::for_tests()?.kubectl();
+    command.args(["wait", "nodes", "--all", "--for=condition=Ready", "--timeout=10s"]);
+    succeeds(command)
+}
+
+/// Checks for the image of a development container on the cluster.
+pub fn cluster_image_dev() -> Result<(), String> {
+    let mut command = Cluster::for_tests()?.kubectl();
+    let images = "jsonpath={.items[*].status.images[*].names}";
+    let output = command
+        .args(["get", "nodes", "--output", images])
+        .output()
+        .map_err(|error| format!("cannot run kubectl: {error}"))?;
+    match String::from_utf8_lossy(&output.stdout).contains(CLUSTER_DEV_IMAGE) {
+        true => Ok(()),
+        false => Err(format!("the cluster has no image {CLUSTER_DEV_IMAGE}")),
+    }
 }
 
 /// Checks for the image of a development container, on every engine that the tests were given.
