@@ -9,7 +9,7 @@ pub(crate) struct ChoreArguments(Vec<String>);
 
 /// Error for a command line that a chore does not understand.
 #[derive(Debug)]
-pub(crate) struct UsageError(String);
+pub(crate) struct UsageError(pub(crate) String);
 
 impl fmt::Display for UsageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,5 +1,5 @@
-//! The chores of ringfence: `cargo xtask check`, `test`, `kernels`, `fuzz`, `dist`, `package`,
-//! `bench`, `docs`, `survey`, `coverage` and `seccomp-profile`.
+//! The chores of ringfence: `cargo xtask check`, `test`, `cluster`, `kernels`, `fuzz`, `dist`,
+//! `package`, `bench`, `docs`, `survey`, `coverage` and `seccomp-profile`.
 //!
 //! The chores need only cargo on a fresh machine, and CI calls nothing else.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line speaks to its user")]
@@ -8,6 +8,7 @@ mod arguments;
 mod bench;
 mod cache;
 mod check;
+mod cluster;
 mod coverage;
 mod dist;
 mod docs;
@@ -45,13 +46,21 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "test",
-        usage: "test [--no-install] [--no-engines] [--no-kernels] [FILTER…]",
+        usage: "test [--no-install] [--no-engines] [--no-cluster] [--no-kernels] [FILTER…]",
         about: "every test; as root, installs and starts what they need unless told not to",
         run: test::run,
     },
     Chore {
+        name: "cluster",
+        usage: "cluster up|down [--with PART,…] [--no-install]",
+        about: "starts or stops a Kubernetes for the tests, as root; PART is agent-sandbox, \
+                containerd, runc or gvisor",
+        run: cluster::run,
+    },
+    Chore {
         name: "coverage",
-        usage: "coverage [--no-install] [--no-engines] [--keep] [--conformance] [FILTER…]",
+        usage: "coverage [--no-install] [--no-engines] [--no-cluster] [--keep] [--conformance] \
+                [FILTER…]",
         about: "runs the tests of the crates, and with --conformance the conformance tests, too; \
                 prints the share of the lines that ran, by crate; --keep adds to earlier runs",
         run: coverage::run,

@@ -28,11 +28,13 @@ const CONFORMANCE: &str = "conformance";
 /// Number of the files that are listed because most of their lines are not run.
 const LISTED_FILES: usize = 20;
 
-const FLAGS: [&str; 4] = ["--no-install", "--no-engines", "--keep", "--conformance"];
+const FLAGS: [&str; 5] =
+    ["--no-install", "--no-engines", "--no-cluster", "--keep", "--conformance"];
 
 pub(crate) fn run(workspace: &Workspace, mut arguments: ChoreArguments) -> Result<()> {
     let install = !arguments.flag("--no-install");
     let with_engines = !arguments.flag("--no-engines");
+    let with_cluster = !arguments.flag("--no-cluster");
     let with_conformance = arguments.flag("--conformance");
     let keep = arguments.flag("--keep");
     let filters = arguments.rest(&FLAGS)?;
@@ -47,6 +49,7 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: ChoreArguments) -> Resul
     let options = SetupOptions {
         install,
         with_engines,
+        with_cluster: with_cluster && with_conformance, // no other test needs one
         with_machine: false,
         binary: instrumentation.binary(),
     };

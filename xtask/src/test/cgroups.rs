@@ -20,20 +20,8 @@ pub(super) struct RunCgroups {
 impl RunCgroups {
     /// Claims a name for the run, and removes the cgroups that interrupted runs left behind.
     pub(super) fn claim() -> Result<Self> {
-        let hierarchies = hierarchies(&fs_err::read_to_string("/proc/self/mountinfo")?);
-        for hierarchy in &hierarchies {
-            for entry in fs_err::read_dir(hierarchy)? {
-                let entry = entry?;
-                let process = entry
-                    .file_name()
-                    .to_str()
-                    .and_then(|name| name.strip_prefix(CGROUP_PREFIX))
-                    .map(str::to_owned);
-                if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
-                    remove(&entry.path());
-                }
-            }
-        }
+        remove_ended_cgroups(CGROUP_PREFIX)?;
+        let hierarchies = mounted_hierarchies()?;
         let podman_was_there =
             hierarchies.iter().any(|hierarchy| hierarchy.join(PODMAN_CGROUP).exists());
         Ok(Self {
@@ -58,6 +46,34 @@ impl Drop for RunCgroups {
             }
         }
     }
+}
+
+/// Removes the cgroups of runs whose process has ended. Their names are a prefix and the id of the
+/// process.
+pub(crate) fn remove_ended_cgroups(prefix: &str) -> Result<()> {
+    for hierarchy in mounted_hierarchies()? {
+        for entry in fs_err::read_dir(hierarchy)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let process = name.to_str().and_then(|name| name.strip_prefix(prefix));
+            if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+                remove(&entry.path());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Removes the cgroup with this name from every hierarchy, unless a process is in it.
+pub(crate) fn remove_cgroup_everywhere(name: &str) -> Result<()> {
+    for hierarchy in mounted_hierarchies()? {
+        remove(&hierarchy.join(name));
+    }
+    Ok(())
+}
+
+fn mounted_hierarchies() -> Result<Vec<PathBuf>> {
+    Ok(hierarchies(&fs_err::read_to_string("/proc/self/mountinfo")?))
 }
 
 /// Removes a cgroup and its descendants, unless a process is in them.

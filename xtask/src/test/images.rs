@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
 use ringfence_test_ledger::engine::{DEV_IMAGE, TINY_IMAGE};
@@ -11,15 +12,19 @@ use crate::cache::cache_key;
 use crate::workspace::{find_program, format_command, output_of};
 
 /// An image in the form that every engine can import.
-pub(super) struct ImportableImage {
-    pub(super) name: &'static str,
-    pub(super) tarball: PathBuf,
+pub(crate) struct ImportableImage {
+    pub(crate) name: &'static str,
+    pub(crate) tarball: PathBuf,
     /// Configuration that a tarball cannot hold, as instructions of a Containerfile.
-    pub(super) instructions: &'static [&'static str],
+    pub(crate) instructions: &'static [&'static str],
 }
+
+/// Lock of the files in the cache, because the engines and the cluster ask for the same images.
+static CACHE_LOCK: Mutex<()> = Mutex::new(());
 
 /// Users of the tiny image, in the format of passwd(5).
 const TINY_USERS: &str = "root:x:0:0::/root:/bin/sh\ndev:x:1000:1000::/home/dev:/bin/sh\n";
+const SHELL_LESS_USERS: &str = "root:x:0:0::/:/pause\ndev:x:1000:1000::/:/pause\n";
 /// Directories of the tiny image, with their owners and modes.
 const TINY_DIRECTORIES: &[(&str, u64, u32)] = &[
     ("bin", 0, 0o755),
@@ -55,7 +60,8 @@ const DEV_INSTRUCTIONS: &[&str] =
     &["ENV LANG=C.UTF-8", "USER dev", "WORKDIR /home/dev/workspace", "CMD [\"zsh\"]"];
 
 /// Makes the image that contains only busybox.
-pub(super) fn tiny(cache: &Path) -> Result<ImportableImage> {
+pub(crate) fn tiny(cache: &Path) -> Result<ImportableImage> {
+    let _lock = CACHE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let busybox = find_program("busybox").context("there is no busybox")?;
     let commands = output_of(Command::new(&busybox).arg("--list"))?;
     let tarball = cache.join("tiny.tar");
@@ -87,6 +93,27 @@ pub(super) fn tiny(cache: &Path) -> Result<ImportableImage> {
     Ok(ImportableImage { name: TINY_IMAGE, tarball, instructions: &["CMD [\"/bin/sh\"]"] })
 }
 
+/// Makes an image without a shell: `/pause` is its only program.
+pub(crate) fn shell_less(
+    cache: &Path,
+    name: &'static str,
+    pause: &Path,
+) -> Result<ImportableImage> {
+    let _lock = CACHE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let tarball = cache.join("shell-less.tar");
+    let mut archive = tar::Builder::new(fs_err::File::create(&tarball)?);
+    let pause = fs_err::read(pause)?;
+    for (path, mode, content) in
+        [("pause", 0o755, pause.as_slice()), ("etc/passwd", 0o644, SHELL_LESS_USERS.as_bytes())]
+    {
+        let mut header = header(tar::EntryType::Regular, mode);
+        header.set_size(content.len() as u64);
+        archive.append_data(&mut header, path, content)?;
+    }
+    archive.into_inner()?;
+    Ok(ImportableImage { name, tarball, instructions: &["CMD [\"/pause\"]"] })
+}
+
 fn header(kind: tar::EntryType, mode: u32) -> tar::Header {
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(kind);
@@ -97,7 +124,8 @@ fn header(kind: tar::EntryType, mode: u32) -> tar::Header {
 
 /// Makes the development image from this machine's release, or returns the image that an earlier
 /// run made.
-pub(super) fn dev(cache: &Path) -> Result<ImportableImage> {
+pub(crate) fn dev(cache: &Path) -> Result<ImportableImage> {
+    let _lock = CACHE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let (distribution, release) = (os_release("ID")?, release_codename()?);
     let recipe = (&release, std::env::consts::ARCH, DEV_PACKAGES, DEV_CUSTOMIZATION);
     let tarball = cache.join(format!("dev-{}.tar", cache_key(&recipe)));

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: prepares the machine, runs every test, and counts the results with all
 //! skips.
 
-mod cgroups;
+pub(crate) mod cgroups;
 mod enclosure;
 pub(crate) mod engines;
 pub(crate) mod images;
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
 use ringfence_test_ledger::{
-    BINARY_VARIABLE, E2B_JAVASCRIPT_VARIABLE, LEDGER_VARIABLE, Skip, USER_VARIABLE, User,
+    BINARY_VARIABLE, E2B_JAVASCRIPT_VARIABLE, LEDGER_VARIABLE, Skip, USER_VARIABLE,
 };
 
 use self::engines::{EngineEnvironment, RunningEngines};
@@ -30,15 +30,19 @@ use self::python::{PACKAGES, PythonPackage};
 pub(crate) use self::tally::TestTally;
 use self::user::TestUser;
 use crate::arguments::ChoreArguments;
+use crate::cluster::TestCluster;
 use crate::kernels::{self, ReadyCell};
 use crate::table::{CellAlignment, table};
 use crate::workspace::{Workspace, format_command};
 
+const FLAGS: [&str; 4] = ["--no-install", "--no-engines", "--no-cluster", "--no-kernels"];
+
 pub(crate) fn run(workspace: &Workspace, mut arguments: ChoreArguments) -> Result<()> {
     let install = !arguments.flag("--no-install");
     let with_engines = !arguments.flag("--no-engines");
+    let with_cluster = !arguments.flag("--no-cluster");
     let with_kernels = !arguments.flag("--no-kernels");
-    let filters = arguments.rest(&["--no-install", "--no-engines", "--no-kernels"])?;
+    let filters = arguments.rest(&FLAGS)?;
     let machine_checks = if with_kernels { kernels::quick_checks(&filters) } else { Vec::new() };
     let binary = workspace.target.join("debug/ringfence");
     let mut setup = TestSetup::prepare(
@@ -46,6 +50,7 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: ChoreArguments) -> Resul
         &SetupOptions {
             install,
             with_engines,
+            with_cluster,
             with_machine: !machine_checks.is_empty(),
             binary: binary.clone(),
         },
@@ -80,15 +85,17 @@ pub(crate) struct SetupOptions {
     /// True if missing packages are installed.
     pub(crate) install: bool,
     pub(crate) with_engines: bool,
+    pub(crate) with_cluster: bool,
     /// True if a virtual machine with its own kernel is made.
     pub(crate) with_machine: bool,
     /// Path of the `ringfence` binary that the build makes.
     pub(crate) binary: PathBuf,
 }
 
-/// Everything that tests find on the machine: engines, a user, packages, and the built binary. The
-/// order of the fields is the order of the clean-up.
+/// Everything that tests find on the machine: a cluster, engines, a user, packages, and the built
+/// binary. The order of the fields is the order of the clean-up.
 pub(crate) struct TestSetup {
+    cluster: Option<TestCluster>,
     engines: Option<RunningEngines>,
     engine_environment: Option<EngineEnvironment>,
     binary: TestBinary,
@@ -108,6 +115,9 @@ impl TestSetup {
         build: impl FnOnce() -> Result<()>,
     ) -> Result<Self> {
         packages::provide(PackagePurpose::Test, options.install, options.with_engines)?;
+        if options.with_cluster {
+            packages::provide(PackagePurpose::Cluster, options.install, false)?;
+        }
 
         // The terminal also sends SIGINT to cargo and the tests, which end. This process only notes
         // the signal, so that it can clean up.
@@ -117,8 +127,14 @@ impl TestSetup {
         let user = if rustix::process::geteuid().is_root() { TestUser::create()? } else { None };
         let engine_environment =
             if options.with_engines { EngineEnvironment::prepare()? } else { None };
-        let prepared =
-            prepare(workspace, options, engine_environment.as_ref(), user.as_ref(), build);
+        let mut cluster =
+            if options.with_cluster { TestCluster::prepare(workspace)? } else { None };
+        let places = PreparedPlaces {
+            engine_environment: engine_environment.as_ref(),
+            cluster: cluster.as_mut(),
+            user: user.as_ref(),
+        };
+        let prepared = prepare(workspace, options, places, build);
         ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
         let PreparedTests { engines, pythons, javascript, machine } = prepared?;
         let binary = TestBinary::reachable(options.binary.clone(), user.as_ref())?;
@@ -127,7 +143,15 @@ impl TestSetup {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
+        if let Some(cluster) = &mut cluster {
+            let user = user.as_ref().map(TestUser::account).transpose()?;
+            cluster.open(user.as_ref(), |relay| match &engine_environment {
+                Some(environment) => environment.beside_the_engines(&relay),
+                None => relay,
+            })?;
+        }
         Ok(Self {
+            cluster,
             engines,
             engine_environment,
             binary,
@@ -149,6 +173,7 @@ impl TestSetup {
         }
         command.envs(self.pythons.iter().cloned());
         command.envs(self.javascript.iter().map(|directory| (E2B_JAVASCRIPT_VARIABLE, directory)));
+        command.envs(self.cluster.iter().flat_map(TestCluster::variables));
         command.envs(self.engines.iter().flat_map(RunningEngines::variables));
         if let Some(engine_environment) = &self.engine_environment {
             command = engine_environment.beside_the_engines(&command);
@@ -167,6 +192,13 @@ impl TestSetup {
     }
 }
 
+/// The places in which engines and the cluster start, and the user of the tests.
+struct PreparedPlaces<'a> {
+    engine_environment: Option<&'a EngineEnvironment>,
+    cluster: Option<&'a mut TestCluster>,
+    user: Option<&'a TestUser>,
+}
+
 struct PreparedTests {
     engines: Option<RunningEngines>,
     /// Interpreters with the packages that drive ringfence, each with the variable that names it.
@@ -178,21 +210,26 @@ struct PreparedTests {
     machine: Option<Result<ReadyCell>>,
 }
 
-/// Builds the tests, and concurrently starts engines and installs packages that the tests use.
+/// Builds the tests. Concurrently starts the engines and the cluster, and installs packages that
+/// tests use.
 fn prepare(
     workspace: &Workspace,
     options: &SetupOptions,
-    engine_environment: Option<&EngineEnvironment>,
-    user: Option<&TestUser>,
+    PreparedPlaces { engine_environment, cluster, user }: PreparedPlaces<'_>,
     build: impl FnOnce() -> Result<()>,
 ) -> Result<PreparedTests> {
-    let user = user.map(|user| User::named(user.name())).transpose().map_err(anyhow::Error::msg)?;
+    let user = user.map(TestUser::account).transpose()?;
     let images = workspace.target.join("test-images");
     std::thread::scope(|scope| {
         let engines = scope.spawn(|| {
             engine_environment
                 .map(|engine_environment| engine_environment.start_engines(user.as_ref(), &images))
                 .transpose()
+        });
+        let cluster = scope.spawn(|| {
+            if let Some(cluster) = cluster {
+                cluster.start(workspace, &images, options.install);
+            }
         });
         let pythons = scope.spawn(|| {
             let provide = |package: PythonPackage| {
@@ -205,6 +242,7 @@ fn prepare(
         let machine =
             scope.spawn(|| options.with_machine.then(|| ReadyCell::prepare_quick(workspace)));
         let built = build();
+        cluster.join().expect("starting the cluster does not panic");
         let engines = engines.join().expect("starting an engine does not panic");
         let pythons = pythons.join().expect("installing a package does not panic");
         let javascript = javascript.join().expect("installing a package does not panic");

@@ -207,6 +207,53 @@ const FOR_KERNELS: &[AptPackage] = &[
     },
 ];
 
+/// Packages for the Kubernetes of the tests.
+const FOR_CLUSTER: &[AptPackage] = &[
+    AptPackage {
+        name: "containerd",
+        shown_by: Program("containerd"),
+        purpose: "the containers of the cluster",
+    },
+    AptPackage {
+        name: "runc",
+        shown_by: Program("runc"),
+        purpose: "the containers of the cluster",
+    },
+    AptPackage {
+        name: "containernetworking-plugins",
+        shown_by: Program("/usr/lib/cni/bridge"),
+        purpose: "the network of pods",
+    },
+    AptPackage {
+        name: "iptables",
+        shown_by: Program("iptables"),
+        purpose: "network policies of the cluster",
+    },
+    AptPackage {
+        name: "ipset",
+        shown_by: Program("ipset"),
+        purpose: "network policies of the cluster",
+    },
+    AptPackage { name: "iproute2", shown_by: Program("ip"), purpose: "the network of the cluster" },
+    AptPackage {
+        name: "openssl",
+        shown_by: Program("openssl"),
+        purpose: "certificates of the cluster",
+    },
+    AptPackage {
+        name: "catatonit",
+        shown_by: Program("catatonit"),
+        purpose: "reaping what the cluster leaves",
+    },
+    AptPackage {
+        name: "util-linux",
+        shown_by: Program("unshare"),
+        purpose: "namespaces of the cluster",
+    },
+    BUSYBOX,
+    MMDEBSTRAP,
+];
+
 /// Packages for measurements: the peers that ringfence is compared with.
 const FOR_BENCH: &[AptPackage] = &[
     BUBBLEWRAP,
@@ -225,6 +272,7 @@ pub(crate) enum PackagePurpose {
     Test,
     Bench,
     Kernels,
+    Cluster,
 }
 
 /// Installs missing packages if `install` is set and that is possible. Otherwise prints what will
@@ -232,6 +280,7 @@ pub(crate) enum PackagePurpose {
 pub(crate) fn provide(chore: PackagePurpose, install: bool, with_engines: bool) -> Result<()> {
     let own: &[&[AptPackage]] = match chore {
         PackagePurpose::Test => &[FOR_TESTS, FOR_KERNELS],
+        PackagePurpose::Cluster => &[FOR_CLUSTER],
         PackagePurpose::Bench => &[FOR_BENCH],
         PackagePurpose::Kernels => &[FOR_KERNELS],
     };
@@ -268,6 +317,15 @@ pub(crate) fn provide(chore: PackagePurpose, install: bool, with_engines: bool) 
         eprintln!("warning: {error:#}; what needs what is missing is left out");
     }
     Ok(())
+}
+
+/// Returns the programs without which no cluster starts.
+pub(crate) fn programs_of_the_cluster() -> impl Iterator<Item = &'static str> {
+    let needed = FOR_CLUSTER.iter().filter(|package| package.name != MMDEBSTRAP.name);
+    needed.filter_map(|package| match package.shown_by {
+        Program(name) => Some(name),
+        PythonModule(_) | SystemPythonModule(_) => None,
+    })
 }
 
 /// Installs packages of Debian or Ubuntu, as root.

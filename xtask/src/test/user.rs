@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
+use ringfence_test_ledger::User;
 
 use crate::workspace::{find_program, output_of};
 
@@ -44,6 +45,10 @@ impl TestUser {
                 Ok(None)
             }
         }
+    }
+
+    pub(super) fn account(&self) -> Result<User> {
+        User::named(&self.name).map_err(anyhow::Error::msg)
     }
 
     pub(super) fn name(&self) -> &str {
