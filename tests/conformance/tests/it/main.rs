@@ -2,6 +2,7 @@
 
 mod asks;
 mod attempts;
+mod cluster;
 mod collector;
 mod containers;
 mod contexts;
