@@ -8,9 +8,9 @@ use std::process::ExitCode;
 use ringfence::egress::ChangeError;
 use ringfence::monitor::MonitorError;
 use ringfence::{
-    AttachError, Code, CodeError, ExecutionResult, ExitStatus, Fault, LoadError, PauseError,
-    RecordError, RunError, SandboxDirError, SessionError, StartError, SyncError, WrapperError,
-    chain,
+    AttachError, Code, CodeError, ContainerError, ExecutionResult, ExitStatus, Fault, LoadError,
+    PauseError, RecordError, RunError, SandboxDirError, SessionError, StartError, SyncError,
+    WrapperError, chain,
 };
 use ringfence_core::settings::SettingsError;
 use ringfence_core::terminal::{clean_line, clean_message};
@@ -205,6 +205,12 @@ impl From<StartError> for Failure {
     }
 }
 
+impl From<ContainerError> for Failure {
+    fn from(error: ContainerError) -> Failure {
+        StartError::from(error).into()
+    }
+}
+
 impl From<AttachError> for Failure {
     fn from(error: AttachError) -> Failure {
         match error {
@@ -346,12 +352,15 @@ pub(crate) fn listen(verbosity: u8, variable: Option<&str>) -> Result<(), Failur
         1 => LevelFilter::INFO,
         _ => LevelFilter::DEBUG,
     };
+    // The client of Kubernetes logs each request and each connection at level `debug`.
+    let clients =
+        ["hyper_util", "kube_client", "tower"].map(|name| (name, level.min(LevelFilter::INFO)));
     let targets = match variable {
         // `rmcp` logs a warning for each error answer to a client of `ringfence mcp`.
         None if verbosity == 0 => {
             Targets::new().with_default(level).with_target("rmcp::service", LevelFilter::ERROR)
         }
-        None => Targets::new().with_default(level),
+        None => Targets::new().with_default(level).with_targets(clients),
         Some(text) => text.parse().map_err(|error| {
             Failure::usage(
                 format!("RINGFENCE_LOG=`{text}` is not valid: {error}"),

@@ -28,6 +28,8 @@ pub const CLUSTER_DEV_IMAGE: &str = "localhost/dev:1";
 /// Name of the image without a shell: it has only `/pause`, a static program that sleeps, and
 /// `/etc/passwd`.
 pub const CLUSTER_SHELL_LESS_IMAGE: &str = "localhost/shell-less:1";
+/// Name of the image with the guest of the build under test.
+pub const CLUSTER_GUEST_IMAGE: &str = "localhost/ringfence-guest:1";
 /// Content of the page that the host outside serves.
 pub const OUTSIDE_PAGE: &str = "reached the outside\n";
 

@@ -14,7 +14,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use ringfence_test_ledger::cluster::{
-    CLUSTER_BUSYBOX_IMAGE, CLUSTER_DEV_IMAGE, CLUSTER_SHELL_LESS_IMAGE,
+    CLUSTER_BUSYBOX_IMAGE, CLUSTER_DEV_IMAGE, CLUSTER_GUEST_IMAGE, CLUSTER_SHELL_LESS_IMAGE,
 };
 
 use self::access::ClusterAccess;
@@ -88,6 +88,7 @@ fn start_for_developer(workspace: &Workspace, parts: &[ClusterPart], install: bo
     process.holder()?.write(&directory.join(HOLDER_FILE))?;
     process.start(&programs)?;
     import_images(&directory, &programs, &workspace.target.join("test-images"))?;
+    import_guest(&directory, &programs, workspace)?;
     let mut relay = Command::new("setsid");
     relay.args(ClusterAccess::relay_command(&directory, &programs)?).stderr(log(&directory)?);
     let access = ClusterAccess::open(&directory, &programs, relay, &directory, None)?;
@@ -137,7 +138,13 @@ fn obstacle() -> Option<String> {
 fn import_images(directory: &Path, programs: &ClusterPrograms, cache: &Path) -> Result<()> {
     fs_err::create_dir_all(cache)?;
     let pause = programs.find("pause").context("the tool of the cluster was not built")?;
-    let shell_less = images::shell_less(cache, CLUSTER_SHELL_LESS_IMAGE, &pause)?;
+    let shell_less = images::single_program(
+        cache,
+        CLUSTER_SHELL_LESS_IMAGE,
+        "pause",
+        &pause,
+        &["CMD [\"/pause\"]"],
+    )?;
     let tiny = images::tiny(cache)?;
     let named = [
         (PAUSE_IMAGE, &shell_less),
@@ -157,6 +164,28 @@ fn import_images(directory: &Path, programs: &ClusterPrograms, cache: &Path) -> 
         Err(error) => println!("without the image {CLUSTER_DEV_IMAGE} on the cluster: {error:#}"),
     }
     Ok(())
+}
+
+/// Imports the image of the guest into a running cluster, if the guest was built.
+fn import_guest(directory: &Path, programs: &ClusterPrograms, workspace: &Workspace) -> Result<()> {
+    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let built = workspace.target.join("guest").join(triple).join("release/ringfence-guest");
+    if !built.exists() {
+        println!("without the image {CLUSTER_GUEST_IMAGE} on the cluster: build ringfence first");
+        return Ok(());
+    }
+    let cache = workspace.target.join("test-images");
+    fs_err::create_dir_all(&cache)?;
+    let image = images::single_program(
+        &cache,
+        CLUSTER_GUEST_IMAGE,
+        "ringfence-guest",
+        &built,
+        &["USER 1000", "CMD [\"/ringfence-guest\"]"],
+    )?;
+    let image =
+        OciImage { name: image.name, layer: &image.tarball, instructions: image.instructions };
+    import_image(&image, directory, programs)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use ringfence_test_ledger::cluster::CLUSTER_VARIABLE;
 use super::access::ClusterAccess;
 use super::process::{ClusterLifetime, ClusterProcess};
 use super::programs::ClusterPrograms;
-use super::{import_images, obstacle, optional_parts};
+use super::{import_guest, import_images, obstacle, optional_parts};
 use crate::test::cgroups::{remove_cgroup_everywhere, remove_ended_cgroups};
 use crate::test::engines::remove_left_behind;
 use crate::workspace::Workspace;
@@ -101,10 +101,12 @@ impl TestCluster {
         Ok(())
     }
 
-    /// Makes a started cluster reachable for the tests. `beside_tests` moves a command to the
+    /// Makes a started cluster reachable for the tests, and gives it the guest that was built.
+    /// `beside_tests` moves a command to the
     /// network namespace of the tests; the relay ends at the latest with the calling thread.
     pub(crate) fn open(
         &mut self,
+        workspace: &Workspace,
         user: Option<&User>,
         beside_tests: impl FnOnce(Command) -> Command,
     ) -> Result<()> {
@@ -114,6 +116,7 @@ impl TestCluster {
             ClusterSource::Own { .. } => own,
             ClusterSource::Running { directory } => directory,
         };
+        import_guest(cluster, programs, workspace)?;
         let mut relay = Command::new("setsid"); // Ctrl-C does not reach the relay
         relay.args(["setpriv", "--pdeathsig", "KILL"]);
         relay.args(ClusterAccess::relay_command(cluster, programs)?);

@@ -24,7 +24,7 @@ static CACHE_LOCK: Mutex<()> = Mutex::new(());
 
 /// Users of the tiny image, in the format of passwd(5).
 const TINY_USERS: &str = "root:x:0:0::/root:/bin/sh\ndev:x:1000:1000::/home/dev:/bin/sh\n";
-const SHELL_LESS_USERS: &str = "root:x:0:0::/:/pause\ndev:x:1000:1000::/:/pause\n";
+const SHELL_LESS_USERS: &str = "root:x:0:0::/:/bin/false\ndev:x:1000:1000::/:/bin/false\n";
 /// Directories of the tiny image, with their owners and modes.
 const TINY_DIRECTORIES: &[(&str, u64, u32)] = &[
     ("bin", 0, 0o755),
@@ -93,25 +93,28 @@ pub(crate) fn tiny(cache: &Path) -> Result<ImportableImage> {
     Ok(ImportableImage { name: TINY_IMAGE, tarball, instructions: &["CMD [\"/bin/sh\"]"] })
 }
 
-/// Makes an image without a shell: `/pause` is its only program.
-pub(crate) fn shell_less(
+/// Makes an image without a shell, whose only files are the program `/name` and its users.
+pub(crate) fn single_program(
     cache: &Path,
     name: &'static str,
-    pause: &Path,
+    program_name: &str,
+    program: &Path,
+    instructions: &'static [&'static str],
 ) -> Result<ImportableImage> {
     let _lock = CACHE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
-    let tarball = cache.join("shell-less.tar");
+    let tarball = cache.join(format!("{program_name}.tar"));
     let mut archive = tar::Builder::new(fs_err::File::create(&tarball)?);
-    let pause = fs_err::read(pause)?;
-    for (path, mode, content) in
-        [("pause", 0o755, pause.as_slice()), ("etc/passwd", 0o644, SHELL_LESS_USERS.as_bytes())]
-    {
+    let program = fs_err::read(program)?;
+    for (path, mode, content) in [
+        (program_name, 0o755, program.as_slice()),
+        ("etc/passwd", 0o644, SHELL_LESS_USERS.as_bytes()),
+    ] {
         let mut header = header(tar::EntryType::Regular, mode);
         header.set_size(content.len() as u64);
         archive.append_data(&mut header, path, content)?;
     }
     archive.into_inner()?;
-    Ok(ImportableImage { name, tarball, instructions: &["CMD [\"/pause\"]"] })
+    Ok(ImportableImage { name, tarball, instructions })
 }
 
 fn header(kind: tar::EntryType, mode: u32) -> tar::Header {

@@ -145,7 +145,7 @@ impl TestSetup {
         }
         if let Some(cluster) = &mut cluster {
             let user = user.as_ref().map(TestUser::account).transpose()?;
-            cluster.open(user.as_ref(), |relay| match &engine_environment {
+            cluster.open(workspace, user.as_ref(), |relay| match &engine_environment {
                 Some(environment) => environment.beside_the_engines(&relay),
                 None => relay,
             })?;

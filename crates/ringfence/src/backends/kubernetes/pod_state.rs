@@ -122,7 +122,7 @@ impl PodState {
         let is_running = container
             .and_then(|container| container.state.as_ref())
             .is_some_and(|state| state.running.is_some());
-        if is_running { PodState::Running } else { waiting_state(status) }
+        if is_running { PodState::Running } else { waiting_state(pod, status) }
     }
 }
 
@@ -154,7 +154,7 @@ fn disruption(status: &PodStatus) -> Option<PodEnd> {
 }
 
 /// Returns the state of a pod that has not started.
-fn waiting_state(status: &PodStatus) -> PodState {
+fn waiting_state(pod: &Pod, status: &PodStatus) -> PodState {
     let containers = status.init_container_statuses.iter().chain(&status.container_statuses);
     for container in containers.flatten() {
         let Some(state) = &container.state else { continue };
@@ -184,8 +184,10 @@ fn waiting_state(status: &PodStatus) -> PodState {
         unscheduled.into_iter().find(|one| one.type_ == "PodScheduled" && one.status == "False");
     let why = match unscheduled.and_then(|condition| condition.message.as_deref()) {
         Some(message) => format!("no node takes it: {}", printable(message)),
-        None if status.init_container_statuses.is_none() => "no node has taken it".to_owned(),
-        None => "its containers are being made".to_owned(),
+        None => match pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) {
+            Some(node) => format!("the node `{node}` has not made its containers"),
+            None => "no node has taken it".to_owned(),
+        },
     };
     PodState::Waiting { why }
 }
