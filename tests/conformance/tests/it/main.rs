@@ -19,6 +19,7 @@ mod images;
 mod interpreters;
 mod keeper;
 mod killed;
+mod kubernetes;
 mod leftovers;
 mod load;
 mod lookups;
