@@ -52,7 +52,7 @@ pub use files::{DirectoryWatch, SandboxFiles, WatchDepth};
 pub use idle_connections::{IdleConnectionState, IdleConnections};
 pub use input::ExecutionInput;
 #[cfg(feature = "kubernetes")]
-pub(crate) use link::{Carrier, LinkConnector, LinkRelay, LinkTimeouts};
+pub(crate) use link::{Carrier, LinkConnector, LinkRelay, LinkState, LinkTimeouts};
 pub use ports::{PortStream, SandboxPorts};
 pub(crate) use tree::{FileStream, FileStreamEnd, stays_below};
 pub use tree::{OmittedEntry, TransferSummary};

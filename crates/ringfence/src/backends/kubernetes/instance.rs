@@ -16,14 +16,14 @@ use super::cluster::{Cluster, creation};
 use super::error::ClusterFailure;
 use super::evidence;
 use super::network::{self, is_conflict};
-use super::pod::{GRACE_SECONDS, MANAGED_BY, PodInputs, own_key};
+use super::pod::{DENIAL_SECONDS, GRACE_SECONDS, MANAGED_BY, PodInputs, own_key};
 use super::pod_state::{PodWatcher, wait_for_end};
 use super::registration::{ClusterRegistration, ObjectKind};
 use super::sweep::sweep_leases;
 use crate::backends::block_on;
 use crate::backends::instance::{SandboxInstance, StopError};
 use crate::host_paths::untrusted::printable;
-use crate::session::{LinkConnector, LinkRelay};
+use crate::session::{LinkConnector, LinkRelay, LinkState};
 
 /// Time that a pod may take from its creation to its first process. A cluster may have to add a
 /// node, or to fetch an image.
@@ -32,6 +32,9 @@ const START_TIMEOUT: Duration = Duration::from_secs(300);
 const JOB_POD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause between two looks for the pod of a Job.
 const JOB_POD_INTERVAL: Duration = Duration::from_millis(50);
+/// Time that a guest that runs may take to accept the stream from its host, the wait for a closed
+/// network included.
+const GUEST_TIMEOUT: Duration = Duration::from_secs(DENIAL_SECONDS as u64 + 40);
 /// Time that the processes of a pod may take to end after their pod was deleted.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause between two looks for an object that is being removed.
@@ -55,9 +58,11 @@ pub(super) struct PodInstance {
     sandbox: String,
     cluster: Cluster,
     registration: ClusterRegistration,
+    /// Name of the pod.
+    pod: String,
     watcher: PodWatcher,
     /// Stream to the guest, for as long as the sandbox is held.
-    _link: LinkConnector,
+    link: LinkConnector,
     _relay: LinkRelay,
     lease: AbortHandle,
     is_removed: bool,
@@ -166,16 +171,42 @@ impl PodInstance {
         relay: LinkRelay,
     ) -> PodInstance {
         let CreatedPod { registration, pod, watcher } = created;
-        let lease = tokio::spawn(renew_lease(cluster.pods(), pod.name_any())).abort_handle();
+        let pod = pod.name_any();
+        let lease = tokio::spawn(renew_lease(cluster.pods(), pod.clone())).abort_handle();
         PodInstance {
             sandbox,
             cluster,
             registration,
+            pod,
             watcher,
-            _link: link,
+            link,
             _relay: relay,
             lease,
             is_removed: false,
+        }
+    }
+}
+
+impl PodInstance {
+    /// Waits until the guest has accepted the stream from this process. The guest of a closed
+    /// network does so only after its own connections were denied.
+    pub(super) async fn wait_for_guest(&self) -> Result<(), ClusterFailure> {
+        let mut link = self.link.state();
+        let accepted = link.wait_for(|state| !matches!(state, LinkState::Reconnecting { .. }));
+        let pod = self.pod.clone();
+        let ended = wait_for_end(self.watcher.states());
+        tokio::select! {
+            accepted = timeout(GUEST_TIMEOUT, accepted) => match accepted.map(|state| state.map(|state| state.clone())) {
+                Ok(Ok(LinkState::Connected)) => Ok(()),
+                Ok(Ok(LinkState::Ended(failure))) => {
+                    Err(ClusterFailure::CannotStart { pod, why: crate::chain(&failure) })
+                }
+                _ => {
+                    let why = "its guest does not answer".to_owned();
+                    Err(ClusterFailure::NotStarted { pod, why, limit: GUEST_TIMEOUT })
+                }
+            },
+            end = ended => Err(ClusterFailure::Ended { pod, end }),
         }
     }
 }

@@ -33,6 +33,7 @@ use ringfence_core::{Capabilities, Policy};
 use sha2::{Digest, Sha256};
 
 use super::facets::{KeptSandbox, PortRoute, SandboxFacets, WorkspaceSource};
+use super::instance::SandboxInstance;
 use super::{
     Backend, BackendStart, ContainerError, ProbeRequest, StartedSandbox, Unavailable, block_on,
     named_variables,
@@ -151,6 +152,10 @@ async fn start(request: BackendStart<'_>) -> Result<StartedSandbox, ClusterFailu
     let variables = named_variables(core, &context, None);
     let name = sandbox_dir.name.to_string();
     let instance = PodInstance::new(name, cluster, created, link, relay);
+    if let Err(failure) = instance.wait_for_guest().await {
+        let _ = Box::new(instance).stop().await; // the first error says more
+        return Err(failure);
+    }
     Ok(StartedSandbox { instance: Box::new(instance), egress: None, variables })
 }
 
