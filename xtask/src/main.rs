@@ -15,6 +15,7 @@ mod docs;
 mod elf;
 mod fuzz;
 mod kernels;
+mod oci;
 mod package;
 mod seccomp_profile;
 mod survey;

@@ -2,7 +2,6 @@
 
 mod access;
 mod go;
-mod oci;
 mod process;
 mod programs;
 mod recipes;
@@ -18,12 +17,12 @@ use ringfence_test_ledger::cluster::{
 };
 
 use self::access::ClusterAccess;
-use self::oci::OciImage;
 use self::process::{ClusterLifetime, ClusterProcess, ProcessRecord, import_image, stop_recorded};
 use self::programs::{ClusterPrograms, cache_directory};
 use self::recipes::ClusterPart;
 pub(crate) use self::test_cluster::TestCluster;
 use crate::arguments::{ChoreArguments, UsageError};
+use crate::oci::OciImage;
 use crate::test::cgroups::remove_cgroup_everywhere;
 use crate::test::images;
 use crate::test::packages::{self, PackagePurpose};

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::oci::OciImage;
 use super::programs::ClusterPrograms;
+use crate::oci::OciImage;
 use crate::workspace::Workspace;
 
 /// Time limit for a cluster to become usable. Six seconds suffice on an idle machine.

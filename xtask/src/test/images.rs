@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use ringfence_test_ledger::engine::{DEV_IMAGE, TINY_IMAGE};
 
 use crate::cache::cache_key;
+use crate::oci::{entry_header, write_program_layer};
 use crate::workspace::{find_program, format_command, output_of};
 
 /// An image in the form that every engine can import.
@@ -24,7 +25,6 @@ static CACHE_LOCK: Mutex<()> = Mutex::new(());
 
 /// Users of the tiny image, in the format of passwd(5).
 const TINY_USERS: &str = "root:x:0:0::/root:/bin/sh\ndev:x:1000:1000::/home/dev:/bin/sh\n";
-const SHELL_LESS_USERS: &str = "root:x:0:0::/:/bin/false\ndev:x:1000:1000::/:/bin/false\n";
 /// Directories of the tiny image, with their owners and modes.
 const TINY_DIRECTORIES: &[(&str, u64, u32)] = &[
     ("bin", 0, 0o755),
@@ -68,7 +68,7 @@ pub(crate) fn tiny(cache: &Path) -> Result<ImportableImage> {
     let unfinished = cache.join("tiny.tar.unfinished");
     let mut archive = tar::Builder::new(fs_err::File::create(&unfinished)?);
     for &(path, owner, mode) in TINY_DIRECTORIES {
-        let mut header = header(tar::EntryType::Directory, mode);
+        let mut header = entry_header(tar::EntryType::Directory, mode);
         header.set_uid(owner);
         header.set_gid(owner);
         archive.append_data(&mut header, path, std::io::empty())?;
@@ -77,13 +77,13 @@ pub(crate) fn tiny(cache: &Path) -> Result<ImportableImage> {
     for (path, mode, content) in
         [("bin/busybox", 0o755, busybox.as_slice()), ("etc/passwd", 0o644, TINY_USERS.as_bytes())]
     {
-        let mut header = header(tar::EntryType::Regular, mode);
+        let mut header = entry_header(tar::EntryType::Regular, mode);
         header.set_size(content.len() as u64);
         archive.append_data(&mut header, path, content)?;
     }
     for command in commands.lines().filter(|command| *command != "busybox") {
         archive.append_link(
-            &mut header(tar::EntryType::Symlink, 0o777),
+            &mut entry_header(tar::EntryType::Symlink, 0o777),
             format!("bin/{command}"),
             "busybox",
         )?;
@@ -103,26 +103,8 @@ pub(crate) fn single_program(
 ) -> Result<ImportableImage> {
     let _lock = CACHE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let tarball = cache.join(format!("{program_name}.tar"));
-    let mut archive = tar::Builder::new(fs_err::File::create(&tarball)?);
-    let program = fs_err::read(program)?;
-    for (path, mode, content) in [
-        (program_name, 0o755, program.as_slice()),
-        ("etc/passwd", 0o644, SHELL_LESS_USERS.as_bytes()),
-    ] {
-        let mut header = header(tar::EntryType::Regular, mode);
-        header.set_size(content.len() as u64);
-        archive.append_data(&mut header, path, content)?;
-    }
-    archive.into_inner()?;
+    write_program_layer(fs_err::File::create(&tarball)?, program_name, program)?;
     Ok(ImportableImage { name, tarball, instructions })
-}
-
-fn header(kind: tar::EntryType, mode: u32) -> tar::Header {
-    let mut header = tar::Header::new_gnu();
-    header.set_entry_type(kind);
-    header.set_mode(mode);
-    header.set_size(0);
-    header
 }
 
 /// Makes the development image from this machine's release, or returns the image that an earlier

@@ -1,4 +1,4 @@
-//! Import of a tarball as an OCI image into the containerd of the cluster.
+//! OCI images of one layer, and their import by a program that reads an OCI layout.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -13,17 +13,17 @@ const MEDIA_TYPE: &str = "application/vnd.oci.image";
 const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// An image of one layer.
-pub(super) struct OciImage<'a> {
-    pub(super) name: &'a str,
+pub(crate) struct OciImage<'a> {
+    pub(crate) name: &'a str,
     /// Uncompressed tarball of the files.
-    pub(super) layer: &'a Path,
+    pub(crate) layer: &'a Path,
     /// Configuration, as instructions of a Containerfile.
-    pub(super) instructions: &'a [&'a str],
+    pub(crate) instructions: &'a [&'a str],
 }
 
 impl OciImage<'_> {
     /// Imports the image by `import`, a command that reads an OCI layout from its standard input.
-    pub(super) fn import_by(&self, import: &mut Command) -> Result<()> {
+    pub(crate) fn import_by(&self, import: &mut Command) -> Result<()> {
         let mut child = import
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
