@@ -1,6 +1,6 @@
 //! `cargo xtask dist`: builds one fully static binary.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -45,6 +45,24 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
     Ok(binary)
 }
 
+/// Returns the guest that the last build of `dist/ringfence` embedded, and checks that the guest is
+/// static.
+pub(crate) fn embedded_guest(workspace: &Workspace) -> Result<PathBuf> {
+    let guest = match std::env::var_os("BUILT_RINGFENCE_GUEST") {
+        Some(guest) => guest.into(),
+        None => small_guest(&workspace.target, &host_triple()?),
+    };
+    elf::ensure_static(&fs_err::read(&guest)?)
+        .with_context(|| format!("`{}` is not fully static", guest.display()))?;
+    Ok(guest)
+}
+
+/// Returns the path to which the build script of the library builds the guest, if the library is
+/// built for size and for an explicit target.
+fn small_guest(target: &Path, host: &str) -> PathBuf {
+    target.join(host).join("guest-small").join(host).join("release/ringfence-guest")
+}
+
 /// Flags of the compiler for a static binary.
 ///
 /// A panic aborts, so that no code reads the tables for unwinding. A position-independent program
@@ -67,4 +85,24 @@ pub(crate) fn host_triple() -> Result<String> {
     let version = output_of(Command::new("rustc").arg("-vV"))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned).context("`rustc -vV` names no host")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_small_guest_is_where_the_build_script_of_the_library_builds_it() {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/ringfence/build.rs");
+        let script = fs_err::read_to_string(script).unwrap();
+        assert!(script.contains("own.ancestors().nth(4)"));
+        assert!(script.contains(r#"directory: "guest-small","#));
+        // The output of the script, from which it counts directories upwards.
+        let output = Path::new("target/host/dist/build/ringfence-0/out");
+        let above = output.ancestors().nth(4).unwrap();
+        assert_eq!(
+            small_guest(Path::new("target"), "host"),
+            above.join("guest-small/host/release/ringfence-guest")
+        );
+    }
 }

@@ -1,5 +1,5 @@
 //! The chores of ringfence: `cargo xtask check`, `test`, `cluster`, `kernels`, `fuzz`, `dist`,
-//! `package`, `bench`, `docs`, `survey`, `coverage` and `seccomp-profile`.
+//! `oci`, `package`, `bench`, `docs`, `survey`, `coverage` and `seccomp-profile`.
 //!
 //! The chores need only cargo on a fresh machine, and CI calls nothing else.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line speaks to its user")]
@@ -86,6 +86,13 @@ const CHORES: &[Chore] = &[
         usage: "dist",
         about: "makes dist/ringfence, one fully static file",
         run: dist::run,
+    },
+    Chore {
+        name: "oci",
+        usage: "oci",
+        about: "makes dist/oci, archives of the images of ringfence and of its guest, for \
+                containerd, Docker, Podman and skopeo",
+        run: oci::run,
     },
     Chore {
         name: "package",
