@@ -35,7 +35,7 @@ pub enum CarrierTimeouts {
     },
     /// The peer asks, so silence means that the carrier is lost.
     Listen {
-        /// Longest silence.
+        /// Longest time without a byte from the peer.
         silence: Duration,
     },
 }

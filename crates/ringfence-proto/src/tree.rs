@@ -40,7 +40,7 @@ pub enum TreeEntry {
         /// SHA-256 digest of the content.
         digest: Base64Bytes,
     },
-    /// A directory.
+    /// Directory, which may be empty.
     Directory {
         /// Path of the directory.
         path: Base64Bytes,

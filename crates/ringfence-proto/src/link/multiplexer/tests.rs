@@ -5,16 +5,16 @@ use super::super::resumption::CarrierInput;
 use super::*;
 
 /// One end of a link in a test.
-struct TestEnd {
+struct MultiplexerEnd {
     bytes: ResumableStream,
     streams: Multiplexer,
     decoder: LinkFrameDecoder,
     events: Vec<StreamEvent>,
 }
 
-impl TestEnd {
-    fn new(side: LinkSide) -> TestEnd {
-        TestEnd {
+impl MultiplexerEnd {
+    fn new(side: LinkSide) -> MultiplexerEnd {
+        MultiplexerEnd {
             bytes: ResumableStream::default(),
             streams: Multiplexer::new(side),
             decoder: LinkFrameDecoder::default(),
@@ -66,13 +66,16 @@ impl TestEnd {
 
 /// The two ends of a link, and a carrier that delivers at once.
 struct TestLink {
-    host: TestEnd,
-    guest: TestEnd,
+    host: MultiplexerEnd,
+    guest: MultiplexerEnd,
 }
 
 impl TestLink {
     fn new() -> TestLink {
-        TestLink { host: TestEnd::new(LinkSide::Host), guest: TestEnd::new(LinkSide::Guest) }
+        TestLink {
+            host: MultiplexerEnd::new(LinkSide::Host),
+            guest: MultiplexerEnd::new(LinkSide::Guest),
+        }
     }
 
     /// Delivers until nothing is left to deliver.
@@ -160,7 +163,7 @@ fn a_side_opens_no_more_streams_than_there_may_be() {
 fn a_peer_that_breaks_the_rules_is_refused() {
     #[track_caller]
     fn check(messages: &[(u8, u32, u32)], expected: LinkError) {
-        let mut host = TestEnd::new(LinkSide::Host);
+        let mut host = MultiplexerEnd::new(LinkSide::Host);
         host.open();
         host.open();
         let mut peer = ResumableStream::default();
@@ -194,7 +197,7 @@ proptest! {
         size in 1usize..5000,
     ) {
         for side in [LinkSide::Host, LinkSide::Guest] {
-            let mut end = TestEnd::new(side);
+            let mut end = MultiplexerEnd::new(side);
             if side == LinkSide::Host {
                 (0..3).for_each(|_| { end.open(); });
             }

@@ -5,7 +5,8 @@
 //! description with what the cluster made of it. `network` provides the network policies, and
 //! `trial` tries them. `instance` creates, keeps and removes a pod, `pod_state` follows it, and
 //! `carrier` carries the stream. `access` asks for the rights of the account, `probe` tells what
-//! the cluster can enforce, `manifest` is for administrators, and `sweep` removes what a crash left.
+//! the cluster can enforce, `manifest` is for administrators, and `sweep` removes what a crash
+//! left.
 
 mod access;
 mod carrier;

@@ -10,7 +10,7 @@ use super::cluster::Cluster;
 use super::error::ClusterFailure;
 use super::network::NetworkRule;
 use super::pod::PodInputs;
-use super::trial::{TrialFreshness, TrialResult, run_trial};
+use super::trial::{NetworkTrialResult, TrialFreshness, run_trial};
 use super::{guest_image, image, instance, owner_label};
 use crate::backends::limits::supervisor_limits;
 use crate::backends::{Freshness, ProbeRequest};
@@ -57,7 +57,7 @@ pub(super) async fn capabilities(
 
 fn support(
     policy: &Policy,
-    trial: &TrialResult,
+    trial: &NetworkTrialResult,
     runtime_class: Option<&str>,
 ) -> BTreeMap<Clause, Support> {
     let runtime = runtime_class.map(|class| format!(" of RuntimeClass {class}"));
@@ -117,7 +117,7 @@ fn filesystem(policy: &Policy) -> Support {
     Support::enforced("the pod's mount namespace, with a copy of the workspace")
 }
 
-fn network(policy: &Policy, trial: &TrialResult) -> Support {
+fn network(policy: &Policy, trial: &NetworkTrialResult) -> Support {
     if policy.network == Some(Network::Open) {
         return Support::enforced("NetworkPolicy for what comes in");
     }
@@ -146,7 +146,7 @@ fn network(policy: &Policy, trial: &TrialResult) -> Support {
     ))
 }
 
-fn process_count(policy: &Policy, trial: &TrialResult) -> Support {
+fn process_count(policy: &Policy, trial: &NetworkTrialResult) -> Support {
     let fix = "set podPidsLimit in the kubelet's configuration, or `--allow-weaker process-count`";
     let asked = policy.limits.processes.map(u64::from);
     match (trial.process_limit, asked) {

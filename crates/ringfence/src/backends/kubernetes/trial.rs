@@ -29,7 +29,7 @@ const VALIDITY: SignedDuration = SignedDuration::from_hours(1);
 
 /// Result of a trial.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct TrialResult {
+pub(super) struct NetworkTrialResult {
     tried: Timestamp,
     /// Addresses that a pod reaches without a network policy.
     pub(super) reached_without_policy: Vec<String>,
@@ -60,14 +60,15 @@ pub(super) async fn run_trial(
     cluster: &Cluster,
     inputs: PodInputs<'_>,
     freshness: TrialFreshness,
-) -> Result<TrialResult, ClusterFailure> {
+) -> Result<NetworkTrialResult, ClusterFailure> {
     let subject = ProbeSubject::Cluster {
         server: &cluster.server,
         namespace: &cluster.namespace,
         runtime_class: inputs.settings.runtime_class.as_deref().unwrap_or_default(),
     };
     let cache = ProbeCache::for_subject(host, subject);
-    let remembered = cache.note().and_then(|note| serde_json::from_str::<TrialResult>(&note).ok());
+    let remembered =
+        cache.note().and_then(|note| serde_json::from_str::<NetworkTrialResult>(&note).ok());
     if let Some(result) = remembered
         && freshness == TrialFreshness::Remembered
         && Timestamp::now().duration_since(result.tried) < VALIDITY
@@ -83,7 +84,7 @@ pub(super) async fn run_trial(
     let under = trial_pod(cluster, &under);
     let (without, under) = tokio::join!(without, under);
     let (without, under) = (without?, under?);
-    let result = TrialResult {
+    let result = NetworkTrialResult {
         tried: Timestamp::now(),
         reached_without_policy: without.reached,
         reached_under_policy: under.reached,
@@ -136,7 +137,7 @@ async fn read_report(cluster: &Cluster, created: &Pod) -> Result<PodReport, Clus
     }
 }
 
-impl TrialResult {
+impl NetworkTrialResult {
     /// Returns the addresses that stay reachable although the policy closes the network.
     pub(super) fn leaks(&self) -> &[String] {
         &self.reached_under_policy

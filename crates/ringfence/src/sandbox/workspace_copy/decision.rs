@@ -21,7 +21,7 @@ pub(super) const REMOVED_INSIDE_CHANGED_HERE: &str =
 /// Action of a sync for one path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SyncAction {
-    /// Nothing changed.
+    /// The entry is the same on both sides.
     Keep,
     /// Neither side has the path any more.
     Forget,
