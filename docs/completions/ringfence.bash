@@ -58,6 +58,9 @@ _ringfence() {
             ringfence,keys)
                 cmd="ringfence__subcmd__keys"
                 ;;
+            ringfence,kubernetes)
+                cmd="ringfence__subcmd__kubernetes"
+                ;;
             ringfence,logs)
                 cmd="ringfence__subcmd__logs"
                 ;;
@@ -136,6 +139,12 @@ _ringfence() {
             ringfence__subcmd__keys,revoke)
                 cmd="ringfence__subcmd__keys__subcmd__revoke"
                 ;;
+            ringfence__subcmd__kubernetes,manifest)
+                cmd="ringfence__subcmd__kubernetes__subcmd__manifest"
+                ;;
+            ringfence__subcmd__kubernetes,sweep)
+                cmd="ringfence__subcmd__kubernetes__subcmd__sweep"
+                ;;
             *)
                 ;;
         esac
@@ -143,7 +152,7 @@ _ringfence() {
 
     case "${cmd}" in
         ringfence)
-            opts="-v -h -V --verbose --help --version run code up exec enter cp sync ps logs port ssh ssh-config ssh-proxy stop inspect image mcp doctor wrap unwrap config audit egress serve keys completions attempt generate"
+            opts="-v -h -V --verbose --help --version run code up exec enter cp sync ps logs port ssh ssh-config ssh-proxy stop inspect image mcp doctor wrap unwrap config audit egress serve keys kubernetes completions attempt generate"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -923,6 +932,60 @@ _ringfence() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        ringfence__subcmd__kubernetes)
+            opts="-v -h -V --namespace --verbose --help --version manifest sweep"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --namespace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        ringfence__subcmd__kubernetes__subcmd__manifest)
+            opts="-v -h -V --namespace --verbose --help --version namespace role networkpolicy quota sweeper"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --namespace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        ringfence__subcmd__kubernetes__subcmd__sweep)
+            opts="-v -h -V --namespace --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --namespace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

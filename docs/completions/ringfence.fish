@@ -52,6 +52,7 @@ complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "audit" -d 'List
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "egress" -d 'Shows which hosts sandboxes reached or were denied, and suggests a policy'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "serve" -d 'Serves E2B\'s API, so that E2B\'s SDKs use sandboxes of this host'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "keys" -d 'Creates, lists and revokes API keys for clients of `ringfence serve`'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "kubernetes" -d 'Prints manifests for a namespace of sandboxes, and removes sandboxes that nobody keeps'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "completions" -d 'Prints the completions of a shell'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "attempt" -d 'Makes one attempt to break a promise; `doctor --prove` runs the command in a sandbox'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "generate" -d 'Writes man pages, completions and references into a directory'
@@ -437,6 +438,20 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_see
 complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from revoke" -s v -l verbose -d 'Logs more: given once, also events; given twice, also decisions'
 complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from revoke" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from revoke" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand kubernetes; and not __fish_seen_subcommand_from manifest sweep" -l namespace -d 'Namespace of the sandboxes; by default the namespace of the settings or of the kubeconfig' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand kubernetes; and not __fish_seen_subcommand_from manifest sweep" -s v -l verbose -d 'Logs more: given once, also events; given twice, also decisions'
+complete -c ringfence -n "__fish_ringfence_using_subcommand kubernetes; and not __fish_seen_subcommand_from manifest sweep" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand kubernetes; and not __fish_seen_subcommand_from manifest sweep" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand kubernetes; and not __fish_seen_subcommand_from manifest sweep" -f -a "manifest" -d 'Prints a manifest as YAML, for `kubectl apply -f -`'
+complete -c ringfence -n "__fish_ringfence_using_subcommand kubernetes; and not __fish_seen_subcommand_from manifest sweep" -f -a "sweep" -d 'Removes the pods and Jobs whose lease has ended, and prints their number'
+complete -c ringfence -n "__fish_ringfence_using_subcommand kubernetes; and __fish_seen_subcommand_from manifest" -l namespace -d 'Namespace of the sandboxes; by default the namespace of the settings or of the kubeconfig' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand kubernetes; and __fish_seen_subcommand_from manifest" -s v -l verbose -d 'Logs more: given once, also events; given twice, also decisions'
+complete -c ringfence -n "__fish_ringfence_using_subcommand kubernetes; and __fish_seen_subcommand_from manifest" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c ringfence -n "__fish_ringfence_using_subcommand kubernetes; and __fish_seen_subcommand_from manifest" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand kubernetes; and __fish_seen_subcommand_from sweep" -l namespace -d 'Namespace of the sandboxes; by default the namespace of the settings or of the kubeconfig' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand kubernetes; and __fish_seen_subcommand_from sweep" -s v -l verbose -d 'Logs more: given once, also events; given twice, also decisions'
+complete -c ringfence -n "__fish_ringfence_using_subcommand kubernetes; and __fish_seen_subcommand_from sweep" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand kubernetes; and __fish_seen_subcommand_from sweep" -s V -l version -d 'Print version'
 complete -c ringfence -n "__fish_ringfence_using_subcommand completions" -s v -l verbose -d 'Logs more: given once, also events; given twice, also decisions'
 complete -c ringfence -n "__fish_ringfence_using_subcommand completions" -s h -l help -d 'Print help'
 complete -c ringfence -n "__fish_ringfence_using_subcommand completions" -s V -l version -d 'Print version'

@@ -356,7 +356,7 @@ struct ProjectDecision {
 }
 
 /// One decision for each key. An accepted text leaves every other key unchanged.
-const DECISIONS: [ProjectDecision; 34] = [
+const DECISIONS: [ProjectDecision; 44] = [
     ProjectDecision {
         key: "backend",
         user: "backend = 'auto'",
