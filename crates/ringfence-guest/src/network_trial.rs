@@ -3,7 +3,7 @@
 //! A network policy of Kubernetes is not in force when a pod starts: the first connections of a pod
 //! get out. Therefore the guest holds back all code until its own connections were denied.
 
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpStream};
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,6 +16,10 @@ use crate::log;
 pub(crate) const NODE_ADDRESS_VARIABLE: &str = "RINGFENCE_NODE_ADDRESS";
 /// Start of the names of the variables with which Kubernetes tells a pod of its services.
 pub(crate) const SERVICE_VARIABLE_PREFIX: &str = "KUBERNETES_";
+/// Ports that nodes listen on: of the API server, the kubelet, and the health check of kube-proxy.
+const NODE_PORTS: [u16; 3] = [6443, KUBELET_PORT, 10256];
+/// Table of the neighbours that the kernel has found in the local network.
+const NEIGHBOURS_FILE: &str = "/proc/net/arp";
 /// Port of the kubelet, which listens on every node.
 const KUBELET_PORT: u16 = 10250;
 /// Address of the metadata service of most clouds.
@@ -96,11 +100,45 @@ fn addresses_to_try() -> Vec<SocketAddr> {
     known.into_iter().flatten().collect()
 }
 
+/// Returns the link-local addresses of the neighbours, with the ports of nodes. Rules that are made
+/// only for IPv4 do not close these. The neighbours are known after the first try of an address.
+fn link_local_addresses() -> Vec<SocketAddr> {
+    let table = fs_err::read_to_string(NEIGHBOURS_FILE).unwrap_or_default();
+    let neighbours = table.lines().skip(1).filter_map(|line| {
+        let columns: Vec<_> = line.split_whitespace().collect();
+        let [_, _, _, hardware, _, device] = columns[..] else { return None };
+        let scope = fs_err::read_to_string(format!("/sys/class/net/{device}/ifindex")).ok()?;
+        Some((link_local(hardware)?, scope.trim().parse::<u32>().ok()?))
+    });
+    let addresses = neighbours.flat_map(|(address, scope)| {
+        NODE_PORTS.map(|port| SocketAddr::V6(SocketAddrV6::new(address, port, 0, scope)))
+    });
+    addresses.collect()
+}
+
+/// Returns the link-local address that a kernel makes of a hardware address (EUI-64).
+fn link_local(hardware: &str) -> Option<Ipv6Addr> {
+    let bytes: Vec<u8> =
+        hardware.split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect::<Option<_>>()?;
+    let [a, b, c, d, e, f] = bytes[..] else { return None };
+    if bytes.iter().all(|byte| *byte == 0) {
+        return None; // nobody answered
+    }
+    let mut address = [0; 16];
+    address[..2].copy_from_slice(&[0xfe, 0x80]);
+    address[8..].copy_from_slice(&[a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
+    Some(Ipv6Addr::from(address))
+}
+
+fn with_neighbours(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+    addresses.iter().copied().chain(link_local_addresses()).collect()
+}
+
 /// Waits until some address can be reached, and returns all such addresses.
 fn wait_until_ready(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     let deadline = Instant::now() + READY_TIMEOUT;
     loop {
-        let reached = reachable(addresses);
+        let reached = reachable(&with_neighbours(addresses));
         if !reached.is_empty() || Instant::now() > deadline {
             return reached;
         }
@@ -114,7 +152,7 @@ fn wait_until_denied(addresses: &[SocketAddr], limit: Duration) -> Vec<SocketAdd
     let deadline = Instant::now() + limit;
     let mut denied_since: Option<Instant> = None;
     loop {
-        let reached = reachable(addresses);
+        let reached = reachable(&with_neighbours(addresses));
         if reached.is_empty() {
             let since = *denied_since.get_or_insert_with(Instant::now);
             if since.elapsed() >= DENIAL_TIME {
@@ -168,6 +206,14 @@ mod tests {
         drop(listener);
         assert_eq!(reachable(&[address]), []);
         assert_eq!(wait_until_denied(&[address], Duration::ZERO), []);
+    }
+
+    #[test]
+    fn a_hardware_address_gives_the_link_local_address() {
+        let address = link_local("6a:57:49:38:59:b5").unwrap();
+        assert_eq!(address.to_string(), "fe80::6857:49ff:fe38:59b5");
+        assert_eq!(link_local("00:00:00:00:00:00"), None);
+        assert_eq!(link_local("6a:57"), None);
     }
 
     #[test]

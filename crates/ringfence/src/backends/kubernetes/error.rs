@@ -33,7 +33,7 @@ pub(super) enum ClusterFailure {
     NoNamespace { namespace: String },
     #[error("cannot {what}")]
     Request { what: String, source: kube::Error },
-    #[error("there is a {kind} `{name}` already, and ringfence did not make it")]
+    #[error("there is a {kind} `{name}` already, which this user's ringfence did not make")]
     NameTaken { kind: &'static str, name: String },
     #[error("the {kind} `{name}` is not what ringfence made: {difference}")]
     Changed { kind: &'static str, name: String, difference: String },
@@ -61,6 +61,8 @@ impl ClusterFailure {
             }
             403 if message.contains("violates PodSecurity")
                 || message.contains("failed quota")
+                || message.contains("per Container is")
+                || message.contains("per Pod is")
                 || message.contains("admission webhook") =>
             {
                 ClusterFailure::NotAdmitted { namespace, message }

@@ -77,7 +77,7 @@ pub(super) async fn create(
     sandbox_dir: &std::path::Path,
 ) -> Result<CreatedPod, ClusterFailure> {
     network::provide(cluster, inputs.network).await?;
-    if let Err(failure) = sweep_leases(cluster).await {
+    if let Err(failure) = sweep_leases(cluster, Some(inputs.owner)).await {
         tracing::debug!(error = crate::chain(&failure), "the namespace was not swept");
     }
     let registration = ClusterRegistration::new(cluster, kind, inputs.name());

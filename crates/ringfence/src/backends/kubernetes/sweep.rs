@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use kube::api::ListParams;
 
@@ -14,6 +14,10 @@ use super::registration::{ClusterRegistration, ObjectKind};
 use crate::backends::block_on;
 use crate::sandbox::directory::{Name, SandboxDirs};
 use crate::{ContainerError, Host, Settings};
+
+/// Time after the end of a lease before the pod is removed. The clocks of two machines differ, and a
+/// machine that slept renews its leases only after it wakes.
+const LEASE_MARGIN: SignedDuration = SignedDuration::from_mins(10);
 
 /// Removes the objects that unused sandbox directories have registered.
 pub(super) async fn sweep_directories(host: &Host, directories: &Path) {
@@ -41,10 +45,17 @@ pub(super) async fn sweep_directory(host: &Host, sandbox_dir: &Path) {
     }
 }
 
-/// Orders the removal of the objects in a namespace whose lease has ended, whoever made them.
-/// Returns the number of these objects.
-pub(super) async fn sweep_leases(cluster: &Cluster) -> Result<usize, ClusterFailure> {
-    let ours = ListParams::default().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1));
+/// Orders the removal of the objects in a namespace whose lease has ended: those of `owner`, or
+/// those of everybody. Returns the number of these objects.
+pub(super) async fn sweep_leases(
+    cluster: &Cluster,
+    owner: Option<&str>,
+) -> Result<usize, ClusterFailure> {
+    let mut labels = format!("{}={}", MANAGED_BY.0, MANAGED_BY.1);
+    if let Some(owner) = owner {
+        labels += &format!(",{}={owner}", own_key("owner"));
+    }
+    let ours = ListParams::default().labels(&labels);
     let (pods, now) = (cluster.pods(), Timestamp::now());
     let listed = cluster.ask("list pods", pods.list_metadata(&ours)).await?;
     let mut removed = 0;
@@ -52,7 +63,7 @@ pub(super) async fn sweep_leases(cluster: &Cluster) -> Result<usize, ClusterFail
         let until = pod.annotations().get(&own_key("lease-until"));
         let has_ended = until
             .and_then(|until| until.parse::<Timestamp>().ok())
-            .is_some_and(|until| until < now);
+            .is_some_and(|until| now.duration_since(until) > LEASE_MARGIN);
         if !has_ended {
             continue;
         }
@@ -75,6 +86,8 @@ pub fn sweep_cluster(
 ) -> Result<usize, ContainerError> {
     let mut cluster = settings.kubernetes.clone();
     cluster.namespace = namespace.or(cluster.namespace);
-    let swept = async { sweep_leases(&Cluster::connect(&settings.host, &cluster).await?).await };
+    let swept = async { 
+        sweep_leases(&Cluster::connect(&settings.host, &cluster).await?, None).await
+    };
     Ok(block_on(swept)?)
 }
