@@ -83,13 +83,41 @@ pub(super) async fn create(
     let registration = ClusterRegistration::new(cluster, kind, inputs.name());
     registration.write(sandbox_dir)?;
     remove_leftover(cluster, &registration, inputs.owner).await?;
+    let mut guard = RemovalGuard { cluster, registration: &registration, is_armed: true };
     let created = create_and_check(cluster, inputs, &registration).await;
+    guard.is_armed = false;
+    drop(guard);
     if created.is_err() {
         // The first error says more. A later start sweeps what stays.
         let _ = remove(cluster, &registration).await;
     }
     let (pod, watcher) = created?;
     Ok(CreatedPod { registration, pod, watcher })
+}
+
+/// Orders the removal of an object whose creation is given up, for example because of a signal.
+struct RemovalGuard<'a> {
+    cluster: &'a Cluster,
+    registration: &'a ClusterRegistration,
+    is_armed: bool,
+}
+
+impl Drop for RemovalGuard<'_> {
+    fn drop(&mut self) {
+        if self.is_armed {
+            order_removal_blocking(self.cluster, self.registration);
+        }
+    }
+}
+
+/// Orders the removal of an object on a runtime of its own, where nothing can be awaited.
+fn order_removal_blocking(cluster: &Cluster, registration: &ClusterRegistration) {
+    block_on(async {
+        if let Ok(cluster) = cluster.reconnect() {
+            // A later start sweeps what stays.
+            let _ = order_removal(&cluster, registration).await;
+        }
+    });
 }
 
 async fn create_and_check(
@@ -216,12 +244,7 @@ impl Drop for PodInstance {
         self.lease.abort();
         if !self.is_removed {
             // The order to delete is enough here: the cluster ends the pod by itself.
-            block_on(async {
-                if let Ok(cluster) = self.cluster.reconnect() {
-                    // A later start sweeps what stays.
-                    let _ = order_removal(&cluster, &self.registration).await;
-                }
-            });
+            order_removal_blocking(&self.cluster, &self.registration);
         }
     }
 }
