@@ -31,7 +31,7 @@ const NEEDED_RIGHTS: [NeededRights; 4] = [
     NeededRights {
         group: "networking.k8s.io",
         resources: &["networkpolicies"],
-        verbs: &["create", "get"],
+        verbs: &["create", "get", "list"],
     },
 ];
 

@@ -23,6 +23,8 @@ pub(super) enum ClusterFailure {
     ServiceAccount { source: InClusterError },
     #[error("the cluster at {server} did not answer the request to {what}")]
     NoAnswer { what: String, server: String },
+    #[error("cannot {what}: the cluster does not accept the credentials: {message}")]
+    NotAccepted { what: String, message: String },
     #[error("the account may not {what}: {message}")]
     Forbidden { what: String, namespace: String, message: String },
     #[error("cannot {what}: the quota of the namespace `{namespace}` is used up: {message}")]
@@ -37,6 +39,8 @@ pub(super) enum ClusterFailure {
     NameTaken { kind: &'static str, name: String },
     #[error("the {kind} `{name}` is not what ringfence made: {difference}")]
     Changed { kind: &'static str, name: String, difference: String },
+    #[error("the network policy `{policy}` of the namespace opens the network of sandboxes")]
+    Opened { policy: String },
     #[error("the pod `{pod}` did not start within {} seconds: {why}", limit.as_secs())]
     NotStarted { pod: String, why: String, limit: Duration },
     #[error("the pod `{pod}` cannot start: {why}")]
@@ -68,7 +72,8 @@ impl ClusterFailure {
                 ClusterFailure::NotAdmitted { namespace, message }
             }
             404 if message.contains("namespaces \"") => ClusterFailure::NoNamespace { namespace },
-            401 | 403 => ClusterFailure::Forbidden { what, namespace, message },
+            401 => ClusterFailure::NotAccepted { what, message },
+            403 => ClusterFailure::Forbidden { what, namespace, message },
             _ => ClusterFailure::Request { what, source },
         }
     }
@@ -78,12 +83,14 @@ impl ClusterFailure {
             ClusterFailure::NoCluster
             | ClusterFailure::Kubeconfig { .. }
             | ClusterFailure::Context { .. }
+            | ClusterFailure::NotAccepted { .. }
             | ClusterFailure::NoNamespace { .. } => Fault::User,
             ClusterFailure::ServiceAccount { .. }
             | ClusterFailure::Forbidden { .. }
             | ClusterFailure::Quota { .. }
             | ClusterFailure::NotAdmitted { .. }
             | ClusterFailure::NameTaken { .. }
+            | ClusterFailure::Opened { .. }
             | ClusterFailure::Files { .. } => Fault::Host,
             ClusterFailure::NoAnswer { .. }
             | ClusterFailure::Request { .. }
@@ -108,6 +115,9 @@ impl ClusterFailure {
             }
             ClusterFailure::ServiceAccount { .. } => {
                 "let the pod mount its token: automountServiceAccountToken: true".to_owned()
+            }
+            ClusterFailure::NotAccepted { .. } => {
+                "renew the token of the kubeconfig, and try it: kubectl auth whoami".to_owned()
             }
             ClusterFailure::NoAnswer { .. } | ClusterFailure::Request { .. } => {
                 "check the cluster: kubectl get --raw /readyz".to_owned()
@@ -136,6 +146,10 @@ impl ClusterFailure {
                  mutatingwebhookconfigurations,limitranges"
                     .to_owned()
             }
+            ClusterFailure::Opened { policy } => format!(
+                "let its podSelector leave out pods with the label ringfence.dev/network, or use \
+                 another namespace: kubectl describe networkpolicy {policy}"
+            ),
             ClusterFailure::NotStarted { pod, .. }
             | ClusterFailure::CannotStart { pod, .. }
             | ClusterFailure::Ended { pod, .. } => {

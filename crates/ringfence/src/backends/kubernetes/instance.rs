@@ -76,7 +76,7 @@ pub(super) async fn create(
     kind: ObjectKind,
     sandbox_dir: &std::path::Path,
 ) -> Result<CreatedPod, ClusterFailure> {
-    network::provide(cluster, inputs.network).await?;
+    network::provide(cluster, inputs.network, &inputs.labels()).await?;
     if let Err(failure) = sweep_leases(cluster, Some(inputs.owner)).await {
         tracing::debug!(error = crate::chain(&failure), "the namespace was not swept");
     }

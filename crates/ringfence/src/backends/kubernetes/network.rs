@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyEgressRule, NetworkPolicySpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use kube::ResourceExt;
+use kube::api::ListParams;
 use kube::core::Status;
 
 use super::cluster::{Cluster, creation};
@@ -63,8 +65,14 @@ impl NetworkRule {
     }
 }
 
-/// Creates the network policy of a rule, or checks that the existing policy is the same.
-pub(super) async fn provide(cluster: &Cluster, rule: NetworkRule) -> Result<(), ClusterFailure> {
+/// Creates the network policy of a rule, or checks that the existing policy is the same. Returns an
+/// error if another policy of the namespace opens the network of a pod with `labels`,
+/// because policies add up.
+pub(super) async fn provide(
+    cluster: &Cluster,
+    rule: NetworkRule,
+    labels: &BTreeMap<String, String>,
+) -> Result<(), ClusterFailure> {
     let (policies, wanted) = (cluster.network_policies(), rule.policy());
     let name = rule.policy_name();
     let found = cluster.ask("get networkpolicies", policies.get_opt(&name)).await?;
@@ -85,14 +93,37 @@ pub(super) async fn provide(cluster: &Cluster, rule: NetworkRule) -> Result<(), 
             }
         }
     };
-    if is_same(found.spec.as_ref(), wanted.spec.as_ref()) {
-        return Ok(());
+    if !is_same(found.spec.as_ref(), wanted.spec.as_ref()) {
+        return Err(ClusterFailure::Changed {
+            kind: "networkpolicy",
+            name,
+            difference: "its rules are others".to_owned(),
+        });
     }
-    Err(ClusterFailure::Changed {
-        kind: "networkpolicy",
-        name,
-        difference: "its rules are others".to_owned(),
-    })
+    let listed = cluster.ask("list networkpolicies", policies.list(&ListParams::default())).await?;
+    let opening = listed.items.into_iter().find(|other| {
+        other.metadata.name.as_ref() != Some(&name)
+            && other.spec.as_ref().is_some_and(|spec| opens(spec, rule, labels))
+    });
+    match opening {
+        None => Ok(()),
+        Some(other) => Err(ClusterFailure::Opened { policy: other.name_any() }),
+    }
+}
+
+/// Tells whether a policy may let through what `rule` denies to a pod with `labels`. Expressions in
+/// the selector count as fulfilled.
+fn opens(
+    spec: &NetworkPolicySpec,
+    rule: NetworkRule,
+    labels: &BTreeMap<String, String>,
+) -> bool {
+    let selected = spec.pod_selector.as_ref().and_then(|selector| selector.match_labels.as_ref());
+    let is_selected =
+        selected.into_iter().flatten().all(|(name, value)| labels.get(name) == Some(value));
+    let lets_in = spec.ingress.as_ref().is_some_and(|rules| !rules.is_empty());
+    let lets_out = spec.egress.as_ref().is_some_and(|rules| !rules.is_empty());
+    is_selected && (lets_in || (lets_out && rule == NetworkRule::Closed))
 }
 
 /// Tells whether two specifications are the same. The API server may leave out empty lists.
@@ -114,6 +145,18 @@ pub(super) fn is_conflict(status: &Status) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_policy_that_lets_more_through_opens_the_network() {
+        let labels = BTreeMap::from([(own_key("network"), "closed".to_owned())]);
+        let open = NetworkRule::Open.policy().spec.unwrap();
+        let everywhere = NetworkPolicySpec { pod_selector: None, ..open.clone() };
+        assert!(opens(&everywhere, NetworkRule::Closed, &labels));
+        assert!(!opens(&everywhere, NetworkRule::Open, &labels));
+        assert!(!opens(&open, NetworkRule::Closed, &labels)); // it selects another label
+        let denial = NetworkPolicySpec { egress: None, ..everywhere };
+        assert!(!opens(&denial, NetworkRule::Closed, &labels));
+    }
 
     #[test]
     fn a_policy_with_other_rules_is_not_the_same() {

@@ -144,7 +144,8 @@ impl PodInputs<'_> {
         }
     }
 
-    fn metadata(&self) -> ObjectMeta {
+    /// Returns the labels of the pod.
+    pub(super) fn labels(&self) -> BTreeMap<String, String> {
         let mut labels = self.settings.labels.clone();
         labels.extend([
             (MANAGED_BY.0.to_owned(), MANAGED_BY.1.to_owned()),
@@ -152,6 +153,11 @@ impl PodInputs<'_> {
             (own_key("owner"), self.owner.to_owned()),
             (own_key("network"), self.network.label().to_owned()),
         ]);
+        labels
+    }
+
+    fn metadata(&self) -> ObjectMeta {
+        let labels = self.labels();
         let annotations = BTreeMap::from([(own_key("lease-until"), self.lease_until.to_owned())]);
         ObjectMeta { labels: Some(labels), annotations: Some(annotations), ..ObjectMeta::default() }
     }

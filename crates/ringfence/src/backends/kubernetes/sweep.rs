@@ -15,8 +15,8 @@ use crate::backends::block_on;
 use crate::sandbox::directory::{Name, SandboxDirs};
 use crate::{ContainerError, Host, Settings};
 
-/// Time after the end of a lease before the pod is removed. The clocks of two machines differ, and a
-/// machine that slept renews its leases only after it wakes.
+/// Time after the end of a lease before the pod is removed. The clocks of two machines differ, and
+/// a machine that slept renews its leases only after it wakes.
 const LEASE_MARGIN: SignedDuration = SignedDuration::from_mins(10);
 
 /// Removes the objects that unused sandbox directories have registered.

@@ -77,7 +77,8 @@ pub(super) async fn run_trial(
     }
     cache.forget();
     check_access(cluster).await?;
-    network::provide(cluster, NetworkRule::Closed).await?;
+    let closed = PodInputs { network: NetworkRule::Closed, ..inputs };
+    network::provide(cluster, NetworkRule::Closed, &closed.labels()).await?;
     let without = PodInputs { network: NetworkRule::Untouched, ..inputs };
     let without = trial_pod(cluster, &without);
     let under = PodInputs { network: NetworkRule::Closed, ..inputs };
