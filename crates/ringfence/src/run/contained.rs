@@ -19,7 +19,7 @@ use crate::run::readiness;
 use crate::run::result::status;
 use crate::run::supervise::Listener;
 use crate::session::Exec;
-use crate::{Command, Engine, RunError, Sandbox, StartRequest, Stopped};
+use crate::{Command, Engine, Interruption, RunError, Sandbox, StartRequest, Stopped};
 
 /// Runs a command with the caller's own streams and terminal.
 pub(crate) fn run_attached(
@@ -29,14 +29,32 @@ pub(crate) fn run_attached(
     passed: &[(i32, OwnedFd)],
 ) -> Result<Attached, RunError> {
     refuse(passed)?;
-    let result = block_on(scoped(core, context, async |sandbox: &Sandbox| {
-        let streams = AttachedStreams::for_this_process();
-        let mut exec = exec(core, sandbox, command)?;
-        exec.terminal = streams.terminal();
-        let before = sandbox.observe();
-        let ended = exec_attached(sandbox, exec, streams).await?;
-        Ok(before.result(ended))
-    }))?;
+    // Threads of the runtime inherit the signal mask of this thread. A thread that blocked fewer
+    // signals would let a signal end the process before the sandbox is removed.
+    let interruption = Interruption::take().map_err(|source| RunError::Watch { source })?;
+    let result = block_on(async {
+        let is_up = Cell::new(false);
+        let run = scoped(core, context, async |sandbox: &Sandbox| {
+            is_up.set(true);
+            let streams = AttachedStreams::for_this_process();
+            let mut exec = exec(core, sandbox, command)?;
+            exec.terminal = streams.terminal();
+            let before = sandbox.observe();
+            let ended = exec_attached(sandbox, exec, streams).await?;
+            Ok(before.result(ended))
+        });
+        // A command that runs gets the signal, and `scoped` stops the sandbox.
+        let cancelled_before = async {
+            interruption.awaited().await;
+            if is_up.get() {
+                std::future::pending().await
+            }
+        };
+        tokio::select! {
+            result = run => result,
+            () = cancelled_before => Err(RunError::Killed),
+        }
+    })?;
     Ok(Attached { status: status(&result), result })
 }
 
