@@ -13,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use ringfence_core::policy::{Limits, Network, Size};
 use ringfence_core::settings::KubernetesConfig;
+use sha2::{Digest, Sha256};
 
 use super::network::NetworkRule;
 use crate::{ContainerSpec, Preset, Root};
@@ -286,13 +287,18 @@ impl PodInputs<'_> {
     }
 }
 
-/// Returns the name at the cluster of the object of a sandbox.
+/// Returns the name at the cluster of the object of a sandbox. A name that had to be changed is
+/// followed by its hash, so that `a.b` and `a-b` have two objects.
 pub(super) fn object_name(sandbox: &str) -> String {
-    format!("ringfence-{}", label_value(sandbox))
+    let value = label_value(sandbox);
+    if value == sandbox {
+        return format!("ringfence-{value}");
+    }
+    let hash = ringfence_core::to_hex(&Sha256::digest(sandbox));
+    format!("ringfence-{value}-{}", &hash[..8])
 }
 
-/// Returns the name of a sandbox in the form that labels and names of objects may have. Sandboxes
-/// with names that differ only in punctuation cannot be in one namespace.
+/// Returns the name of a sandbox in the form that labels and names of objects may have.
 fn label_value(sandbox: &str) -> String {
     sandbox.replace(['_', '.'], "-").trim_end_matches('-').to_owned()
 }
