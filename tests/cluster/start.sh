@@ -68,6 +68,11 @@ echo 1 >/proc/sys/net/ipv4/ip_forward
 modprobe br_netfilter 2>/dev/null || true # built in, or loaded already
 # Without this sysctl, policies between pods of one node have no effect.
 echo 1 >/proc/sys/net/bridge/bridge-nf-call-iptables
+# The controller of network policies knows IPv4 alone. So the node has no IPv6, and pods reach each
+# other by no link-local address.
+for interfaces in all default; do echo 1 >"/proc/sys/net/ipv6/conf/$interfaces/disable_ipv6"; done
+echo 1 >/proc/sys/net/bridge/bridge-nf-call-ip6tables
+ip6tables --policy FORWARD DROP
 echo 'nameserver 192.0.2.53' >resolv.conf # never answers: the cluster has no DNS
 
 # ---- Cgroups: one in every hierarchy of version 1, or one of version 2 ----

@@ -151,7 +151,7 @@ fn the_account_of_the_cluster_has_the_rights_of_its_role_alone() {
         assert!(may(&[verb, resource]), "{verb} {resource}");
         assert!(!may(&[verb, resource, "--namespace", "default"]), "{verb} {resource}");
     }
-    for (verb, resource) in [("get", "secrets"), ("patch", "pods"), ("list", "nodes")] {
+    for (verb, resource) in [("get", "secrets"), ("update", "pods"), ("list", "nodes")] {
         assert!(!may(&[verb, resource]), "{verb} {resource}");
     }
 }

@@ -113,11 +113,7 @@ pub(super) async fn provide(
 
 /// Tells whether a policy may let through what `rule` denies to a pod with `labels`. Expressions in
 /// the selector count as fulfilled.
-fn opens(
-    spec: &NetworkPolicySpec,
-    rule: NetworkRule,
-    labels: &BTreeMap<String, String>,
-) -> bool {
+fn opens(spec: &NetworkPolicySpec, rule: NetworkRule, labels: &BTreeMap<String, String>) -> bool {
     let selected = spec.pod_selector.as_ref().and_then(|selector| selector.match_labels.as_ref());
     let is_selected =
         selected.into_iter().flatten().all(|(name, value)| labels.get(name) == Some(value));

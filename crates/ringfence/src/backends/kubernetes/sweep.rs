@@ -86,8 +86,7 @@ pub fn sweep_cluster(
 ) -> Result<usize, ContainerError> {
     let mut cluster = settings.kubernetes.clone();
     cluster.namespace = namespace.or(cluster.namespace);
-    let swept = async { 
-        sweep_leases(&Cluster::connect(&settings.host, &cluster).await?, None).await
-    };
+    let swept =
+        async { sweep_leases(&Cluster::connect(&settings.host, &cluster).await?, None).await };
     Ok(block_on(swept)?)
 }
