@@ -42,7 +42,8 @@ impl AccessToken {
             AccessToken::None => true,
             AccessToken::Text(token) => signature::is_same_secret(given, token),
             AccessToken::Hash(hash) => {
-                signature::is_same_secret(&signature::token_hash(given), hash)
+                let given = signature::token_hash(given);
+                signature::is_same_secret(&given, hash)
             }
         }
     }

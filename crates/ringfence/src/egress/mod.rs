@@ -47,7 +47,7 @@ pub use change::ChangeError;
 pub(crate) use changed_rules::changed;
 #[cfg(feature = "egress")]
 pub use follow::EgressLogFollower;
-#[cfg(feature = "containers")]
+#[cfg(any(feature = "containers", feature = "kubernetes"))]
 pub(crate) use gate_holder::ContainerEgress;
 #[cfg(feature = "egress")]
 pub(crate) use gate_holder::{GateHolder, GateSource};
@@ -67,7 +67,7 @@ pub use ringfence_egress::{AllowedConnection, DenialReason, EgressEvent, Request
 pub use secret::{SecretError, SecretFault};
 #[cfg(feature = "egress")]
 pub use suggest::suggest;
-#[cfg(feature = "containers")]
+#[cfg(any(feature = "containers", feature = "kubernetes"))]
 pub(crate) use variables::remote_variables;
 #[cfg(feature = "egress")]
 pub(crate) use variables::variables;

@@ -220,16 +220,19 @@ impl PodInstance {
     /// network does so only after its own connections were denied.
     pub(super) async fn wait_for_guest(&self) -> Result<(), ClusterFailure> {
         let mut link = self.link.state();
-        let accepted = link.wait_for(|state| !matches!(state, LinkState::Reconnecting { .. }));
+        let accepted = async {
+            let settled = link.wait_for(|state| !matches!(state, LinkState::Reconnecting { .. }));
+            timeout(GUEST_TIMEOUT, settled).await.ok()?.ok().map(|state| state.clone())
+        };
         let pod = self.pod.clone();
         let ended = wait_for_end(self.watcher.states());
         tokio::select! {
-            accepted = timeout(GUEST_TIMEOUT, accepted) => match accepted.map(|state| state.map(|state| state.clone())) {
-                Ok(Ok(LinkState::Connected)) => Ok(()),
-                Ok(Ok(LinkState::Ended(failure))) => {
+            accepted = accepted => match accepted {
+                Some(LinkState::Connected) => Ok(()),
+                Some(LinkState::Ended(failure)) => {
                     Err(ClusterFailure::CannotStart { pod, why: crate::chain(&failure) })
                 }
-                _ => {
+                Some(LinkState::Reconnecting { .. }) | None => {
                     let why = "its guest does not answer".to_owned();
                     Err(ClusterFailure::NotStarted { pod, why, limit: GUEST_TIMEOUT })
                 }
