@@ -1,12 +1,12 @@
 //! Links: a host reaches the guest over carriers that may be lost, and each stream of the host's
 //! link is served as a connection.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ringfence_link::greeting::{LinkStage, ReceivedGreeting, receive_greeting, refuse, welcome};
 use ringfence_link::{CarrierTimeouts, CarrierTurn, Link, LinkFailure, run_carrier};
@@ -16,10 +16,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::authentication::AccessToken;
-use crate::log;
 use crate::server::{
     ACCEPT_RETRY_DELAY, ConnectionStream, GuestListener, GuestServer, serve_connection,
 };
+use crate::{first_process, log};
 
 /// Maximum number of links. One without a carrier gives way to a new one.
 const MAX_LINKS: usize = 8;
@@ -42,13 +42,17 @@ pub(crate) struct LinkService {
     links: RefCell<HashMap<LinkId, KeptLink>>,
     /// Time for which a link without a carrier is kept.
     lifetime: Duration,
+    /// Number of carriers that were admitted and have not ended.
+    carriers: Cell<usize>,
+    /// Time at which the last carrier ended, or the guest was started.
+    last_carrier: Cell<Instant>,
 }
 
 #[derive(Debug)]
 struct KeptLink {
     link: Link,
     /// Time at which the last carrier was lost; `None` while there is a carrier.
-    lost: Option<std::time::Instant>,
+    lost: Option<Instant>,
 }
 
 /// A carrier that was accepted.
@@ -72,6 +76,8 @@ impl LinkService {
             connections: Arc::clone(connections),
             links: RefCell::default(),
             lifetime,
+            carriers: Cell::default(),
+            last_carrier: Cell::new(Instant::now()),
         })
     }
 
@@ -99,6 +105,23 @@ impl LinkService {
         }
     }
 
+    /// Ends the guest when there has been no carrier for the lifetime of links: the process that
+    /// kept the sandbox is gone.
+    pub(crate) async fn end_without_carrier(self: Rc<Self>) {
+        loop {
+            let absent = match self.carriers.get() {
+                0 => self.last_carrier.get().elapsed(),
+                _ => Duration::ZERO,
+            };
+            let rest = self.lifetime.saturating_sub(absent);
+            if rest.is_zero() {
+                log::write_line(format_args!("nobody has kept the sandbox for too long"));
+                std::process::exit(first_process::KEEPER_GONE_EXIT_CODE);
+            }
+            tokio::time::sleep(rest).await;
+        }
+    }
+
     async fn serve_carrier(
         self: Rc<Self>,
         mut carrier: Box<dyn ConnectionStream>,
@@ -115,6 +138,7 @@ impl LinkService {
             }
         };
         let AdmittedCarrier { link, turn, received } = admitted;
+        self.carriers.set(self.carriers.get() + 1);
         match timeout(GREETING_TIMEOUT, welcome(&mut carrier, received)).await {
             Ok(Ok(())) => {
                 let timeouts = CarrierTimeouts::Listen { silence: MAX_SILENCE };
@@ -123,6 +147,8 @@ impl LinkService {
             _ => drop(carrier),
         }
         drop(permit);
+        self.carriers.set(self.carriers.get() - 1);
+        self.last_carrier.set(Instant::now());
         self.keep_without_carrier(greeting.id, &link, turn).await;
     }
 
@@ -181,7 +207,7 @@ impl LinkService {
     async fn keep_without_carrier(&self, id: LinkId, link: &Link, turn: CarrierTurn) {
         if link.is_current(turn) {
             if let Some(kept) = self.links.borrow_mut().get_mut(&id) {
-                kept.lost = Some(std::time::Instant::now());
+                kept.lost = Some(Instant::now());
             }
             if timeout(self.lifetime, link.carrier_replaced(turn)).await.is_err() {
                 log::write_line(format_args!(

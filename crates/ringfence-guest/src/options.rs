@@ -10,6 +10,7 @@ pub(crate) const USAGE: &str = "ringfence-guest [--listener FD | --handover PATH
                                 | --listen ADDRESS:PORT] [--link ADDRESS:PORT | --link-socket \
                                 PATH] [--link-lifetime SECONDS] [--directory DIR] [--token-file \
                                 FILE | --token-hash SHA256] [--leash FILE] [--owner FD] [--gate] \
+                                [--end-without-link] \
                                 [--hold-until-denied SECONDS] | ringfence-guest --carry PATH | \
                                 ringfence-guest --install PATH | ringfence-guest --try-network \
                                 SECONDS";
@@ -51,6 +52,9 @@ pub(crate) struct GuestOptions {
     pub(crate) directory: Option<PathBuf>,
     /// Access token that callers must present. If absent, callers need no token.
     pub(crate) token: Option<TokenOption>,
+    /// True to end when no carrier of a link has been there for the lifetime of links, because then
+    /// nobody keeps the sandbox.
+    pub(crate) ends_without_link: bool,
     /// Time in which the network must deny all connections before the guest serves anybody.
     pub(crate) hold_until_denied: Option<Duration>,
     /// Leash: a file that is locked for as long as the process that keeps the sandbox lives.
@@ -132,6 +136,7 @@ impl GuestOptions {
     ) -> Result<GuestOptions, OptionsError> {
         let (mut listen, mut directory, mut token) = (None, None, None);
         let (mut leash, mut owner, mut gate) = (None, None, false);
+        let mut ends_without_link = false;
         let (mut link, mut link_lifetime, mut hold_until_denied) = (None, None, None);
         let mut words = words;
         while let Some(word) = words.next() {
@@ -193,6 +198,7 @@ impl GuestOptions {
                 }
                 Some("--leash") => set_once("--leash", &mut leash, value("--leash")?.into())?,
                 Some("--gate") => gate = true,
+                Some("--end-without-link") => ends_without_link = true,
                 _ => return Err(OptionsError::Unknown(word.to_string_lossy().into_owned())),
             }
         }
@@ -206,6 +212,7 @@ impl GuestOptions {
             link_lifetime,
             directory,
             token,
+            ends_without_link,
             hold_until_denied,
             leash,
             owner,

@@ -140,6 +140,9 @@ pub(crate) fn run_server(options: &GuestOptions) -> Result<(), ServeError> {
         }
         if let Some(carriers) = carriers {
             let service = link::LinkService::new(&server, &connections, options.link_lifetime);
+            if options.ends_without_link {
+                tokio::task::spawn_local(Rc::clone(&service).end_without_carrier());
+            }
             tokio::task::spawn_local(service.accept_carriers(carriers));
         }
         match listener {

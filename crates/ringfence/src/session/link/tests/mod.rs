@@ -270,6 +270,20 @@ fn a_guest_forgets_a_link_after_its_lifetime() {
 }
 
 #[test]
+fn a_guest_ends_when_nobody_keeps_it_if_it_was_told_to() {
+    run(async {
+        let mut guest = LinkedGuest::start_with(&["--link-lifetime", "2", "--end-without-link"]);
+        let carrier = Arc::new(UnreliableCarrier::reliable(guest.socket()));
+        let connector = linked(&carrier, quick());
+        let session = Session::new(connector.clone());
+        // A guest with a carrier stays for longer than the lifetime of a link.
+        assert_eq!(shell(&session, "sleep 3; echo stays").await.1, "stays\n");
+        drop((session, connector));
+        assert_eq!(guest.wait_for_end().await, Some(1));
+    });
+}
+
+#[test]
 fn many_streams_are_served_at_once_and_a_slow_reader_delays_none() {
     run(async {
         let guest = LinkedGuest::start();

@@ -48,6 +48,16 @@ impl LinkedGuest {
         self.directory.path().join("link.sock")
     }
 
+    /// Waits until the guest has ended by itself, and returns its exit code.
+    pub(super) async fn wait_for_end(&mut self) -> Option<i32> {
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return status.code();
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
     /// Ends the guest and starts another one at the same place.
     pub(super) fn restart(&mut self) {
         self.process.kill().unwrap();
