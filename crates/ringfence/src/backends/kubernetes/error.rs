@@ -170,6 +170,8 @@ impl From<ClusterFailure> for ContainerError {
         let (fault, hints) = (failure.fault(), failure.hints());
         let summary = failure.to_string();
         let source: Option<Box<dyn std::error::Error + Send + Sync>> = match failure {
+            // An error of the parser quotes the file, which contains secrets.
+            ClusterFailure::Kubeconfig { source: KubeconfigError::Parse(_), .. } => None,
             ClusterFailure::Kubeconfig { source, .. } | ClusterFailure::Context { source, .. } => {
                 Some(Box::new(source))
             }

@@ -1,5 +1,7 @@
 //! Running sandboxes on a cluster: creation, supervision and removal.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -47,7 +49,7 @@ const LEASE_INTERVAL: Duration = Duration::from_secs(120);
 /// Pod of a sandbox, and the object that it belongs to.
 #[derive(Debug)]
 pub(super) struct CreatedPod {
-    pub(super) registration: ClusterRegistration,
+    guard: RemovalGuard,
     pub(super) pod: Pod,
     pub(super) watcher: PodWatcher,
 }
@@ -56,8 +58,7 @@ pub(super) struct CreatedPod {
 #[derive(Debug)]
 pub(super) struct PodInstance {
     sandbox: String,
-    cluster: Cluster,
-    registration: ClusterRegistration,
+    guard: RemovalGuard,
     /// Name of the pod.
     pod: String,
     watcher: PodWatcher,
@@ -65,7 +66,8 @@ pub(super) struct PodInstance {
     link: LinkConnector,
     _relay: LinkRelay,
     lease: AbortHandle,
-    is_removed: bool,
+    /// True from the order to end the sandbox, so that its end is no surprise.
+    is_stopping: Arc<AtomicBool>,
 }
 
 /// Creates the objects of a sandbox, and waits until its guest runs. On failure, everything that
@@ -83,29 +85,39 @@ pub(super) async fn create(
     let registration = ClusterRegistration::new(cluster, kind, inputs.name());
     registration.write(sandbox_dir)?;
     remove_leftover(cluster, &registration, inputs.owner).await?;
-    let mut guard = RemovalGuard { cluster, registration: &registration, is_armed: true };
-    let created = create_and_check(cluster, inputs, &registration).await;
-    guard.is_armed = false;
-    drop(guard);
-    if created.is_err() {
-        // The first error says more. A later start sweeps what stays.
-        let _ = remove(cluster, &registration).await;
+    let mut guard = RemovalGuard { cluster: cluster.clone(), registration, is_armed: true };
+    match create_and_check(cluster, inputs, &guard.registration).await {
+        Ok((pod, watcher)) => Ok(CreatedPod { guard, pod, watcher }),
+        Err(failure) => {
+            // The first error says more. A later start sweeps what stays.
+            let _ = guard.remove().await;
+            Err(failure)
+        }
     }
-    let (pod, watcher) = created?;
-    Ok(CreatedPod { registration, pod, watcher })
 }
 
-/// Orders the removal of an object whose creation is given up, for example because of a signal.
-struct RemovalGuard<'a> {
-    cluster: &'a Cluster,
-    registration: &'a ClusterRegistration,
+/// Object at a cluster, which is removed at the latest when the guard is dropped.
+#[derive(Debug)]
+pub(super) struct RemovalGuard {
+    cluster: Cluster,
+    registration: ClusterRegistration,
     is_armed: bool,
 }
 
-impl Drop for RemovalGuard<'_> {
+impl RemovalGuard {
+    /// Removes the object, and waits until its processes have ended.
+    async fn remove(&mut self) -> Result<(), ClusterFailure> {
+        self.is_armed = false;
+        // The caller may have another runtime than the one in which the object was made.
+        remove(&self.cluster.reconnect()?, &self.registration).await
+    }
+}
+
+impl Drop for RemovalGuard {
     fn drop(&mut self) {
         if self.is_armed {
-            order_removal_blocking(self.cluster, self.registration);
+            // The order to delete is enough here: the cluster ends the pod by itself.
+            order_removal_blocking(&self.cluster, &self.registration);
         }
     }
 }
@@ -193,29 +205,17 @@ impl PodInstance {
     /// Holds a pod that was created, with the stream to its guest.
     pub(super) fn new(
         sandbox: String,
-        cluster: Cluster,
         created: CreatedPod,
         link: LinkConnector,
         relay: LinkRelay,
     ) -> PodInstance {
-        let CreatedPod { registration, pod, watcher } = created;
+        let CreatedPod { guard, pod, watcher } = created;
         let pod = pod.name_any();
-        let lease = tokio::spawn(renew_lease(cluster.pods(), pod.clone())).abort_handle();
-        PodInstance {
-            sandbox,
-            cluster,
-            registration,
-            pod,
-            watcher,
-            link,
-            _relay: relay,
-            lease,
-            is_removed: false,
-        }
+        let lease = tokio::spawn(renew_lease(guard.cluster.pods(), pod.clone())).abort_handle();
+        let is_stopping = Arc::default();
+        PodInstance { sandbox, guard, pod, watcher, link, _relay: relay, lease, is_stopping }
     }
-}
 
-impl PodInstance {
     /// Waits until the guest has accepted the stream from this process. The guest of a closed
     /// network does so only after its own connections were denied.
     pub(super) async fn wait_for_guest(&self) -> Result<(), ClusterFailure> {
@@ -245,35 +245,32 @@ impl PodInstance {
 impl Drop for PodInstance {
     fn drop(&mut self) {
         self.lease.abort();
-        if !self.is_removed {
-            // The order to delete is enough here: the cluster ends the pod by itself.
-            order_removal_blocking(&self.cluster, &self.registration);
-        }
     }
 }
 
 impl SandboxInstance for PodInstance {
     fn ended(&self) -> BoxFuture<'static, ()> {
-        let states = self.watcher.states();
+        let (states, is_stopping) = (self.watcher.states(), Arc::clone(&self.is_stopping));
+        let (sandbox, pod) = (self.sandbox.clone(), self.pod.clone());
         Box::pin(async move {
             let end = wait_for_end(states).await;
-            tracing::info!(%end, "the pod of a sandbox ended");
+            if !is_stopping.load(Ordering::Relaxed) {
+                tracing::warn!(sandbox, pod, "the pod of a sandbox ended by itself: {end}");
+            }
         })
     }
 
     fn stop(mut self: Box<Self>) -> BoxFuture<'static, Result<(), StopError>> {
-        self.is_removed = true;
+        self.is_stopping.store(true, Ordering::Relaxed);
         Box::pin(async move {
-            // The caller may have another runtime than the one in which the pod was made.
-            let removed = async { remove(&self.cluster.reconnect()?, &self.registration).await };
-            removed.await.map_err(|failure: ClusterFailure| StopError {
+            let removed = self.guard.remove().await;
+            let ClusterRegistration { namespace, kind, name, .. } = &self.guard.registration;
+            removed.map_err(|failure| StopError {
                 name: self.sandbox.clone(),
                 why: crate::chain(&failure),
                 hint: format!(
-                    "remove it by hand: kubectl --namespace {} delete pods,jobs --selector {}={}",
-                    self.registration.namespace,
-                    own_key("sandbox"),
-                    self.sandbox
+                    "remove it by hand: kubectl --namespace {namespace} delete {} {name}",
+                    kind.name()
                 ),
             })
         })
@@ -321,10 +318,7 @@ async fn remove_leftover(
     let is_ours = labels.get(MANAGED_BY.0).map(String::as_str) == Some(MANAGED_BY.1)
         && labels.get(&own_key("owner")).map(String::as_str) == Some(owner);
     if !is_ours {
-        let kind = match registration.kind {
-            ObjectKind::Pod => "pod",
-            ObjectKind::Job => "job",
-        };
+        let kind = registration.kind.name();
         return Err(ClusterFailure::NameTaken { kind, name: name.clone() });
     }
     tracing::info!(name, "removing a pod that a crash left");

@@ -29,6 +29,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use kube::ResourceExt;
+use ringfence_core::policy::Size;
 use ringfence_core::settings::KubernetesConfig;
 use ringfence_core::{Capabilities, Policy};
 use sha2::{Digest, Sha256};
@@ -73,6 +74,9 @@ impl Backend for KubernetesBackend {
         let mut full = policy.clone();
         full.limits.memory.get_or_insert(pod::DEFAULT_MEMORY);
         full.limits.cpus.get_or_insert(pod::DEFAULT_CPUS);
+        // `/tmp` is memory of the pod, so a full `/tmp` must leave memory for the commands.
+        let memory = full.limits.memory.unwrap_or(pod::DEFAULT_MEMORY);
+        full.limits.tmp.get_or_insert(Size::from_bytes(memory.bytes() / 4));
         full
     }
 
@@ -152,7 +156,7 @@ async fn start(request: BackendStart<'_>) -> Result<StartedSandbox, ClusterFailu
         .map_err(|source| ClusterFailure::Files { what: "listen in the directory", source })?;
     let variables = named_variables(core, &context, None);
     let name = sandbox_dir.name.to_string();
-    let instance = PodInstance::new(name, cluster, created, link, relay);
+    let instance = PodInstance::new(name, created, link, relay);
     if let Err(failure) = instance.wait_for_guest().await {
         let _ = Box::new(instance).stop().await; // the first error says more
         return Err(failure);

@@ -223,6 +223,8 @@ impl PodInputs<'_> {
             &workspace,
             "--token-hash",
             self.token_hash,
+            // A pod that nobody keeps any more ends by itself.
+            "--end-without-link",
         ]
         .map(str::to_owned)
         .into();

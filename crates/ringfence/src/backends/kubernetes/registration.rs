@@ -34,6 +34,16 @@ pub(super) enum ObjectKind {
     Job,
 }
 
+impl ObjectKind {
+    /// Returns the name of the kind, as `kubectl` takes it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            ObjectKind::Pod => "pod",
+            ObjectKind::Job => "job",
+        }
+    }
+}
+
 impl ClusterRegistration {
     pub(super) fn new(cluster: &Cluster, kind: ObjectKind, name: String) -> ClusterRegistration {
         ClusterRegistration {
