@@ -667,6 +667,11 @@ async fn stop_by_owner(sandbox_dirs: &SandboxDirs, manifest: &Manifest) -> Resul
         let _ = pidfd_send_signal(&owner, signal); // the owner may have ended already
         loop {
             if tokio::time::timeout(MONITOR_STOP_TIMEOUT, wait_for_end(&owner)).await.is_ok() {
+                if signal == Signal::KILL
+                    && let Ok(sandbox_dir) = sandbox_dirs.claim(name.clone())
+                {
+                    sandbox_dir.remove(); // a killed monitor leaves its directory
+                }
                 return Ok(());
             }
             // A monitor that brings a workspace back is not stuck, and limits its own time.
